@@ -1,0 +1,30 @@
+package api
+
+import (
+	"hash/fnv"
+	"strconv"
+)
+
+// Digest is a fingerprint of a set: the XOR of its members' hashes, so that a
+// member is added and removed in constant time and order does not matter. It
+// finds loss, not malice.
+type Digest uint64
+
+// Toggle adds a member to the set's digest, or removes one that is in it.
+func (d Digest) Toggle(member Digest) Digest { return d ^ member }
+
+func digestOf(parts ...string) Digest {
+	h := fnv.New64a()
+	for _, p := range parts {
+		_, _ = h.Write([]byte(p))
+		_, _ = h.Write([]byte{0})
+	}
+	// FNV's low bits mix badly for short inputs; the multiplication spreads them.
+	x := h.Sum64()
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return Digest(x)
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

@@ -1,0 +1,59 @@
+package api
+
+import "errors"
+
+// The kinds of error that programs tell apart. The text around them is for
+// people; one table (HTTPStatus) maps a kind to HTTP.
+var (
+	ErrInvalid         = errors.New("invalid")
+	ErrUnauthenticated = errors.New("not signed in")
+	ErrForbidden       = errors.New("not allowed")
+	ErrNotFound        = errors.New("not found")
+	ErrConflict        = errors.New("conflict")
+	ErrPrecondition    = errors.New("changed meanwhile")
+	ErrGone            = errors.New("no longer kept")
+	ErrTooLarge        = errors.New("too large")
+	ErrUnavailable     = errors.New("unavailable")
+	ErrTimeout         = errors.New("timed out")
+	ErrFull            = errors.New("no space left")
+)
+
+var statuses = []struct {
+	kind   error
+	status int
+	code   string
+}{
+	{ErrInvalid, 422, "invalid"},
+	{ErrUnauthenticated, 401, "unauthenticated"},
+	{ErrForbidden, 403, "forbidden"},
+	{ErrNotFound, 404, "not_found"},
+	{ErrConflict, 409, "conflict"},
+	{ErrPrecondition, 412, "precondition_failed"},
+	{ErrGone, 410, "gone"},
+	{ErrTooLarge, 413, "too_large"},
+	{ErrFull, 507, "full"},
+	{ErrTimeout, 504, "timeout"},
+	{ErrUnavailable, 503, "unavailable"},
+}
+
+// HTTPStatus is the status and the stable code of an error: its kind's, or 500
+// "internal" for an error of no kind.
+func HTTPStatus(err error) (status int, code string) {
+	for _, s := range statuses {
+		if errors.Is(err, s.kind) {
+			return s.status, s.code
+		}
+	}
+	return 500, "internal"
+}
+
+// KindOf is the kind that a status code stands for, or nil. It is HTTPStatus
+// backwards, for clients.
+func KindOf(status int) error {
+	for _, s := range statuses {
+		if s.status == status {
+			return s.kind
+		}
+	}
+	return nil
+}

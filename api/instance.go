@@ -1,0 +1,147 @@
+package api
+
+import "time"
+
+// State is where an instance is in its life (Oakestra paper §3.3). The edges
+// between states are internal/lifecycle's table.
+type State string
+
+// The states of an instance.
+const (
+	Registered       State = "registered"        // known to the root, not asked to run
+	Requested        State = "requested"         // waits for a cluster
+	ClusterScheduled State = "cluster_scheduled" // a cluster has it and looks for a node
+	NodeScheduled    State = "node_scheduled"    // a node has it and fetches its image
+	Created          State = "created"           // the workload exists and does not run yet
+	Running          State = "running"           // the workload runs
+	Completed        State = "completed"         // a one-shot workload exited with 0
+	Failed           State = "failed"            // the workload ended or could not start; a restart or a re-placement follows
+	Terminated       State = "terminated"        // withdrawn from above and stopped
+)
+
+// Reason says in one word for programs why an instance is in its state.
+// The detail beside it is the sentence for people.
+type Reason string
+
+// The reasons that the tiers give.
+const (
+	ReasonNone          Reason = ""
+	ReasonNoCluster     Reason = "no_cluster"          // no cluster could take it
+	ReasonNoCapacity    Reason = "no_capacity"         // no node of the cluster could take it
+	ReasonNodeLost      Reason = "node_lost"           // its node fell silent
+	ReasonClusterLost   Reason = "cluster_lost"        // its cluster fell silent
+	ReasonDrained       Reason = "drained"             // its node was drained
+	ReasonLeaseExpired  Reason = "lease_expired"       // the node lost its cluster and stopped it
+	ReasonImageNotFound Reason = "image_not_found"     // the registry has no such image
+	ReasonImageDenied   Reason = "image_denied"        // the registry refuses the credentials
+	ReasonImageBad      Reason = "image_bad"           // digest mismatch, wrong platform or a broken archive
+	ReasonRegistryDown  Reason = "registry_down"       // the registry cannot be reached
+	ReasonNoRuntime     Reason = "runtime_missing"     // the node lost the runtime it offered
+	ReasonRuntimeDown   Reason = "runtime_unavailable" // the runtime does not answer
+	ReasonPrivilege     Reason = "privilege_denied"    // the node's operator forbids it
+	ReasonStartFailed   Reason = "start_failed"        // the workload could not be started
+	ReasonExited        Reason = "exited"              // it ended by itself, see the exit code
+	ReasonOutOfMemory   Reason = "out_of_memory"       // the kernel killed it at its memory limit
+	ReasonDiskFull      Reason = "disk_full"           // the node's disk is full
+	ReasonBackoff       Reason = "restart_backoff"     // it will be restarted after a pause
+	ReasonTooManyFails  Reason = "too_many_failures"   // restarts on this node did not help
+	ReasonUpdated       Reason = "updated"             // a new SLA replaced it
+	ReasonScaledDown    Reason = "scaled_down"         // fewer instances are wanted
+	ReasonDeleted       Reason = "deleted"             // its application was deleted
+	ReasonScaledLocally Reason = "scaled_locally"      // the cluster's operator scaled while the root was away
+)
+
+// Observed is what is true of one instance, written only from below. It is
+// whole in itself: a later one replaces an earlier one.
+type Observed struct {
+	Instance InstanceID `json:"instance"`
+	Epoch    Epoch      `json:"epoch"`
+	State    State      `json:"state"`
+	Reason   Reason     `json:"reason,omitempty"`
+	Detail   string     `json:"detail,omitempty"`
+	Restarts int        `json:"restarts,omitempty"`
+	ExitCode *int       `json:"exit_code,omitempty"`
+	Node     NodeID     `json:"node,omitempty"`
+	// Stopped says that nothing of this epoch runs any more and nothing will.
+	Stopped bool `json:"stopped,omitempty"`
+	// HandedBack says that the cluster cannot place the instance under this epoch
+	// and will not try again until the root offers it anew.
+	HandedBack bool `json:"handed_back,omitempty"`
+	// Local is set on an instance that the cluster's operator added while the
+	// root was away; the root takes it over.
+	Local bool `json:"local,omitempty"`
+	// Why explains a hand-back: per constraint, how many nodes it ruled out and the nearest miss.
+	Why *Explanation `json:"why,omitempty"`
+}
+
+// Digest is a fingerprint of o, for sets that are compared before they are sent.
+func (o Observed) Digest() Digest {
+	exit := "-"
+	if o.ExitCode != nil {
+		exit = itoa(*o.ExitCode)
+	}
+	return digestOf(string(o.Instance), itoa(int(o.Epoch)), string(o.State), string(o.Reason), itoa(o.Restarts), exit)
+}
+
+// Instance is what the API shows of an instance: what is wanted and what is true.
+type Instance struct {
+	ID       InstanceID `json:"id"`
+	Service  ServiceID  `json:"service"`
+	Number   int        `json:"number"`
+	State    State      `json:"state"`
+	Reason   Reason     `json:"reason,omitempty"`
+	Detail   string     `json:"detail,omitempty"`
+	Cluster  ClusterID  `json:"cluster,omitempty"`
+	Node     NodeID     `json:"node,omitempty"` // only where the asker may see nodes
+	Epoch    Epoch      `json:"epoch"`
+	Restarts int        `json:"restarts"`
+	ExitCode *int       `json:"exit_code,omitempty"`
+	Spec     Revision   `json:"spec_revision"`     // the SLA revision that it runs or will run
+	Leaving  bool       `json:"leaving,omitempty"` // it is being withdrawn
+	Since    time.Time  `json:"since"`             // when it reached its state, root's clock
+	Created  time.Time  `json:"created"`           // when it was asked for, root's clock
+	Revision Revision   `json:"revision"`          // ETag
+	Tries    int        `json:"placements"`        // how often the root placed it
+	Stale    bool       `json:"stale,omitempty"`   // its cluster is silent; this was true when last heard
+}
+
+// Service is what the API shows of a service.
+type Service struct {
+	ID       ServiceID    `json:"id"`
+	App      AppID        `json:"app"`
+	Spec     Microservice `json:"spec"`
+	Replicas int          `json:"replicas"`
+	Running  int          `json:"running"`
+	SpecRev  Revision     `json:"spec_revision"`
+	Revision Revision     `json:"revision"`
+}
+
+// App is what the API shows of an application.
+type App struct {
+	ID       AppID       `json:"id"`
+	Tenant   Tenant      `json:"tenant"`
+	Spec     Application `json:"spec"`
+	Services []ServiceID `json:"services"`
+	Wanted   int         `json:"wanted"`
+	Running  int         `json:"running"`
+	Leaving  bool        `json:"leaving,omitempty"`
+	Created  time.Time   `json:"created"`
+	By       string      `json:"by,omitempty"` // who applied it last
+	Revision Revision    `json:"revision"`
+}
+
+// Event is one durable line of the story that `treeline events` tells.
+type Event struct {
+	Seq      Revision   `json:"seq"`
+	Time     time.Time  `json:"time"`
+	Tenant   Tenant     `json:"tenant,omitempty"`
+	Tier     string     `json:"tier"` // "root", "cluster <id>", "node <id>"
+	Kind     string     `json:"kind"` // "instance", "app", "cluster"
+	Object   string     `json:"object"`
+	State    State      `json:"state,omitempty"`
+	Reason   Reason     `json:"reason,omitempty"`
+	Detail   string     `json:"detail,omitempty"`
+	Cluster  ClusterID  `json:"cluster,omitempty"`
+	Epoch    Epoch      `json:"epoch,omitempty"`
+	Instance InstanceID `json:"instance,omitempty"`
+}

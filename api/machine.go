@@ -1,0 +1,153 @@
+package api
+
+import "time"
+
+// NodeInfo is what a node says of itself when it joins and when it starts.
+type NodeInfo struct {
+	ID           NodeID            `json:"id"`
+	Hostname     string            `json:"hostname,omitempty"`
+	Arch         string            `json:"arch"` // GOARCH
+	OS           string            `json:"os"`   // GOOS
+	Capacity     Resources         `json:"capacity"`
+	Runtimes     []string          `json:"runtimes"`             // what `virtualization` may name: "container", "process", handlers such as "runsc"
+	Privileged   bool              `json:"privileged,omitempty"` // its operator allows privileged workloads
+	Labels       map[string]string `json:"labels,omitempty"`
+	Version      string            `json:"version,omitempty"`
+	RuntimeError string            `json:"runtime_error,omitempty"` // why the runtime does not work now
+}
+
+// NodeStatus is how a cluster sees a node.
+type NodeStatus string
+
+// The statuses of a node.
+const (
+	NodeReady    NodeStatus = "ready"
+	NodeJoining  NodeStatus = "joining" // known, not heard yet
+	NodeSilent   NodeStatus = "silent"  // not heard for its dead time
+	NodeCordoned NodeStatus = "cordoned"
+	NodeDraining NodeStatus = "draining"
+)
+
+// Node is what a cluster's API shows its operator of a node.
+type Node struct {
+	NodeInfo
+	Cluster   ClusterID  `json:"cluster"`
+	Status    NodeStatus `json:"status"`
+	Allocated Resources  `json:"allocated"`
+	Instances int        `json:"instances"`
+	CPUUsed   int        `json:"cpu_used_percent"`
+	MemUsed   int        `json:"memory_used_percent"`
+	Heard     time.Time  `json:"heard,omitzero"` // when it last gave a sign of life, cluster's clock
+	Joined    time.Time  `json:"joined"`
+}
+
+// ClusterInfo is what a cluster says of itself when it joins.
+type ClusterInfo struct {
+	ID       ClusterID `json:"id"`
+	Location string    `json:"location,omitempty"`
+	Tenant   Tenant    `json:"tenant,omitempty"` // its operator's tenant
+	Version  string    `json:"version,omitempty"`
+	// Block is the root's number for this cluster; instances that the cluster adds
+	// by itself take their numbers from (Block+1)*100000 on.
+	Block int `json:"block"`
+}
+
+// LocalNumbers is the first instance number that the cluster may give by itself.
+func (c ClusterInfo) LocalNumbers() int { return (c.Block + 1) * 100_000 }
+
+// ClusterStatus is how the root sees a cluster.
+type ClusterStatus string
+
+// The statuses of a cluster.
+const (
+	ClusterReady   ClusterStatus = "ready"
+	ClusterJoining ClusterStatus = "joining" // known, not heard yet
+	ClusterSilent  ClusterStatus = "silent"  // not heard for its dead time
+)
+
+// Cluster is what the API shows of a cluster: its aggregate, never a node.
+type Cluster struct {
+	ClusterInfo
+	Status    ClusterStatus `json:"status"`
+	Aggregate Aggregate     `json:"aggregate"`
+	Reserved  Resources     `json:"reserved"` // placed there by the root and not yet in the aggregate
+	Instances int           `json:"instances"`
+	Heard     time.Time     `json:"heard,omitzero"`
+	Joined    time.Time     `json:"joined"`
+	Revision  Revision      `json:"revision"`
+}
+
+// Aggregate is the distribution of a cluster's free capacity, ⟨Σ, μ, σ⟩ of the
+// Oakestra paper §3.2, over its nodes that take work. It names no node.
+type Aggregate struct {
+	Nodes    int       `json:"nodes"`    // that take work
+	Capacity Resources `json:"capacity"` // Σ of what they have
+	Free     Resources `json:"free"`     // Σ of what is not reserved
+	Mean     Resources `json:"mean"`     // μ of free
+	StdDev   Resources `json:"std_dev"`  // σ of free
+	Largest  Resources `json:"largest"`  // part by part the most that one node has free
+	Slots    []Slot    `json:"slots,omitempty"`
+}
+
+// Slot is the largest free room per kind of node: what one instance could get.
+type Slot struct {
+	Runtime    string    `json:"runtime"`
+	Arch       string    `json:"arch"`
+	Privileged bool      `json:"privileged,omitempty"`
+	Nodes      int       `json:"nodes"`
+	Free       Resources `json:"free"`    // Σ
+	Largest    Resources `json:"largest"` // part by part
+}
+
+// Explanation answers why an instance is nowhere: how many candidates each
+// constraint ruled out, and the nearest miss. Counts sum to Considered.
+type Explanation struct {
+	Considered int         `json:"considered"`
+	Causes     []Cause     `json:"causes,omitempty"`
+	Candidates []Rejection `json:"candidates,omitempty"` // only where the asker may see them
+	Nearest    *Rejection  `json:"nearest,omitempty"`
+}
+
+// Cause is one constraint and the candidates that it ruled out.
+type Cause struct {
+	Constraint string `json:"constraint"`
+	Count      int    `json:"count"`
+	Detail     string `json:"detail,omitempty"` // "need 512 MiB, best free 310 MiB"
+}
+
+// Rejection says which constraint ruled a candidate out and by how much.
+type Rejection struct {
+	Candidate  string  `json:"candidate"`
+	Constraint string  `json:"constraint"`
+	Need       string  `json:"need,omitempty"`
+	Have       string  `json:"have,omitempty"`
+	Short      string  `json:"short,omitempty"`
+	Shortfall  float64 `json:"shortfall,omitempty"` // as a share of the need; 1 where it cannot be counted
+}
+
+// Why answers `treeline why` for one instance at both tiers.
+type Why struct {
+	Instance   Instance     `json:"instance"`
+	Summary    string       `json:"summary"`
+	Root       Explanation  `json:"root"`               // clusters
+	Clusters   []ClusterWhy `json:"clusters,omitempty"` // what each asked cluster said
+	NextTry    time.Time    `json:"next_try,omitzero"`
+	WouldHelp  []string     `json:"would_help,omitempty"` // what would change it
+	Placements []Placement  `json:"placements,omitempty"`
+}
+
+// ClusterWhy is one cluster's answer within a Why.
+type ClusterWhy struct {
+	Cluster ClusterID   `json:"cluster"`
+	At      time.Time   `json:"at"`
+	Answer  Explanation `json:"answer"`
+}
+
+// Placement is one earlier or present place of an instance.
+type Placement struct {
+	Epoch   Epoch     `json:"epoch"`
+	Cluster ClusterID `json:"cluster"`
+	At      time.Time `json:"at"`
+	Reason  Reason    `json:"reason,omitempty"` // why it was left
+	Score   float64   `json:"score,omitempty"`
+}

@@ -1,0 +1,241 @@
+package api
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Addr is where an envelope goes.
+type Addr string
+
+// Addresses that are no machine.
+const (
+	ToRoot     Addr = "root"
+	ToRuntime  Addr = "runtime"  // the node's own runtime
+	ToWatchers Addr = "watchers" // whoever watches the root's objects
+)
+
+// Addr is the cluster's address, as the root writes it.
+func (c ClusterID) Addr() Addr { return Addr("cluster/" + string(c)) }
+
+// Addr is the node's address, as its cluster writes it.
+func (n NodeID) Addr() Addr { return Addr("node/" + string(n)) }
+
+// Envelope is a message on its way from a core. Delivery is never trusted: it
+// may be lost, doubled or late, and what heals is repetition.
+type Envelope struct {
+	To  Addr
+	Msg any
+}
+
+// Assignment is one instance that the level below should have.
+type Assignment struct {
+	Instance InstanceID   `json:"instance"`
+	Epoch    Epoch        `json:"epoch"`
+	SpecRev  Revision     `json:"spec_revision"`
+	Spec     Microservice `json:"spec"`
+}
+
+// Digest is a fingerprint of a; the spec counts by its revision.
+func (a Assignment) Digest() Digest {
+	return digestOf(string(a.Instance), itoa(int(a.Epoch)), itoa(int(a.SpecRev)))
+}
+
+// Desired is what a cluster or a node should have, as a whole (From is 0) or as
+// the change from one generation to another. Whoever does not hold generation
+// From drops a change and says so by the generation and digest it reports.
+type Desired struct {
+	Gen    Generation   `json:"gen"`
+	From   Generation   `json:"from,omitempty"`
+	Put    []Assignment `json:"put,omitempty"`
+	Drop   []InstanceID `json:"drop,omitempty"`
+	Digest Digest       `json:"digest"` // of the whole set at Gen
+	Timing *Timing      `json:"timing,omitempty"`
+}
+
+// Timing is what a cluster tells its nodes about time; all of it is measured on
+// monotonic clocks.
+type Timing struct {
+	Beat  time.Duration `json:"beat"`  // between two signs of life
+	Lease time.Duration `json:"lease"` // from an answered sign of life to the stop of what must not outlive it
+}
+
+// Hello opens or resumes the stream of desired state: the cluster has Since
+// with Digest and wants all that came later. A digest that does not fit, or a
+// Since that is too old, is answered with the whole.
+type Hello struct {
+	Cluster ClusterID  `json:"cluster"`
+	Since   Generation `json:"since"`
+	Digest  Digest     `json:"digest"`
+}
+
+// Report is what a cluster tells the root: its aggregate always, observations
+// that changed since the last acknowledged report, or all of them.
+type Report struct {
+	Cluster   ClusterID  `json:"cluster"`
+	Boot      uint64     `json:"boot"` // counts the orchestrator's starts
+	Seq       uint64     `json:"seq"`  // counts reports within a boot, from 1
+	Gen       Generation `json:"gen"`  // the desired set it holds
+	Desired   Digest     `json:"desired"`
+	Known     Digest     `json:"known"` // digest of all its observations
+	Whole     bool       `json:"whole,omitempty"`
+	Aggregate Aggregate  `json:"aggregate"`
+	Observed  []Observed `json:"observed,omitempty"`
+}
+
+// ReportAck answers a report once it is durable. WantWhole asks for all
+// observations, because the digests differ.
+type ReportAck struct {
+	Boot      uint64     `json:"boot"`
+	Seq       uint64     `json:"seq"`
+	Gen       Generation `json:"gen"` // the root's generation for this cluster
+	WantWhole bool       `json:"want_whole,omitempty"`
+}
+
+// NodeReport is what a node tells its cluster: observations that changed, or
+// all of them with what the node is. In a whole report an instance that is
+// absent does not exist on the node.
+type NodeReport struct {
+	Node     NodeID     `json:"node"`
+	Boot     uint64     `json:"boot"`
+	Seq      uint64     `json:"seq"`
+	Gen      Generation `json:"gen"`
+	Whole    bool       `json:"whole,omitempty"`
+	Info     *NodeInfo  `json:"info,omitempty"`
+	Observed []Observed `json:"observed,omitempty"`
+}
+
+// Alive is a node's sign of life: small, because it is most of an idle node's
+// traffic. Digests tell the cluster whether both hold the same.
+type Alive struct {
+	Boot     uint64
+	Seq      uint64
+	Gen      Generation
+	Desired  Digest
+	Observed Digest
+	CPUUsed  uint8 // percent
+	MemUsed  uint8 // percent
+}
+
+// Lease answers a sign of life, where something hangs on the answer: the node
+// holds an instance that must stop when cut off, or the cluster misses
+// observations. It counts only for a node that holds generation Gen or later.
+type Lease struct {
+	Boot      uint64     `json:"boot"`
+	Seq       uint64     `json:"seq"` // of the sign of life that it answers
+	Gen       Generation `json:"gen"`
+	WantWhole bool       `json:"want_whole,omitempty"`
+}
+
+const aliveVersion = 1
+
+// MarshalBinary encodes a as a version byte and varints, 20 to 40 bytes.
+func (a Alive) MarshalBinary() ([]byte, error) {
+	b := make([]byte, 0, 48)
+	b = append(b, aliveVersion)
+	b = binary.AppendUvarint(b, a.Boot)
+	b = binary.AppendUvarint(b, a.Seq)
+	b = binary.AppendUvarint(b, uint64(a.Gen))
+	b = binary.BigEndian.AppendUint64(b, uint64(a.Desired))
+	b = binary.BigEndian.AppendUint64(b, uint64(a.Observed))
+	return append(b, a.CPUUsed, a.MemUsed), nil
+}
+
+// UnmarshalBinary decodes what MarshalBinary wrote; anything else is ErrInvalid.
+func (a *Alive) UnmarshalBinary(b []byte) error {
+	bad := fmt.Errorf("alive message of %d bytes is malformed: %w", len(b), ErrInvalid)
+	if len(b) == 0 || b[0] != aliveVersion {
+		return bad
+	}
+	b = b[1:]
+	var v [3]uint64
+	for i := range v {
+		x, n := binary.Uvarint(b)
+		if n <= 0 {
+			return bad
+		}
+		v[i], b = x, b[n:]
+	}
+	if len(b) != 18 {
+		return bad
+	}
+	*a = Alive{
+		Boot: v[0], Seq: v[1], Gen: Generation(v[2]),
+		Desired:  Digest(binary.BigEndian.Uint64(b)),
+		Observed: Digest(binary.BigEndian.Uint64(b[8:])),
+		CPUUsed:  b[16], MemUsed: b[17],
+	}
+	return nil
+}
+
+// Key names one placement of one instance: what a runtime runs at most once.
+type Key struct {
+	Instance InstanceID `json:"instance"`
+	Epoch    Epoch      `json:"epoch"`
+}
+
+func (k Key) String() string {
+	return string(k.Instance) + "@" + strconv.FormatUint(uint64(k.Epoch), 10)
+}
+
+// The orders of a node's core to its runtime. Each may be given twice.
+type (
+	// CreateWorkload fetches the image and creates the workload, not started.
+	CreateWorkload struct {
+		Key
+		Attempt int
+		Spec    Microservice
+	}
+	// StartWorkload starts a created workload.
+	StartWorkload struct {
+		Key
+		Attempt int
+	}
+	// StopWorkload ends the workload, if it runs, and removes what is left of it.
+	// A Grace of 0 kills at once.
+	StopWorkload struct {
+		Key
+		Grace time.Duration
+	}
+	// GuardWorkload has the workload killed at a moment, by something that lives on
+	// when the node engine dies. A zero moment lifts it.
+	GuardWorkload struct {
+		Key
+		Until time.Time
+	}
+)
+
+// WorkloadPhase says what a runtime knows of a workload.
+type WorkloadPhase string
+
+// The phases of a workload. Gone: nothing is left of it.
+const (
+	WorkloadCreated WorkloadPhase = "created"
+	WorkloadRunning WorkloadPhase = "running"
+	WorkloadExited  WorkloadPhase = "exited"
+	WorkloadFailed  WorkloadPhase = "failed" // an order could not be carried out
+	WorkloadGone    WorkloadPhase = "gone"
+)
+
+// WorkloadEvent is what the runtime tells the node's core, after an order or by itself.
+type WorkloadEvent struct {
+	Key
+	Attempt  int
+	Phase    WorkloadPhase
+	ExitCode int
+	Reason   Reason // why it failed, or out_of_memory
+	Detail   string
+	Spec     *Microservice // set where the runtime lists what it found at start
+}
+
+// Change tells watchers that an object of the root changed. Object is nil when
+// it is gone.
+type Change struct {
+	Kind     string   `json:"kind"` // "app", "service", "instance", "cluster", "event"
+	ID       string   `json:"id"`
+	Tenant   Tenant   `json:"tenant,omitempty"`
+	Revision Revision `json:"revision"`
+	Object   any      `json:"object,omitempty"`
+}

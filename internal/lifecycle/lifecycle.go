@@ -1,0 +1,143 @@
+// Package lifecycle is the life of an instance as one table: state × event →
+// state (Oakestra paper, figure 3). It decides nothing else. The diagram in
+// docs/architecture.md is drawn from it.
+//
+//	s, err := lifecycle.Next(api.Created, lifecycle.Started) // api.Running
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Event is what can happen to an instance.
+type Event string
+
+// The events of the table.
+const (
+	Request       Event = "request"        // the developer wants it to run
+	ClusterChosen Event = "cluster_chosen" // the root placed it
+	NodeChosen    Event = "node_chosen"    // the cluster placed it
+	ImageReady    Event = "image_ready"    // the node created the workload
+	Started       Event = "started"        // it runs
+	StartFailed   Event = "start_failed"   // it could not be created or started
+	ExitedOK      Event = "exited_ok"      // a one-shot ended with 0
+	ExitedBad     Event = "exited_bad"     // it ended and should not have
+	Restart       Event = "restart"        // the node tries again, after a pause
+	Replace       Event = "replace"        // the cluster takes it off its node
+	NodeLost      Event = "node_lost"      // its node fell silent
+	HandBack      Event = "hand_back"      // the cluster gives it back to the root
+	ClusterLost   Event = "cluster_lost"   // its cluster fell silent
+	Withdraw      Event = "withdraw"       // nobody wants it any more
+)
+
+var next = map[api.State]map[Event]api.State{
+	api.Registered: {
+		Request: api.Requested, Withdraw: api.Terminated,
+	},
+	api.Requested: {
+		ClusterChosen: api.ClusterScheduled, Withdraw: api.Terminated,
+	},
+	api.ClusterScheduled: {
+		NodeChosen: api.NodeScheduled, HandBack: api.Requested,
+		ClusterLost: api.Requested, Withdraw: api.Terminated,
+	},
+	api.NodeScheduled: {
+		ImageReady: api.Created, StartFailed: api.Failed,
+		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled,
+		HandBack: api.Requested, ClusterLost: api.Requested, Withdraw: api.Terminated,
+	},
+	api.Created: {
+		Started: api.Running, StartFailed: api.Failed,
+		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled,
+		HandBack: api.Requested, ClusterLost: api.Requested, Withdraw: api.Terminated,
+	},
+	api.Running: {
+		ExitedOK: api.Completed, ExitedBad: api.Failed,
+		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled,
+		HandBack: api.Requested, ClusterLost: api.Requested, Withdraw: api.Terminated,
+	},
+	api.Failed: {
+		Restart: api.NodeScheduled,
+		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled,
+		HandBack: api.Requested, ClusterLost: api.Requested, Withdraw: api.Terminated,
+	},
+	api.Completed: {
+		Withdraw: api.Terminated,
+	},
+	api.Terminated: {},
+}
+
+// States are all states, in the order of a life.
+var States = []api.State{
+	api.Registered, api.Requested, api.ClusterScheduled, api.NodeScheduled,
+	api.Created, api.Running, api.Completed, api.Failed, api.Terminated,
+}
+
+// Next is the state after the event, or ErrConflict where the table has no such edge.
+func Next(s api.State, e Event) (api.State, error) {
+	if to, ok := next[s][e]; ok {
+		return to, nil
+	}
+	return s, fmt.Errorf("an instance that is %s cannot take %s: %w", s, e, api.ErrConflict)
+}
+
+// Must is Next for events that our own code made; an illegal edge is our bug.
+func Must(s api.State, e Event) api.State {
+	to, err := Next(s, e)
+	if err != nil {
+		panic(err)
+	}
+	return to
+}
+
+// Leads reports whether some sequence of events leads from one state to
+// another: an observation may skip states whose messages were lost.
+func Leads(from, to api.State) bool { return reach[from][to] }
+
+var reach = closure()
+
+func closure() map[api.State]map[api.State]bool {
+	r := make(map[api.State]map[api.State]bool, len(next))
+	for from := range next {
+		seen := map[api.State]bool{}
+		todo := []api.State{from}
+		for len(todo) > 0 {
+			s := todo[0]
+			todo = todo[1:]
+			for _, to := range next[s] {
+				if !seen[to] {
+					seen[to] = true
+					todo = append(todo, to)
+				}
+			}
+		}
+		r[from] = seen
+	}
+	return r
+}
+
+// Edge is one line of the table.
+type Edge struct {
+	From  api.State
+	Event Event
+	To    api.State
+}
+
+// Edges lists the table in a steady order, for diagrams and tests.
+func Edges() []Edge {
+	var es []Edge
+	for _, from := range States {
+		var evs []Event
+		for e := range next[from] {
+			evs = append(evs, e)
+		}
+		slices.Sort(evs)
+		for _, e := range evs {
+			es = append(es, Edge{from, e, next[from][e]})
+		}
+	}
+	return es
+}

@@ -1,0 +1,75 @@
+// Package store is the journal of a core: documents that are durable before
+// anything is said about them. Memory holds the state; a store is read once, at
+// start.
+//
+// The contract is cut to the weakest backend: one document changes at a time,
+// there are no transactions across documents, no queries and no watches. Every
+// implementation passes storetest.
+//
+//	docs, err := store.Load(ctx, s)
+//	err = s.Save(ctx, []store.Doc{{Kind: "app", Key: "acme/shop.prod", Version: 1, Data: b}})
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Doc is one document. Version counts the changes of (Kind, Key) from 1; the
+// writer raises it by one with every change.
+type Doc struct {
+	Kind    string // [a-z_]{1,32}
+	Key     string // 1 to 512 bytes of UTF-8 without NUL
+	Version uint64
+	Data    []byte // at most MaxData; nil deletes the document
+}
+
+// MaxData bounds a document.
+const MaxData = 4 << 20
+
+// ErrConflict says that a document's stored version is not the one before the
+// version to be written: somebody else wrote it. A core that sees it has lost
+// its role and stops.
+var ErrConflict = errors.New("store: written by another process")
+
+// ErrFull says that the disk or the quota under the store is full. Nothing that
+// was saved is lost, and a later Save may succeed.
+var ErrFull = errors.New("store: no space left")
+
+// ErrCorrupt says that what is stored cannot be read. It is kept as it is.
+var ErrCorrupt = errors.New("store: corrupt")
+
+// Store keeps documents.
+//
+// Save makes docs durable in their order and returns when all are. On an error
+// a prefix of docs may be durable. A document with Version v is written when
+// the stored one has v-1 (0: there is none), or when the stored one is the same
+// in version and data, so that a Save whose answer was lost may be repeated;
+// else nothing of it is written and the error is ErrConflict. A deletion
+// follows the same rule, and repeating it is harmless. After a deletion the
+// versions of the key start at 1 again.
+//
+// Load calls fn with every stored document in any order, and stops at fn's
+// first error. It does not run concurrently with Save.
+//
+// Save is safe for concurrent use. Close ends the store; Save and Load fail
+// afterwards.
+type Store interface {
+	Save(ctx context.Context, docs []Doc) error
+	Load(ctx context.Context, fn func(Doc) error) error
+	Close() error
+}
+
+// Load reads all that s holds.
+func Load(ctx context.Context, s Store) ([]Doc, error) {
+	var docs []Doc
+	err := s.Load(ctx, func(d Doc) error {
+		docs = append(docs, d)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load the store: %w", err)
+	}
+	return docs, nil
+}

@@ -1,0 +1,93 @@
+// Package runtime is what a node engine asks of whatever runs workloads:
+// containerd, plain processes, later others. Implementations pass runtimetest.
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Workload is one placement of one instance, to be run.
+type Workload struct {
+	api.Key
+	Attempt int // counts restarts of the placement; visible to the workload
+	Spec    api.Microservice
+}
+
+// Status is what a runtime finds of a workload.
+type Status struct {
+	api.Key
+	Attempt  int
+	Phase    api.WorkloadPhase // created, running or exited
+	PID      int               // of the workload's first process while it runs
+	ExitCode int
+	OOM      bool // the kernel killed it at its memory limit
+	Spec     api.Microservice
+}
+
+// Runtime runs workloads. Everything may be asked twice, and answers as if it
+// had been asked once. Methods are safe for concurrent use; calls for one key
+// do not overlap.
+//
+// Create fetches the image and creates the workload, not started. A workload
+// of the same key and attempt that exists is left as it is; one of an earlier
+// attempt that has exited is replaced.
+//
+// Start starts a created workload; one that runs is left as it is.
+//
+// Stop ends the workload with SIGTERM and, after grace, SIGKILL (at once for a
+// grace of 0), removes what is left of it, and returns when nothing is.
+// Stopping what does not exist succeeds.
+//
+// List finds every workload of ours, those of an earlier life of the node
+// engine included. A runtime never ends a workload because the engine ends.
+//
+// Watch sends an Exit for every workload that exits, those that it found
+// included, until ctx ends. An exit that happened while nobody watched is found
+// by List. It returns early only with an error that says why.
+//
+// Logs yields what the workload wrote to stdout and stderr, the last tail
+// lines (-1: all), and with follow what it writes from now on until it exits.
+//
+// Info says what `virtualization` may name here; it fails while the runtime
+// does not answer.
+//
+// Errors that concern a workload are *Error with a reason that a person can read.
+type Runtime interface {
+	Info(ctx context.Context) (Info, error)
+	Create(ctx context.Context, w Workload) error
+	Start(ctx context.Context, k api.Key) error
+	Stop(ctx context.Context, k api.Key, grace time.Duration) error
+	List(ctx context.Context) ([]Status, error)
+	Watch(ctx context.Context, exits chan<- Exit) error
+	Logs(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error)
+	Close() error
+}
+
+// Info is what a runtime offers.
+type Info struct {
+	Version  string
+	Runtimes []string // values of `virtualization` that it can run
+}
+
+// Exit is the end of a workload.
+type Exit struct {
+	api.Key
+	Attempt  int
+	ExitCode int
+	OOM      bool
+}
+
+// Error is why a workload could not be created, started or stopped.
+type Error struct {
+	Reason api.Reason
+	Err    error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Reason, e.Err) }
+
+func (e *Error) Unwrap() error { return e.Err }
