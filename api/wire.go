@@ -13,6 +13,7 @@ type Addr string
 // Addresses that are no machine.
 const (
 	ToRoot     Addr = "root"
+	ToCluster  Addr = "cluster"  // the node's own cluster
 	ToRuntime  Addr = "runtime"  // the node's own runtime
 	ToWatchers Addr = "watchers" // whoever watches the root's objects
 )

@@ -1,0 +1,35 @@
+package api
+
+// JoinCluster asks the root to take a cluster in: POST /v1/join/cluster.
+type JoinCluster struct {
+	Token string      `json:"token"` // the join token, whole
+	CSR   string      `json:"csr"`   // PEM, for the cluster's CA
+	Info  ClusterInfo `json:"info"`
+}
+
+// ClusterJoined answers JoinCluster, and a cluster's renewal without Block.
+type ClusterJoined struct {
+	Chain   string            `json:"chain"` // PEM: the cluster's CA, then the root's
+	Info    ClusterInfo       `json:"info"`
+	JWTKeys map[string]string `json:"jwt_keys"` // kid → base64url Ed25519 public key, to check people's tokens
+}
+
+// JoinNode asks a cluster to take a node in: POST /v1/join/node.
+type JoinNode struct {
+	Token string   `json:"token"`
+	CSR   string   `json:"csr"`
+	Info  NodeInfo `json:"info"` // an empty ID asks the cluster to name it
+}
+
+// NodeJoined answers JoinNode, and a node's renewal.
+type NodeJoined struct {
+	ID      NodeID    `json:"id"`
+	Cluster ClusterID `json:"cluster"`
+	Chain   string    `json:"chain"`          // PEM: the node's certificate, the cluster's CA, the root's
+	MQTT    string    `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's own port, ALPN "mqtt"
+}
+
+// Renew asks for a fresh certificate for the identity of the connection.
+type Renew struct {
+	CSR string `json:"csr"`
+}

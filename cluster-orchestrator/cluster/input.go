@@ -1,0 +1,66 @@
+package cluster
+
+import "github.com/treeline-edge/treeline/api"
+
+// Input is what can happen to a cluster.
+type Input interface{ input() }
+
+type (
+	// Start comes first, once, after Restore.
+	Start struct{}
+	// Tick comes when the Wake of the last step is reached.
+	Tick struct{}
+
+	// Desired is what the root wants of the cluster, whole or as a change.
+	Desired struct{ api.Desired }
+	// Ack is the root's answer to a report.
+	Ack struct{ api.ReportAck }
+	// RootLink says that the stream from the root came up or went down.
+	RootLink struct{ Up bool }
+
+	// JoinNode makes a node known. Its credentials were checked outside.
+	JoinNode struct{ Info api.NodeInfo }
+	// NodeReport is what a node observed.
+	NodeReport struct{ api.NodeReport }
+	// NodeAlive is a node's sign of life.
+	NodeAlive struct {
+		Node api.NodeID
+		api.Alive
+	}
+	// NodeWill is a node's connection that ended without a goodbye.
+	NodeWill struct{ Node api.NodeID }
+
+	// Cordon keeps new instances off a node, or lets them on again.
+	// Refused with ErrNotFound.
+	Cordon struct {
+		Node api.NodeID
+		On   bool
+	}
+	// Drain cordons a node and moves its instances elsewhere, as far as there is room.
+	// Refused with ErrNotFound.
+	Drain struct{ Node api.NodeID }
+	// RemoveNode forgets a node. Refused with ErrNotFound, and with ErrConflict
+	// while it is heard and holds instances.
+	RemoveNode struct{ Node api.NodeID }
+	// LocalScale sets how many instances of a service this cluster has, while the
+	// root is away. Refused with ErrConflict while the root is reachable, ErrNotFound
+	// for a service with no instance here, ErrInvalid for a bad number.
+	LocalScale struct {
+		Service  api.ServiceID
+		Replicas int
+	}
+)
+
+func (Start) input()      {}
+func (Tick) input()       {}
+func (Desired) input()    {}
+func (Ack) input()        {}
+func (RootLink) input()   {}
+func (JoinNode) input()   {}
+func (NodeReport) input() {}
+func (NodeAlive) input()  {}
+func (NodeWill) input()   {}
+func (Cordon) input()     {}
+func (Drain) input()      {}
+func (RemoveNode) input() {}
+func (LocalScale) input() {}

@@ -1,0 +1,107 @@
+package step
+
+import (
+	"container/heap"
+	"time"
+)
+
+// Timers holds one moment per key. It is a leaf of a core's state: no clock,
+// no goroutine; setting and finding the next are O(log n).
+type Timers[K comparable] struct {
+	at   map[K]*timer[K]
+	heap timerHeap[K]
+	seq  uint64
+}
+
+type timer[K comparable] struct {
+	key K
+	at  time.Time
+	seq uint64 // equal moments fire in the order they were set
+	pos int
+}
+
+// Set moves the key's moment to at.
+func (t *Timers[K]) Set(key K, at time.Time) {
+	t.seq++
+	if e, ok := t.at[key]; ok {
+		e.at, e.seq = at, t.seq
+		heap.Fix(&t.heap, e.pos)
+		return
+	}
+	if t.at == nil {
+		t.at = make(map[K]*timer[K])
+	}
+	e := &timer[K]{key: key, at: at, seq: t.seq}
+	t.at[key] = e
+	heap.Push(&t.heap, e)
+}
+
+// SetEarlier moves the key's moment to at unless it has an earlier one.
+func (t *Timers[K]) SetEarlier(key K, at time.Time) {
+	if e, ok := t.at[key]; ok && !at.Before(e.at) {
+		return
+	}
+	t.Set(key, at)
+}
+
+// Clear takes the key's moment away.
+func (t *Timers[K]) Clear(key K) {
+	if e, ok := t.at[key]; ok {
+		heap.Remove(&t.heap, e.pos)
+		delete(t.at, key)
+	}
+}
+
+// Has reports whether the key has a moment.
+func (t *Timers[K]) Has(key K) bool {
+	_, ok := t.at[key]
+	return ok
+}
+
+// Pop takes the earliest key whose moment is not after now.
+func (t *Timers[K]) Pop(now time.Time) (key K, ok bool) {
+	if len(t.heap) == 0 || t.heap[0].at.After(now) {
+		return key, false
+	}
+	e := heap.Pop(&t.heap).(*timer[K])
+	delete(t.at, e.key)
+	return e.key, true
+}
+
+// Next is the earliest moment, or the zero time.
+func (t *Timers[K]) Next() time.Time {
+	if len(t.heap) == 0 {
+		return time.Time{}
+	}
+	return t.heap[0].at
+}
+
+type timerHeap[K comparable] []*timer[K]
+
+func (h timerHeap[K]) Len() int { return len(h) }
+
+func (h timerHeap[K]) Less(i, j int) bool {
+	if !h[i].at.Equal(h[j].at) {
+		return h[i].at.Before(h[j].at)
+	}
+	return h[i].seq < h[j].seq
+}
+
+func (h timerHeap[K]) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].pos, h[j].pos = i, j
+}
+
+func (h *timerHeap[K]) Push(x any) {
+	e := x.(*timer[K])
+	e.pos = len(*h)
+	*h = append(*h, e)
+}
+
+func (h *timerHeap[K]) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return e
+}

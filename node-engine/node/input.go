@@ -1,0 +1,44 @@
+package node
+
+import "github.com/treeline-edge/treeline/api"
+
+// Input is what can happen to a node.
+type Input interface{ input() }
+
+type (
+	// Start comes first, once, after Restore, with every workload that the runtime
+	// found. Nothing of it is ended unless the cluster does not want it.
+	Start struct {
+		Info  api.NodeInfo
+		Found []api.WorkloadEvent
+	}
+	// Tick comes when the Wake of the last step is reached.
+	Tick struct{}
+
+	// Info is a change of what the node is: its runtime fell silent or came back.
+	// Found is set when the runtime came back: what it has now.
+	Info struct {
+		Info  api.NodeInfo
+		Found []api.WorkloadEvent
+		Fresh bool // Found is meant, even if empty
+	}
+	// Desired is what the cluster wants of the node, whole or as a change.
+	Desired struct{ api.Desired }
+	// Lease answers a sign of life.
+	Lease struct{ api.Lease }
+	// Link says that the connection to the cluster came up or went down.
+	Link struct{ Up bool }
+	// Workload is what the runtime says of a workload.
+	Workload struct{ api.WorkloadEvent }
+	// Usage is what the node's probe measured, in percent.
+	Usage struct{ CPU, Mem uint8 }
+)
+
+func (Start) input()    {}
+func (Tick) input()     {}
+func (Info) input()     {}
+func (Desired) input()  {}
+func (Lease) input()    {}
+func (Link) input()     {}
+func (Workload) input() {}
+func (Usage) input()    {}
