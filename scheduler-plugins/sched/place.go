@@ -1,0 +1,73 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Place ranks the candidates that fit, best first, and says of each other one
+// which constraint ruled it out. Candidates of equal score are ordered by the
+// seed, so that a burst of equal requests spreads and each answer replays.
+// Nothing that it is given is kept or changed.
+func Place(req *Request, candidates []Candidate, p Plugin, seed uint64) Result {
+	var res Result
+	fits := make([]contender, 0, len(candidates))
+	for i := range candidates {
+		c := &candidates[i]
+		if stage := stageOf(req, c); stage != fit {
+			res.Rejected = append(res.Rejected, reject(req, c, stage))
+			continue
+		}
+		fits = append(fits, enter(req, c, p, seed))
+	}
+	slices.SortFunc(fits, contender.compare)
+	res.Ranked = make([]Choice, len(fits))
+	for i, f := range fits {
+		res.Ranked[i] = Choice{ID: f.id, Score: f.score}
+	}
+	return res
+}
+
+// PlaceBest is the first of Place's ranking, and whether there is one. It
+// allocates nothing and sorts nothing: what the hot path asks.
+func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Choice, bool) {
+	var best contender
+	found := false
+	for i := range candidates {
+		c := &candidates[i]
+		if stageOf(req, c) != fit {
+			continue
+		}
+		if k := enter(req, c, p, seed); !found || k.compare(best) < 0 {
+			best, found = k, true
+		}
+	}
+	return Choice{ID: best.id, Score: best.score}, found
+}
+
+// contender is a candidate that fits, on its way into the ranking.
+type contender struct {
+	id    string
+	score float64
+	lot   uint64 // what decides among equal scores
+}
+
+func enter(req *Request, c *Candidate, p Plugin, seed uint64) contender {
+	score := p.Score(req, c)
+	if math.IsNaN(score) {
+		score = math.Inf(-1) // a plugin's slip must not make the order depend on the input's
+	}
+	return contender{id: c.ID, score: score, lot: draw(seed, c.ID)}
+}
+
+// compare orders best first and is total over distinct ids.
+func (a contender) compare(b contender) int {
+	if c := cmp.Compare(b.score, a.score); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.lot, b.lot); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.id, b.id)
+}

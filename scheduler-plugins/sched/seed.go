@@ -1,0 +1,34 @@
+package sched
+
+import (
+	"fmt"
+	"hash/fnv"
+)
+
+// SeedOf names the chance in one decision by what is decided: an instance and
+// its epoch, say. Parts are told apart, so ("ab", "c") is not ("a", "bc").
+func SeedOf(parts ...any) uint64 {
+	h := fnv.New64a()
+	for _, p := range parts {
+		_, _ = fmt.Fprintf(h, "%v\x00", p)
+	}
+	return mix(h.Sum64())
+}
+
+// draw is a candidate's lot under a seed.
+func draw(seed uint64, id string) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a, without allocating
+	x := uint64(offset)
+	for i := range len(id) {
+		x = (x ^ uint64(id[i])) * prime
+	}
+	return mix(x ^ seed)
+}
+
+// mix spreads every bit over all (splitmix64's finish).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
