@@ -1,0 +1,135 @@
+package api
+
+import (
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Problem is an error as the HTTP APIs answer it, RFC 9457's problem details as
+// application/problem+json. It is an error of the kind that its status stands
+// for, so that clients may test it with errors.Is.
+type Problem struct {
+	Type      string         `json:"type"`  // stable URI, ends in Code
+	Title     string         `json:"title"` // of the type
+	Status    int            `json:"status"`
+	Code      string         `json:"code"`             // stable word for programs
+	Detail    string         `json:"detail,omitempty"` // of this occurrence, for people
+	Errors    []ProblemField `json:"errors,omitempty"`
+	Retryable bool           `json:"retryable,omitempty"` // the same request may succeed later
+}
+
+// ProblemField is one fault of what was sent.
+type ProblemField struct {
+	Pointer string `json:"pointer,omitempty"` // JSON pointer into the body
+	Where   string `json:"where,omitempty"`   // what else: "query.limit", "header.If-Match"
+	Detail  string `json:"detail"`
+}
+
+// ProblemType is the URI of a problem's code.
+func ProblemType(code string) string { return "https://treeline.dev/problems/" + code }
+
+// Error is the detail and, one a line, the faults.
+func (p *Problem) Error() string {
+	var b strings.Builder
+	b.WriteString(p.Detail)
+	if p.Detail == "" {
+		b.WriteString(p.Title)
+	}
+	for _, e := range p.Errors {
+		b.WriteString("\n  ")
+		if at := e.Pointer + e.Where; at != "" {
+			b.WriteString(at + ": ")
+		}
+		b.WriteString(e.Detail)
+	}
+	return b.String()
+}
+
+// Unwrap is the problem's kind.
+func (p *Problem) Unwrap() error { return KindOf(p.Status) }
+
+// Page is one page of a list. Revision is where a watch goes on without a gap;
+// Next is the cursor of the next page, empty on the last.
+type Page[T any] struct {
+	Items    []T      `json:"items"`
+	Revision Revision `json:"revision"`
+	Next     string   `json:"next,omitempty"`
+}
+
+// Applied answers PUT /v1/apps: the applications of the document, in its order.
+type Applied struct {
+	Apps []App `json:"apps"`
+}
+
+// Replicas asks for a number of instances: PUT /v1/services/{id}/scale.
+type Replicas struct {
+	Replicas int `json:"replicas"`
+}
+
+// Login signs a user in: POST /v1/auth/login.
+type Login struct {
+	User     string `json:"user"` // "acme/alice", or "admin" in the system tenant
+	Password string `json:"password"`
+}
+
+// Redeem turns a one-use sign-in code into a password and a session: POST /v1/auth/redeem.
+type Redeem struct {
+	User     string `json:"user"`
+	Code     string `json:"code"`
+	Password string `json:"password"` // the new one
+}
+
+// Refresh asks for a new session: POST /v1/auth/refresh. A refresh token counts once.
+type Refresh struct {
+	Refresh string `json:"refresh"`
+}
+
+// Session answers the three above.
+type Session struct {
+	User    string    `json:"user"`
+	Tenant  Tenant    `json:"tenant,omitempty"`
+	Roles   []string  `json:"roles"`
+	Access  string    `json:"access"` // bearer token
+	Expires time.Time `json:"expires"`
+	Refresh string    `json:"refresh,omitempty"`
+}
+
+// TokenRequest asks for a join token: POST /v1/tokens at the root (for a
+// cluster, or for a node of a cluster) or at a cluster (for a node of it).
+type TokenRequest struct {
+	Kind    string        `json:"kind,omitempty"`    // "cluster" or "node"; a cluster takes "node" alone
+	Cluster ClusterID     `json:"cluster,omitempty"` // node: of which; cluster: the only name it may take, if set
+	Tenant  Tenant        `json:"tenant,omitempty"`  // cluster: whose it will be
+	TTL     time.Duration `json:"ttl,omitempty"`     // nanoseconds; 0: one hour
+	Uses    int           `json:"uses,omitempty"`    // 0: one
+}
+
+// JoinToken is a join token. Token is shown once, when it is made.
+type JoinToken struct {
+	ID      string    `json:"id"`
+	Kind    string    `json:"kind"`
+	Cluster ClusterID `json:"cluster,omitempty"`
+	Tenant  Tenant    `json:"tenant,omitempty"`
+	Token   string    `json:"token,omitempty"`
+	Uses    int       `json:"uses"` // left
+	Expires time.Time `json:"expires"`
+}
+
+// PathOf writes an id as one segment of a URL's path: every "/" and "#" is "~",
+// which no id holds, so that proxies and routers leave it alone.
+func PathOf[ID ~string](id ID) string {
+	return url.PathEscape(strings.NewReplacer("/", "~", "#", "~").Replace(string(id)))
+}
+
+// FromPath reads what PathOf wrote for an application, a service or a tenant.
+func FromPath(segment string) string { return strings.ReplaceAll(segment, "~", "/") }
+
+// InstanceFromPath reads what PathOf wrote for an instance, whose last
+// separator is "#".
+func InstanceFromPath(segment string) InstanceID {
+	if i := strings.LastIndexByte(segment, '~'); i >= 0 && !strings.Contains(segment, "#") {
+		segment = segment[:i] + "#" + segment[i+1:]
+	}
+	return InstanceID(FromPath(segment))
+}
