@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -91,3 +92,29 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Reason, e.Err) }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// Target is what has to be killed so that nothing of a workload runs any more:
+// every process of its cgroup.
+type Target struct {
+	Cgroup string `json:"cgroup"` // path below the cgroup root, "/treeline/dev/3f2a…"
+}
+
+// Guarded is a Runtime whose workloads can be killed by something that outlives
+// the node engine. A workload that does not exist is api.ErrNotFound.
+type Guarded interface {
+	CgroupOf(ctx context.Context, k api.Key) (Target, error)
+}
+
+// Housekeeper is a Runtime that has something to tidy: logs that have grown
+// past their bound, images that nobody uses. The engine calls it now and then.
+type Housekeeper interface {
+	Housekeep(ctx context.Context) error
+}
+
+// Reason is the reason within err, or start_failed for an error that has none.
+func Reason(err error) api.Reason {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Reason
+	}
+	return api.ReasonStartFailed
+}

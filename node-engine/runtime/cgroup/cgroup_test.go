@@ -1,0 +1,151 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestKillLeavesNobody starts a process that forks for ever and kills its group,
+// on the machine's own groups and, on a hybrid machine, on its version 2 part.
+func TestKillLeavesNobody(t *testing.T) {
+	for name, f := range machine(t) {
+		t.Run(name, func(t *testing.T) {
+			path := fmt.Sprintf("/treeline-test-%d/kill", os.Getpid())
+			g, err := f.Create(path, Limits{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				for _, p := range []string{path, filepath.Dir(path)} {
+					if err := f.Group(p).Remove(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			cmd := exec.Command("/bin/sh", "-c", "echo up; while :; do sleep 100 & sleep 0.01; done")
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Start(cmd); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := out.Read(make([]byte, 3)); err != nil {
+				t.Fatal(err)
+			}
+			if pids, err := g.Procs(); err != nil || len(pids) == 0 || pids[0] != cmd.Process.Pid {
+				t.Fatalf("processes %v (%v), want %d among them", pids, err, cmd.Process.Pid)
+			}
+			if pids, _ := g.Procs(); slices.Contains(pids, os.Getpid()) {
+				t.Fatal("the parent is in the group")
+			}
+			go cmd.Wait()
+			ctx := t.Context()
+			if err := g.Kill(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if pids, err := g.Procs(); err != nil || len(pids) != 0 {
+				t.Fatalf("processes %v (%v) outlived the kill", pids, err)
+			}
+			if err := g.Remove(); err != nil {
+				t.Fatal(err)
+			}
+			if g.Exists() {
+				t.Fatal("the group exists after Remove")
+			}
+		})
+	}
+}
+
+// TestMemoryLimitKills has the kernel kill what takes more than its limit.
+func TestMemoryLimitKills(t *testing.T) {
+	f := machine(t)["machine"]
+	path := fmt.Sprintf("/treeline-test-oom-%d", os.Getpid())
+	g, err := f.Create(path, Limits{MemoryMB: 16, MilliCPU: 500, PIDs: 32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Remove()
+	cmd := exec.Command("/bin/sh", "-c", "x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo $x")
+	if err := g.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if g.OOMKills() == 0 {
+		t.Error("no kill was counted")
+	}
+	if err := g.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestVersion2Files checks what is written where, on files that stand for a
+// version 2 root with all controllers.
+func TestVersion2Files(t *testing.T) {
+	dir := t.TempDir()
+	for d, names := range map[string][]string{
+		"":      {"cgroup.controllers", "cgroup.subtree_control"},
+		"a":     {"cgroup.controllers", "cgroup.subtree_control"},
+		"a/b":   {"cgroup.controllers", "cgroup.subtree_control"},
+		"a/b/c": {"memory.max", "memory.swap.max", "cpu.max", "pids.max", "cgroup.procs"},
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range names {
+			content := ""
+			if n == "cgroup.controllers" {
+				content = "cpu memory pids"
+			}
+			if err := os.WriteFile(filepath.Join(dir, d, n), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	g, err := Unified(dir).Create("/a/b/c", Limits{MemoryMB: 64, MilliCPU: 250, PIDs: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"memory.max": "67108864", "memory.swap.max": "0", "cpu.max": "25000 100000", "pids.max": "10",
+	} {
+		if got, _ := os.ReadFile(filepath.Join(g.dir(""), name)); string(got) != want {
+			t.Errorf("%s holds %q, want %q", name, got, want)
+		}
+	}
+	for _, d := range []string{"", "a", "a/b"} {
+		got, _ := os.ReadFile(filepath.Join(dir, d, "cgroup.subtree_control"))
+		if !strings.HasPrefix(string(got), "+") {
+			t.Errorf("controllers are not passed on at %q: %q", d, got)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(g.dir(""), "memory.events"), []byte("low 0\noom 3\noom_kill 2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n := g.OOMKills(); n != 2 {
+		t.Errorf("%d kills, want 2", n)
+	}
+}
+
+func machine(t *testing.T) map[string]FS {
+	t.Helper()
+	f, err := Mounted()
+	if err != nil || os.Getuid() != 0 {
+		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
+			t.Fatalf("control groups and root are required: %v", err)
+		}
+		t.Skipf("needs root and control groups: %v", err)
+	}
+	out := map[string]FS{"machine": f}
+	if hybrid := filepath.Join(root, "unified"); !f.V2() {
+		if _, err := os.Stat(filepath.Join(hybrid, "cgroup.controllers")); err == nil {
+			out["unified"] = Unified(hybrid)
+		}
+	}
+	return out
+}

@@ -1,0 +1,179 @@
+// Package image makes container images from static binaries without a
+// container tool: one layer on nothing, written as an OCI image layout in a tar
+// archive. The same binary gives the same archive to the byte, so that a digest
+// names what was built. Pushing, signing and several platforms are left to others.
+//
+//	bin, err := image.Compile(ctx, dir, "./testbed/workload", runtime.GOARCH)
+//	err = image.WriteFile("hello.tar", image.Image{Ref: "treeline.local/hello:1", Binary: bin})
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	_ "crypto/sha256" // go-digest looks it up by name
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Image is what goes into an archive.
+type Image struct {
+	Ref    string // the name that the archive gives the image, "treeline.local/hello:1"
+	Binary string // path of a static executable; it becomes /app and the entrypoint
+	Arch   string // GOARCH; empty means this machine's
+	User   string // "uid:gid"; empty means 65532:65532, a user without rights
+	Env    []string
+	Cmd    []string // default arguments of the entrypoint
+}
+
+const (
+	entrypoint  = "/app"
+	defaultUser = "65532:65532"
+)
+
+// epoch is the age of everything in an archive, so that two builds are equal.
+var epoch = time.Unix(0, 0).UTC()
+
+// Compile builds the Go program pkg, statically and reproducibly, into dir and
+// returns the path of the executable.
+func Compile(ctx context.Context, dir, pkg, arch string) (string, error) {
+	out := filepath.Join(dir, "app")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s for linux/%s: %w\n%s", pkg, arch, err, msg)
+	}
+	return out, nil
+}
+
+// WriteFile writes the archive of img to path.
+func WriteFile(path string, img Image) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("write image %s: %w", img.Ref, err)
+	}
+	defer f.Close()
+	if err := Write(f, img); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// Write writes img to w as a tar archive of an OCI image layout.
+func Write(w io.Writer, img Image) error {
+	blobs, index, err := build(img)
+	if err != nil {
+		return fmt.Errorf("build image %s from %s: %w", img.Ref, img.Binary, err)
+	}
+	tw := tar.NewWriter(w)
+	files := []file{
+		{name: "oci-layout", mode: 0o644, data: mustJSON(v1.ImageLayout{Version: v1.ImageLayoutVersion})},
+		{name: "index.json", mode: 0o644, data: index},
+		{name: "blobs/", mode: 0o755},
+		{name: "blobs/sha256/", mode: 0o755},
+	}
+	for _, b := range blobs {
+		files = append(files, file{name: "blobs/sha256/" + digest.FromBytes(b).Encoded(), mode: 0o644, data: b})
+	}
+	if err := writeTar(tw, files); err != nil {
+		return fmt.Errorf("write image %s: %w", img.Ref, err)
+	}
+	return nil
+}
+
+// build returns the blobs of img, layer, config and manifest, and the index.
+func build(img Image) (blobs [][]byte, index []byte, err error) {
+	bin, err := os.ReadFile(img.Binary)
+	if err != nil {
+		return nil, nil, err
+	}
+	if img.Arch == "" {
+		img.Arch = runtime.GOARCH
+	}
+	if img.User == "" {
+		img.User = defaultUser
+	}
+	var layer bytes.Buffer
+	err = writeTar(tar.NewWriter(&layer), []file{
+		{name: "etc/", mode: 0o755},
+		{name: "tmp/", mode: 0o1777},
+		{name: entrypoint[1:], mode: 0o755, data: bin},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	platform := v1.Platform{Architecture: img.Arch, OS: "linux"}
+	config := mustJSON(v1.Image{
+		Created:  &epoch,
+		Platform: platform,
+		Config: v1.ImageConfig{
+			User:       img.User,
+			Env:        append([]string{"PATH=/"}, img.Env...),
+			Entrypoint: []string{entrypoint},
+			Cmd:        img.Cmd,
+			WorkingDir: "/",
+		},
+		RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer.Bytes())}},
+	})
+	manifest := mustJSON(v1.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: v1.MediaTypeImageManifest,
+		Config:    describe(v1.MediaTypeImageConfig, config),
+		Layers:    []v1.Descriptor{describe(v1.MediaTypeImageLayer, layer.Bytes())},
+	})
+	entry := describe(v1.MediaTypeImageManifest, manifest)
+	entry.Platform = &platform
+	entry.Annotations = map[string]string{v1.AnnotationRefName: img.Ref}
+	index = mustJSON(v1.Index{
+		Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: v1.MediaTypeImageIndex,
+		Manifests: []v1.Descriptor{entry},
+	})
+	return [][]byte{layer.Bytes(), config, manifest}, index, nil
+}
+
+func describe(mediaType string, b []byte) v1.Descriptor {
+	return v1.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(b), Size: int64(len(b))}
+}
+
+type file struct {
+	name string // a directory ends with "/"
+	mode int64
+	data []byte
+}
+
+func writeTar(tw *tar.Writer, files []file) error {
+	for _, f := range files {
+		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: epoch, Format: tar.FormatPAX}
+		h.Typeflag = tar.TypeReg
+		if f.name[len(f.name)-1] == '/' {
+			h.Typeflag = tar.TypeDir
+		}
+		if err := tw.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := tw.Write(f.data); err != nil {
+			return err
+		}
+	}
+	return tw.Close()
+}
+
+// mustJSON encodes a value of the image specification, which cannot fail.
+func mustJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}

@@ -1,0 +1,235 @@
+// Command workload is the smallest service worth running: the image of the
+// examples, and what tests run when they need a workload that behaves, or
+// misbehaves, on command.
+//
+//	workload serve               answer HTTP with who I am (the default)
+//	workload sleep [DURATION]    do nothing, for ever or for a while
+//	workload exit CODE [AFTER]   end with CODE
+//	workload eat MIB             take memory and keep it
+//	workload ignore-term         go on in spite of SIGTERM
+//	workload log RATE [COUNT]    write numbered lines, RATE a second (0: at once); then end
+//	workload env                 print the environment and who runs it, then end
+//
+// Without arguments the mode comes from the variable WORKLOAD. It links nothing
+// but the standard library and is built without cgo, so that it runs in an
+// empty image.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	args := os.Args[1:]
+	if len(args) == 0 {
+		args = strings.Fields(os.Getenv("WORKLOAD"))
+	}
+	if len(args) == 0 {
+		args = []string{"serve"}
+	}
+	mode, ok := modes[args[0]]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "workload: unknown mode %q\n", args[0])
+		os.Exit(2)
+	}
+	code, err := mode(args[1:])
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "workload: %s: %v\n", args[0], err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var modes = map[string]func(args []string) (code int, err error){
+	"serve":       serve,
+	"sleep":       sleep,
+	"exit":        exit,
+	"eat":         eat,
+	"ignore-term": ignoreTerm,
+	"log":         logLines,
+	"env":         printEnv,
+}
+
+// Identity is what serve answers: who the workload believes it is.
+type Identity struct {
+	Instance string `json:"instance"`
+	Service  string `json:"service"`
+	Epoch    string `json:"epoch"`
+	Attempt  string `json:"attempt"`
+	Hostname string `json:"hostname"`
+	PID      int    `json:"pid"`
+}
+
+func identity() Identity {
+	host, _ := os.Hostname()
+	return Identity{
+		Instance: os.Getenv("TREELINE_INSTANCE"),
+		Service:  os.Getenv("TREELINE_SERVICE"),
+		Epoch:    os.Getenv("TREELINE_EPOCH"),
+		Attempt:  os.Getenv("TREELINE_ATTEMPT"),
+		Hostname: host,
+		PID:      os.Getpid(),
+	}
+}
+
+func serve([]string) (int, error) {
+	port, err := servePort()
+	if err != nil {
+		return 2, err
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	if err != nil {
+		return 1, err
+	}
+	fmt.Println("listening on", l.Addr())
+	srv := &http.Server{
+		ReadHeaderTimeout: 5 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(identity())
+		}),
+	}
+	go func() {
+		<-term()
+		_ = srv.Close()
+	}()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return 1, err
+	}
+	return 0, nil
+}
+
+// servePort is PORT, where 0 lets the kernel choose, or PORT_BASE plus the
+// instance's number, so that instances on one host network keep apart, or 8080.
+func servePort() (int, error) {
+	if p := os.Getenv("PORT"); p != "" {
+		return strconv.Atoi(p)
+	}
+	base := os.Getenv("PORT_BASE")
+	if base == "" {
+		return 8080, nil
+	}
+	b, err := strconv.Atoi(base)
+	if err != nil {
+		return 0, fmt.Errorf("PORT_BASE %q: %w", base, err)
+	}
+	n, err := strconv.Atoi(os.Getenv("TREELINE_INSTANCE_NUMBER"))
+	if err != nil {
+		return 0, fmt.Errorf("TREELINE_INSTANCE_NUMBER: %w", err)
+	}
+	return b + n, nil
+}
+
+func sleep(args []string) (int, error) {
+	var after <-chan time.Time
+	if len(args) > 0 {
+		d, err := time.ParseDuration(args[0])
+		if err != nil {
+			return 2, err
+		}
+		after = time.After(d)
+	}
+	stopped := term()
+	fmt.Println("sleeping")
+	select {
+	case <-stopped:
+	case <-after:
+	}
+	return 0, nil
+}
+
+func exit(args []string) (int, error) {
+	if len(args) == 0 {
+		return 2, errors.New("want a code")
+	}
+	code, err := strconv.Atoi(args[0])
+	if err != nil {
+		return 2, err
+	}
+	if len(args) > 1 {
+		d, err := time.ParseDuration(args[1])
+		if err != nil {
+			return 2, err
+		}
+		time.Sleep(d)
+	}
+	return code, nil
+}
+
+func eat(args []string) (int, error) {
+	if len(args) == 0 {
+		return 2, errors.New("want an amount in MiB")
+	}
+	mib, err := strconv.Atoi(args[0])
+	if err != nil {
+		return 2, err
+	}
+	held := make([][]byte, 0, mib)
+	for range mib {
+		b := make([]byte, 1<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1 // a page that was never written costs nothing
+		}
+		held = append(held, b)
+	}
+	fmt.Println("ate", len(held), "MiB")
+	<-term()
+	return 0, nil
+}
+
+func ignoreTerm([]string) (int, error) {
+	signal.Ignore(syscall.SIGTERM)
+	fmt.Println("ignoring SIGTERM")
+	select {}
+}
+
+func logLines(args []string) (int, error) {
+	if len(args) == 0 {
+		return 2, errors.New("want lines a second")
+	}
+	rate, err := strconv.Atoi(args[0])
+	if err != nil {
+		return 2, err
+	}
+	count := -1
+	if len(args) > 1 {
+		if count, err = strconv.Atoi(args[1]); err != nil {
+			return 2, err
+		}
+	}
+	for i := 0; i != count; i++ {
+		out := os.Stdout
+		if i%2 == 1 {
+			out = os.Stderr
+		}
+		fmt.Fprintln(out, "line", i)
+		if rate > 0 {
+			time.Sleep(time.Second / time.Duration(rate))
+		}
+	}
+	return 0, nil
+}
+
+func printEnv([]string) (int, error) {
+	for _, kv := range os.Environ() {
+		fmt.Println(kv)
+	}
+	fmt.Printf("uid=%d gid=%d\n", os.Getuid(), os.Getgid())
+	return 0, nil
+}
+
+func term() <-chan os.Signal {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM, syscall.SIGINT)
+	return c
+}
