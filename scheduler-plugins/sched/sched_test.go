@@ -1,0 +1,270 @@
+package sched_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/plugintest"
+	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+var capacity = api.Resources{MilliCPU: 2000, MemoryMB: 1024}
+
+func node(change func(*sched.Candidate)) sched.Candidate {
+	c := plugintest.Node("n1", capacity)
+	change(&c)
+	return c
+}
+
+func TestRejections(t *testing.T) {
+	base := sched.Request{Needs: api.Resources{MilliCPU: 500, MemoryMB: 512}, Virtualization: "container"}
+	asking := func(change func(*sched.Request)) sched.Request {
+		r := base
+		change(&r)
+		return r
+	}
+	as := func(change func(*sched.Candidate)) sched.Candidate { return node(change) }
+	same := func(*sched.Candidate) {}
+	tests := []struct {
+		name string
+		req  sched.Request
+		c    sched.Candidate
+		want api.Rejection
+	}{
+		{
+			"silent", base, as(func(c *sched.Candidate) { c.Out = "silent" }),
+			api.Rejection{Constraint: "out", Need: "takes work", Have: "silent", Shortfall: 1},
+		},
+		{
+			"avoided", asking(func(r *sched.Request) { r.Avoid = []string{"n1"} }), as(same),
+			api.Rejection{Constraint: "avoid", Have: "refused or failed it just now", Shortfall: 1},
+		},
+		{
+			"another node", asking(func(r *sched.Request) { r.Nodes = []string{"n7", "n8"} }), as(same),
+			api.Rejection{Constraint: "node", Need: "n7 or n8", Have: "n1", Shortfall: 1},
+		},
+		{
+			"another cluster", asking(func(r *sched.Request) { r.Clusters = []string{"c2"} }),
+			as(func(c *sched.Candidate) { c.Level = sched.Clusters }),
+			api.Rejection{Constraint: "cluster", Need: "c2", Have: "n1", Shortfall: 1},
+		},
+		{
+			"privileged", asking(func(r *sched.Request) { r.Privileged = true }), as(same),
+			api.Rejection{Constraint: "privileged", Need: "privileged allowed", Have: "forbidden", Shortfall: 1},
+		},
+		{
+			"runtime", asking(func(r *sched.Request) { r.Virtualization = "runsc" }), as(same),
+			api.Rejection{Constraint: "virtualization", Need: "runsc", Have: "container", Shortfall: 1},
+		},
+		{
+			"no room at all", base, as(func(c *sched.Candidate) { c.Rooms = nil }),
+			api.Rejection{Constraint: "virtualization", Need: "container", Have: "none", Shortfall: 1},
+		},
+		{
+			"arch", asking(func(r *sched.Request) { r.Arch = []string{"arm64", "riscv64"} }), as(same),
+			api.Rejection{Constraint: "arch", Need: "arm64 or riscv64", Have: "amd64", Shortfall: 1},
+		},
+		{
+			"vcpus", asking(func(r *sched.Request) { r.Needs.MilliCPU = 2500 }), as(same),
+			api.Rejection{Constraint: "vcpus", Need: "2.5 vCPU", Have: "2 vCPU", Short: "0.5 vCPU", Shortfall: 0.2},
+		},
+		{
+			"memory", base, as(func(c *sched.Candidate) { c.Rooms[0].Largest.MemoryMB = 384 }),
+			api.Rejection{Constraint: "memory", Need: "512 MiB", Have: "384 MiB", Short: "128 MiB", Shortfall: 0.25},
+		},
+		{
+			"booked over shows as nothing left", base, as(func(c *sched.Candidate) { c.Free.MemoryMB = -100 }),
+			api.Rejection{Constraint: "memory", Need: "512 MiB", Have: "0 MiB", Short: "512 MiB", Shortfall: 1},
+		},
+		{
+			"the room that gets furthest speaks", base, as(func(c *sched.Candidate) {
+				c.Rooms[0].Largest.MemoryMB = 256
+				c.Rooms = append(c.Rooms, sched.Room{Runtimes: []string{"process"}, Arch: "amd64"})
+			}),
+			api.Rejection{Constraint: "memory", Need: "512 MiB", Have: "256 MiB", Short: "256 MiB", Shortfall: 0.5},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			res := sched.Place(&tt.req, []sched.Candidate{tt.c}, rom.Plugin{}, 1)
+			tt.want.Candidate = "n1"
+			if len(res.Ranked) != 0 || len(res.Rejected) != 1 || res.Rejected[0] != tt.want {
+				t.Fatalf("got %+v, want %+v", res, tt.want)
+			}
+		})
+	}
+}
+
+func TestNeedsOfNothingFitEvenWhereBookedOver(t *testing.T) {
+	over := node(func(c *sched.Candidate) { c.Free = api.Resources{MilliCPU: -1, MemoryMB: -1} })
+	if _, ok := sched.PlaceBest(&sched.Request{Virtualization: "container"}, []sched.Candidate{over}, rom.Plugin{}, 1); !ok {
+		t.Fatal("who needs nothing lacks nothing")
+	}
+}
+
+// The largest free slots of a cluster are per kind of node: processor of one
+// kind and memory of another do not make a place.
+func TestPartsOfDifferentRoomsDoNotAddUp(t *testing.T) {
+	c := sched.Candidate{
+		ID: "c1", Level: sched.Clusters, Capacity: capacity, Free: capacity,
+		Rooms: []sched.Room{
+			{Runtimes: []string{"container"}, Arch: "amd64", Free: capacity, Largest: api.Resources{MilliCPU: 2000, MemoryMB: 64}},
+			{Runtimes: []string{"container"}, Arch: "arm64", Free: capacity, Largest: api.Resources{MilliCPU: 100, MemoryMB: 1024}},
+		},
+	}
+	req := sched.Request{Needs: api.Resources{MilliCPU: 1000, MemoryMB: 512}, Virtualization: "container"}
+	if _, ok := sched.PlaceBest(&req, []sched.Candidate{c}, rom.Plugin{}, 1); ok {
+		t.Fatal("no kind of node has both")
+	}
+}
+
+func TestExplain(t *testing.T) {
+	named := func(id string, change func(*sched.Candidate)) sched.Candidate {
+		c := node(change)
+		c.ID = id
+		return c
+	}
+	cs := []sched.Candidate{
+		named("dead", func(c *sched.Candidate) { c.Out = "silent" }),
+		named("small", func(c *sched.Candidate) { c.Free.MemoryMB = 100 }),
+		named("close", func(c *sched.Candidate) { c.Free.MemoryMB = 310 }),
+		named("slow", func(c *sched.Candidate) { c.Free.MilliCPU = 250 }),
+	}
+	req := sched.Request{Needs: api.Resources{MilliCPU: 1000, MemoryMB: 512}, Virtualization: "container"}
+	ex := sched.Explain(sched.Place(&req, cs, rom.Plugin{}, 1))
+	want := []api.Cause{
+		{Constraint: "out", Count: 1, Detail: "silent"},
+		{Constraint: "vcpus", Count: 1, Detail: "need 1 vCPU, best free 0.25 vCPU"},
+		{Constraint: "memory", Count: 2, Detail: "need 512 MiB, best free 310 MiB"},
+	}
+	if ex.Considered != 4 || !slices.Equal(ex.Causes, want) {
+		t.Fatalf("got %+v", ex)
+	}
+	if ex.Nearest == nil || ex.Nearest.Candidate != "close" || len(ex.Candidates) != 4 {
+		t.Fatalf("nearest is %+v of %d", ex.Nearest, len(ex.Candidates))
+	}
+	blind := sched.Veil(ex)
+	if blind.Candidates != nil || blind.Nearest.Candidate != "" || blind.Nearest.Short != "202 MiB" {
+		t.Fatalf("veiled: %+v %+v", blind, blind.Nearest)
+	}
+	if ex.Nearest.Candidate != "close" {
+		t.Fatal("veiling changed the original")
+	}
+}
+
+func TestExplanationCountsEveryCandidateOnce(t *testing.T) {
+	fits := node(func(*sched.Candidate) {})
+	out := node(func(c *sched.Candidate) { c.ID, c.Out = "n2", "cordoned" })
+	req := sched.Request{Virtualization: "container"}
+	ex := sched.Explain(sched.Place(&req, []sched.Candidate{fits, out}, rom.Plugin{}, 1))
+	sum := 0
+	for _, c := range ex.Causes {
+		sum += c.Count
+	}
+	if sum != ex.Considered || sum != 2 || ex.Causes[1].Constraint != sched.Fits {
+		t.Fatalf("got %+v", ex)
+	}
+	if ex := sched.Explain(sched.Result{}); ex.Considered != 0 || ex.Nearest != nil || ex.Causes != nil {
+		t.Fatalf("nothing considered gives %+v", ex)
+	}
+}
+
+func TestRequestOfNarrows(t *testing.T) {
+	direct := func(cluster, node string) api.Constraint {
+		return api.Constraint{Type: "direct", Cluster: cluster, Node: node}
+	}
+	among := func(names ...string) api.Constraint { return api.Constraint{Type: "clusters", Allowed: names} }
+	tests := []struct {
+		name     string
+		given    []api.Constraint
+		clusters []string
+		nodes    []string
+	}{
+		{"nothing", nil, nil, nil},
+		{"one of each", []api.Constraint{direct("c1", "n1")}, []string{"c1"}, []string{"n1"}},
+		{"lists", []api.Constraint{direct("c1; c2", "n1;n2")}, []string{"c1", "c2"}, []string{"n1", "n2"}},
+		{"both kinds", []api.Constraint{among("c1", "c2"), direct("c2;c3", "")}, []string{"c2"}, nil},
+		{"contradiction", []api.Constraint{among("c1"), direct("c2", "")}, []string{"(contradicting constraints)"}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			req := sched.RequestOf("i", api.Microservice{Constraints: tt.given})
+			if !slices.Equal(req.Clusters, tt.clusters) || !slices.Equal(req.Nodes, tt.nodes) {
+				t.Fatalf("clusters %v, nodes %v", req.Clusters, req.Nodes)
+			}
+		})
+	}
+}
+
+func TestSeedsTellPartsApart(t *testing.T) {
+	seeds := []uint64{
+		sched.SeedOf("ab", "c"), sched.SeedOf("a", "bc"), sched.SeedOf("abc"),
+		sched.SeedOf(api.InstanceID("abc"), api.Epoch(1)), sched.SeedOf(api.InstanceID("abc"), api.Epoch(2)), sched.SeedOf(),
+	}
+	slices.Sort(seeds)
+	if len(slices.Compact(seeds)) != 6 {
+		t.Fatalf("%v", seeds)
+	}
+	if sched.SeedOf("a", 1) != sched.SeedOf("a", 1) {
+		t.Fatal("a seed is to replay")
+	}
+}
+
+type broken struct{}
+
+func (broken) Name() string { return "broken" }
+
+func (broken) Score(_ *sched.Request, c *sched.Candidate) float64 {
+	if c.ID == "n1" {
+		return math.NaN()
+	}
+	return -1e300
+}
+
+func TestPluginThatScoresNaNComesLast(t *testing.T) {
+	cs := []sched.Candidate{node(func(*sched.Candidate) {}), node(func(c *sched.Candidate) { c.ID = "n2" })}
+	req := sched.Request{Virtualization: "container"}
+	ranked := sched.Place(&req, cs, broken{}, 1).Ranked
+	if ranked[0].ID != "n2" || !math.IsInf(ranked[1].Score, -1) {
+		t.Fatalf("%v", ranked)
+	}
+}
+
+func TestPlaceBestAllocatesNothing(t *testing.T) {
+	cs := many(100)
+	req := &sched.Request{Needs: api.Resources{MilliCPU: 100, MemoryMB: 64}, Virtualization: "container"}
+	var p sched.Plugin = rom.Plugin{}
+	if n := testing.AllocsPerRun(20, func() { sched.PlaceBest(req, cs, p, 1) }); n != 0 {
+		t.Fatalf("%v allocations", n)
+	}
+}
+
+func many(n int) []sched.Candidate {
+	cs := make([]sched.Candidate, n)
+	for i := range cs {
+		cs[i] = plugintest.Node(fmt.Sprintf("node-%d", i), api.Resources{MilliCPU: int64(100 * (i%40 + 1)), MemoryMB: 4096})
+	}
+	return cs
+}
+
+func BenchmarkPlaceBest10000(b *testing.B) {
+	cs := many(10_000)
+	req := &sched.Request{Needs: api.Resources{MilliCPU: 500, MemoryMB: 64}, Virtualization: "container"}
+	b.ReportAllocs()
+	for b.Loop() {
+		sched.PlaceBest(req, cs, rom.Plugin{}, 1)
+	}
+}
+
+func BenchmarkPlace10000(b *testing.B) {
+	cs := many(10_000)
+	req := &sched.Request{Needs: api.Resources{MilliCPU: 500, MemoryMB: 64}, Virtualization: "container"}
+	b.ReportAllocs()
+	for b.Loop() {
+		sched.Place(req, cs, rom.Plugin{}, 1)
+	}
+}
