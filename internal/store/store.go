@@ -14,6 +14,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // Doc is one document. Version counts the changes of (Kind, Key) from 1; the
@@ -35,10 +37,13 @@ var ErrConflict = errors.New("store: written by another process")
 
 // ErrFull says that the disk or the quota under the store is full. Nothing that
 // was saved is lost, and a later Save may succeed.
-var ErrFull = errors.New("store: no space left")
+var ErrFull = fmt.Errorf("store: %w", api.ErrFull)
 
 // ErrCorrupt says that what is stored cannot be read. It is kept as it is.
 var ErrCorrupt = errors.New("store: corrupt")
+
+// ErrClosed says that the store was used after Close.
+var ErrClosed = errors.New("store: closed")
 
 // Store keeps documents.
 //
