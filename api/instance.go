@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // State is where an instance is in its life (Oakestra paper §3.3). The edges
 // between states are internal/lifecycle's table.
@@ -80,7 +83,8 @@ func (o Observed) Digest() Digest {
 	if o.ExitCode != nil {
 		exit = itoa(*o.ExitCode)
 	}
-	return digestOf(string(o.Instance), itoa(int(o.Epoch)), string(o.State), string(o.Reason), itoa(o.Restarts), exit)
+	return digestOf(string(o.Instance), itoa(int(o.Epoch)), string(o.State), string(o.Reason),
+		itoa(o.Restarts), exit, strconv.FormatBool(o.HandedBack))
 }
 
 // Instance is what the API shows of an instance: what is wanted and what is true.

@@ -7,37 +7,53 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// nowhere stands for "none of them": no cluster and no node has such a name.
-const nowhere = "(contradicting constraints)"
-
-// RequestOf is the request for one instance of a service: what the SLA says.
-// What the moment says (Avoid, Peers) is the caller's to add. Several
-// constraints narrow one another.
-func RequestOf(id string, m api.Microservice) Request {
-	req := Request{
-		ID: id, Needs: m.Needs(), Virtualization: m.Virtualization,
-		Arch: m.Arch, Privileged: m.Privileged,
+// RequestFor is what an instance of a service asks of a place. Each constraint
+// of the SLA narrows what the others leave.
+func RequestFor(id api.InstanceID, m *api.Microservice) Request {
+	r := Request{
+		ID:             string(id),
+		Needs:          m.Needs(),
+		Virtualization: RuntimeName(m.Virtualization),
+		Arch:           m.Arch,
+		Privileged:     m.Privileged,
 	}
 	for _, c := range m.Constraints {
-		if c.Type == "clusters" {
-			req.Clusters = narrow(req.Clusters, c.Allowed)
-			continue
+		switch c.Type {
+		case "direct":
+			r.Clusters = narrow(r.Clusters, names(c.Cluster))
+			r.Nodes = narrow(r.Nodes, names(c.Node))
+		case "clusters":
+			r.Clusters = narrow(r.Clusters, c.Allowed)
 		}
-		req.Clusters = narrow(req.Clusters, names(c.Cluster))
-		req.Nodes = narrow(req.Nodes, names(c.Node))
 	}
-	return req
+	return r
 }
 
-// narrow is what both lists allow, where an empty list allows all.
-func narrow(a, b []string) []string {
-	if len(a) == 0 {
-		return b
+// RuntimeName is the one name of a runtime: Oakestra's files say "docker" and
+// "container" for the same.
+func RuntimeName(virtualization string) string {
+	if virtualization == "docker" {
+		return "container"
 	}
-	if len(b) == 0 {
-		return a
+	return virtualization
+}
+
+// nowhere is no machine's name: constraints that exclude one another leave it.
+const nowhere = "-"
+
+func narrow(have, by []string) []string {
+	if len(by) == 0 {
+		return have
 	}
-	both := slices.DeleteFunc(slices.Clone(a), func(s string) bool { return !slices.Contains(b, s) })
+	if len(have) == 0 {
+		return by
+	}
+	var both []string
+	for _, h := range have {
+		if slices.Contains(by, h) {
+			both = append(both, h)
+		}
+	}
 	if len(both) == 0 {
 		return []string{nowhere}
 	}
@@ -46,9 +62,9 @@ func narrow(a, b []string) []string {
 
 func names(list string) []string {
 	var out []string
-	for s := range strings.SplitSeq(list, ";") {
-		if s = strings.TrimSpace(s); s != "" {
-			out = append(out, s)
+	for n := range strings.SplitSeq(list, ";") {
+		if n = strings.TrimSpace(n); n != "" {
+			out = append(out, n)
 		}
 	}
 	return out

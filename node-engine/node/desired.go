@@ -1,0 +1,204 @@
+package node
+
+import "github.com/treeline-edge/treeline/api"
+
+// start begins a life: a new boot number, so that messages of the earlier life
+// are known as old, and what the runtime has is taken over.
+func (c *Core) start(in Start) {
+	c.info = in.Info
+	c.boot++
+	c.saveMeta()
+	c.assumeLease()
+	c.timers.Set(timerKey{what: timerBeat}, c.now)
+	c.reconcile(in.Found)
+}
+
+// reconcile compares what the runtime has with what the core believes it has.
+func (c *Core) reconcile(found []api.WorkloadEvent) {
+	seen := map[api.InstanceID]bool{}
+	for _, e := range found {
+		w := c.works[e.Instance]
+		switch {
+		case w == nil && c.gen == 0:
+			c.unclaimed[e.Instance] = e
+		case w == nil:
+			c.stray(e)
+		case seen[e.Instance]:
+			// Two placements of one instance: the one that is not wanted goes.
+			c.emit(api.ToRuntime, api.StopWorkload{Key: e.Key})
+		default:
+			seen[e.Instance] = true
+			c.adopt(w, e)
+		}
+	}
+	for _, id := range sortedKeys(c.works) {
+		if w := c.works[id]; !seen[id] {
+			c.missing(w)
+		}
+	}
+}
+
+// adopt takes over a workload of an earlier life.
+func (c *Core) adopt(w *work, e api.WorkloadEvent) {
+	if w.phase == stopping {
+		c.stop(w, 0) // the order may have been lost with the runtime that got it
+		return
+	}
+	if e.Epoch != w.have {
+		// The runtime still has an older placement than the one that was begun.
+		w.have, w.remains = e.Epoch, true
+		if e.Spec != nil {
+			w.haveSpec = *e.Spec
+		}
+		c.drive(w)
+		return
+	}
+	w.remains = true
+	if w.phase == done || !w.current() {
+		c.drive(w)
+		return
+	}
+	switch e.Phase {
+	case api.WorkloadRunning:
+		c.timers.Clear(timerKey{timerWork, e.Instance})
+		w.attempt = e.Attempt
+		if w.phase != running {
+			w.phase, w.startedAt = running, c.now
+		}
+		c.observe(w, api.Observed{State: api.Running})
+	case api.WorkloadCreated:
+		w.attempt = e.Attempt
+		c.timers.Clear(timerKey{timerWork, e.Instance})
+		w.phase = created
+		c.observe(w, api.Observed{State: api.Created})
+		c.drive(w)
+	case api.WorkloadExited:
+		if w.phase == waiting {
+			// It had failed before the restart; its pause begins anew.
+			c.timers.SetEarlier(timerKey{timerWork, e.Instance}, c.now.Add(c.pause(w)))
+			return
+		}
+		if w.phase == idle {
+			w.phase = running // that it ran is all that is known of it
+		}
+		c.exited(w, e)
+	}
+}
+
+// missing handles an instance of which the runtime has nothing.
+func (c *Core) missing(w *work) {
+	w.remains = false
+	switch w.phase {
+	case done:
+		c.drive(w)
+	case waiting:
+		if !w.current() {
+			c.drive(w)
+			return
+		}
+		c.timers.SetEarlier(timerKey{timerWork, w.assignment.Instance}, c.now.Add(c.pause(w)))
+	case stopping:
+		c.gone(w)
+	default:
+		if w.observed.State == api.Running || w.observed.State == api.Created {
+			// The machine or the runtime restarted without it: that is no failure of
+			// the workload, and it starts again at once.
+			w.restarts++
+			w.attempt++
+			c.observe(w, api.Observed{State: api.Failed, Reason: api.ReasonExited, Detail: "the machine or its runtime restarted"})
+		}
+		w.phase = idle
+		c.drive(w)
+	}
+}
+
+// stray ends a workload that nobody wants.
+func (c *Core) stray(e api.WorkloadEvent) {
+	w := &work{
+		assignment: api.Assignment{Instance: e.Instance, Epoch: e.Epoch},
+		have:       e.Epoch, remains: true, attempt: e.Attempt,
+	}
+	if e.Spec != nil {
+		w.assignment.Spec, w.haveSpec = *e.Spec, *e.Spec
+	}
+	c.works[e.Instance] = w
+	c.observe(w, api.Observed{State: api.Failed, Reason: api.ReasonDeleted, Detail: "found on the node and wanted by nobody"})
+	c.drive(w)
+}
+
+// desired takes what the cluster wants. An older generation is a late message;
+// a change that does not start from what the node has waits for the whole.
+func (c *Core) desired(d api.Desired) {
+	switch {
+	case d.From != 0 && d.From != c.gen:
+		return
+	case d.Gen < c.gen:
+		return
+	case d.Gen == c.gen && d.Digest == c.wanted && c.gen != 0:
+		return
+	}
+	put := make(map[api.InstanceID]bool, len(d.Put))
+	for _, a := range d.Put {
+		put[a.Instance] = true
+		c.want(a)
+	}
+	if d.From != 0 {
+		for _, id := range d.Drop {
+			c.unwant(id)
+		}
+	} else {
+		for _, id := range sortedKeys(c.works) {
+			if !put[id] {
+				c.unwant(id)
+			}
+		}
+	}
+	for _, id := range sortedKeys(c.unclaimed) {
+		c.stray(c.unclaimed[id])
+	}
+	clear(c.unclaimed)
+	c.gen = d.Gen
+	if d.Timing != nil {
+		c.timing = *d.Timing
+	}
+	c.saveMeta()
+}
+
+func (c *Core) want(a api.Assignment) {
+	w := c.works[a.Instance]
+	if w == nil {
+		w = &work{assignment: a, wanted: true, have: a.Epoch, haveSpec: a.Spec}
+		c.works[a.Instance] = w
+		c.wanted = c.wanted.Toggle(a.Digest())
+		found, ok := c.unclaimed[a.Instance]
+		if !ok {
+			c.begin(w)
+			return
+		}
+		delete(c.unclaimed, a.Instance)
+		c.observe(w, api.Observed{State: api.NodeScheduled})
+		c.adopt(w, found)
+		return
+	}
+	if w.wanted {
+		if w.assignment.Digest() == a.Digest() {
+			return
+		}
+		c.wanted = c.wanted.Toggle(w.assignment.Digest())
+	}
+	c.wanted = c.wanted.Toggle(a.Digest())
+	w.assignment, w.wanted = a, true
+	c.saveWork(w)
+	c.drive(w)
+}
+
+func (c *Core) unwant(id api.InstanceID) {
+	w := c.works[id]
+	if w == nil || !w.wanted {
+		return
+	}
+	c.wanted = c.wanted.Toggle(w.assignment.Digest())
+	w.wanted = false
+	c.saveWork(w)
+	c.drive(w)
+}

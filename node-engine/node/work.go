@@ -1,0 +1,315 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// phase is where an instance stands with the runtime.
+type phase uint8
+
+const (
+	idle     phase = iota // nothing exists; it is created as soon as it may be
+	creating              // ordered, not answered
+	created               // exists, not started
+	starting              // ordered, not answered
+	running
+	waiting  // ended or failed; its pause runs
+	stopping // ordered, not answered
+	done     // completed for good
+)
+
+// work is one instance on this node. The runtime has at most one placement of
+// it at a time: a newer epoch waits until the older is gone.
+type work struct {
+	assignment api.Assignment // the newest that the cluster wanted
+	wanted     bool
+	have       api.Epoch        // the placement that the runtime has or is ordered to have
+	haveSpec   api.Microservice // and what it runs, for its stop
+	remains    bool             // the runtime may have something under have
+	phase      phase
+	attempt    int
+	fails      int // in a row
+	restarts   int
+	startedAt  time.Time
+	observed   api.Observed
+}
+
+type workRecord struct {
+	Assignment api.Assignment   `json:"assignment"`
+	Wanted     bool             `json:"wanted"`
+	Have       api.Epoch        `json:"have"`
+	HaveSpec   api.Microservice `json:"have_spec,omitzero"`
+	Attempt    int              `json:"attempt"`
+	Fails      int              `json:"fails,omitempty"`
+	Restarts   int              `json:"restarts,omitempty"`
+	Done       bool             `json:"done,omitempty"`
+	Observed   api.Observed     `json:"observed"`
+}
+
+func (c *Core) saveWork(w *work) {
+	r := workRecord{
+		Assignment: w.assignment, Wanted: w.wanted, Have: w.have, Attempt: w.attempt,
+		Fails: w.fails, Restarts: w.restarts, Done: w.phase == done, Observed: w.observed,
+	}
+	if w.have != w.assignment.Epoch {
+		r.HaveSpec = w.haveSpec
+	}
+	c.journal.Put(kindWork, string(w.assignment.Instance), r)
+}
+
+func (c *Core) restoreWork(d store.Doc) error {
+	var r workRecord
+	if err := json.Unmarshal(d.Data, &r); err != nil {
+		return err
+	}
+	w := &work{
+		assignment: r.Assignment, wanted: r.Wanted, have: r.Have, haveSpec: r.HaveSpec, attempt: r.Attempt,
+		fails: r.Fails, restarts: r.Restarts, observed: r.Observed,
+	}
+	if w.have == w.assignment.Epoch {
+		w.haveSpec = w.assignment.Spec
+	}
+	switch {
+	case r.Done:
+		w.phase = done
+	case r.Observed.State == api.Failed && r.Observed.Reason != api.ReasonLeaseExpired:
+		w.phase = waiting
+	}
+	c.works[r.Assignment.Instance] = w
+	c.known = c.known.Toggle(w.observed.Digest())
+	if w.wanted {
+		c.wanted = c.wanted.Toggle(w.assignment.Digest())
+	}
+	return nil
+}
+
+func (w *work) key() api.Key { return api.Key{Instance: w.assignment.Instance, Epoch: w.have} }
+
+// current reports whether what the runtime has, if anything, is what is wanted.
+func (w *work) current() bool { return w.wanted && w.have == w.assignment.Epoch }
+
+// drive orders the next thing that brings the instance nearer to what is wanted.
+func (c *Core) drive(w *work) {
+	switch {
+	case w.phase == stopping:
+	case !w.current() && w.remains:
+		c.stop(w, graceOf(w.haveSpec))
+	case !w.wanted:
+		c.forget(w)
+	case !w.current():
+		c.begin(w)
+	case w.phase == idle:
+		c.create(w)
+	case w.phase == created:
+		c.startWork(w)
+	}
+}
+
+// begin makes the assignment's epoch the one that the node works on.
+func (c *Core) begin(w *work) {
+	w.have, w.haveSpec = w.assignment.Epoch, w.assignment.Spec
+	w.phase, w.attempt, w.fails, w.restarts = idle, 0, 0, 0
+	c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
+	c.observe(w, api.Observed{State: api.NodeScheduled})
+	c.drive(w)
+}
+
+func (c *Core) create(w *work) {
+	if !c.mayRun(w) {
+		c.observe(w, api.Observed{
+			State: api.NodeScheduled, Reason: api.ReasonLeaseExpired,
+			Detail: "waits for a sign of life from the cluster: it must not run without one",
+		})
+		return
+	}
+	w.phase, w.remains = creating, true
+	c.observe(w, api.Observed{State: api.NodeScheduled})
+	c.emit(api.ToRuntime, api.CreateWorkload{Key: w.key(), Attempt: w.attempt, Spec: w.haveSpec})
+}
+
+func (c *Core) startWork(w *work) {
+	if !c.mayRun(w) {
+		c.cut(w)
+		return
+	}
+	w.phase = starting
+	c.guard(w)
+	c.emit(api.ToRuntime, api.StartWorkload{Key: w.key(), Attempt: w.attempt})
+}
+
+func (c *Core) stop(w *work, grace time.Duration) {
+	w.phase = stopping
+	c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(grace+stopRetry))
+	c.emit(api.ToRuntime, api.StopWorkload{Key: w.key(), Grace: grace})
+}
+
+// stopRetry is how long a stop may take beyond its grace before it is ordered again.
+const stopRetry = 30 * time.Second
+
+func graceOf(m api.Microservice) time.Duration {
+	if m.StopGrace > 0 {
+		return time.Duration(m.StopGrace) * time.Second
+	}
+	return 10 * time.Second
+}
+
+// forget drops an instance of which nothing is left.
+func (c *Core) forget(w *work) {
+	id := w.assignment.Instance
+	c.timers.Clear(timerKey{timerWork, id})
+	delete(c.works, id)
+	c.known = c.known.Toggle(w.observed.Digest())
+	c.journal.Delete(kindWork, string(id))
+	c.link.dirty[id] = api.Observed{
+		Instance: id, Epoch: w.observed.Epoch, State: api.Terminated, Stopped: true, Node: c.cfg.ID,
+		Restarts: w.restarts,
+	}
+}
+
+// happened takes what the runtime says of an instance.
+func (c *Core) happened(w *work, e api.WorkloadEvent) {
+	if e.Epoch != w.have {
+		return // about a placement that is over
+	}
+	if e.Phase == api.WorkloadGone {
+		c.gone(w)
+		return
+	}
+	if w.phase == stopping {
+		if e.Phase == api.WorkloadFailed {
+			// The stop itself failed; it is ordered again until nothing is left.
+			c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(c.cfg.BackoffMin))
+		}
+		return
+	}
+	if e.Attempt != w.attempt {
+		return
+	}
+	switch e.Phase {
+	case api.WorkloadCreated:
+		if w.phase == creating {
+			w.phase = created
+			c.observe(w, api.Observed{State: api.Created})
+			c.drive(w)
+		}
+	case api.WorkloadRunning:
+		if w.phase == creating || w.phase == created || w.phase == starting {
+			w.phase, w.startedAt = running, c.now
+			c.observe(w, api.Observed{State: api.Running})
+		}
+	case api.WorkloadExited:
+		if w.phase != waiting && w.phase != done {
+			c.exited(w, e)
+		}
+	case api.WorkloadFailed:
+		if w.phase == creating || w.phase == created || w.phase == starting {
+			c.failed(w, e.Reason, e.Detail, nil)
+		}
+	}
+}
+
+func (c *Core) exited(w *work, e api.WorkloadEvent) {
+	code := e.ExitCode
+	if w.haveSpec.OneShot && code == 0 && e.Reason == api.ReasonNone {
+		w.phase, w.fails = done, 0
+		c.observe(w, api.Observed{State: api.Completed, ExitCode: &code})
+		return
+	}
+	if e.Reason == api.ReasonNone {
+		c.failed(w, api.ReasonExited, fmt.Sprintf("exited with code %d", code), &code)
+		return
+	}
+	c.failed(w, e.Reason, e.Detail, &code)
+}
+
+// failed starts the pause before the next attempt. A runtime that does not
+// answer is not the workload's fault and does not count.
+func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
+	if w.phase == running && c.now.Sub(w.startedAt) >= c.cfg.StableAfter {
+		w.fails = 0
+	}
+	if reason != api.ReasonRuntimeDown {
+		w.fails++
+	}
+	pause := c.pause(w)
+	w.phase = waiting
+	c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(pause))
+	detail = fmt.Sprintf("%s; next attempt in %s", detail, pause.Round(100*time.Millisecond))
+	if w.fails >= c.cfg.MaxFailures {
+		detail = fmt.Sprintf("%d failures in a row, the last: %s: %s", w.fails, reason, detail)
+		reason = api.ReasonTooManyFails
+	}
+	c.observe(w, api.Observed{State: api.Failed, Reason: reason, Detail: detail, ExitCode: code})
+}
+
+// pause doubles with every failure in a row. It differs by up to a quarter
+// between instances, so that those that failed together do not return together.
+func (c *Core) pause(w *work) time.Duration {
+	d := c.cfg.BackoffMin
+	for i := 1; i < w.fails && d < c.cfg.BackoffMax; i++ {
+		d *= 2
+	}
+	d = min(d, c.cfg.BackoffMax)
+	spread := uint64(api.Assignment{Instance: w.assignment.Instance, Epoch: w.have}.Digest()) % 256
+	return d - d/4*time.Duration(spread)/256
+}
+
+func (c *Core) pauseOver(w *work) {
+	switch w.phase {
+	case stopping:
+		c.stop(w, 0)
+	case waiting:
+		if w.observed.Reason != api.ReasonRuntimeDown {
+			w.restarts++
+		}
+		w.attempt++
+		w.phase = idle
+		c.drive(w)
+	}
+}
+
+// gone takes that the runtime has nothing of the instance any more.
+func (c *Core) gone(w *work) {
+	w.remains = false
+	switch w.phase {
+	case stopping:
+		c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
+		if w.haveSpec.StopsWhenCutOff() {
+			c.emit(api.ToRuntime, api.GuardWorkload{Key: w.key()})
+		}
+		w.phase = idle
+		c.drive(w)
+	case idle, waiting, done:
+	case creating:
+		// Orders for one key are carried out in turn, so this answers a stop that was
+		// ordered twice before the creation.
+		w.remains = true
+	default:
+		c.failed(w, api.ReasonStartFailed, "the runtime lost it", nil)
+	}
+}
+
+// observe notes what is true of the instance now. What stays the same is not
+// saved or sent again.
+func (c *Core) observe(w *work, o api.Observed) {
+	o.Instance, o.Epoch, o.Node, o.Restarts = w.assignment.Instance, w.have, c.cfg.ID, w.restarts
+	if old := w.observed; old.Digest() == o.Digest() && old.Detail == o.Detail && old.Node == o.Node {
+		return
+	}
+	if old := w.observed; old.Epoch == o.Epoch && old.State != "" && old.State != o.State && !lifecycle.Leads(old.State, o.State) {
+		panic(fmt.Sprintf("%s went from %s to %s, which no sequence of events allows", w.key(), old.State, o.State))
+	}
+	if w.observed.State != "" {
+		c.known = c.known.Toggle(w.observed.Digest())
+	}
+	w.observed = o
+	c.known = c.known.Toggle(o.Digest())
+	c.link.dirty[o.Instance] = o
+	c.saveWork(w)
+}
