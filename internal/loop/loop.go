@@ -1,0 +1,423 @@
+// Package loop gives a core its life: one goroutine that owns it, steps it with
+// what arrives, saves what it wants saved, and only then sends what it says.
+//
+// Inputs that wait together are stepped together and saved in one go, so that
+// the cost of durability is shared and an idle core costs nothing. What decides
+// belongs to the core, what transports to the send function.
+//
+//	l := loop.New(core, store, send, loop.Options[node.Input]{Tick: node.Tick{}})
+//	g.Go(func() error { return l.Run(ctx) })
+//	l.Post(node.Desired{Desired: d})                          // may be dropped; repetition heals
+//	err := l.Do(ctx, cluster.Drain{Node: n}, nil)             // durable when it returns nil
+//	err = l.Read(ctx, func() { nodes = core.Nodes() })        // on the owner's goroutine
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// Options tune a loop. Zero values mean the defaults.
+type Options[In any] struct {
+	Tick        In            // posted when the core's Wake is reached
+	Log         *slog.Logger  // slog.Default
+	Queue       int           // inputs that may wait: 8192
+	Batch       int           // inputs that are stepped before a save: 512
+	SaveTimeout time.Duration // after which a save counts as failed and is repeated: 10 s
+	Observe     func(Sample)  // called on the owner's goroutine after each batch; must not block
+}
+
+// Sample is what one batch cost.
+type Sample struct {
+	Steps     int
+	Docs      int
+	Envelopes int
+	Stepping  time.Duration
+	Saving    time.Duration // with all repetitions
+	Waiting   int           // inputs that wait in the queue
+	Failed    int           // saves that failed and were repeated
+}
+
+// The pauses between repetitions of a save that failed.
+const (
+	minPause = 50 * time.Millisecond
+	maxPause = 5 * time.Second
+)
+
+// Loop owns a core.
+type Loop[In any] struct {
+	core    step.Core[In]
+	store   store.Store
+	send    func([]api.Envelope)
+	opts    Options[In]
+	queue   chan *call[In]
+	ended   chan struct{}
+	dropped atomic.Uint64
+	stalled atomic.Pointer[stall]
+	wake    time.Time // owner's
+	batch   []*call[In]
+}
+
+// stall is why saves fail at the moment.
+type stall struct{ err error }
+
+// call is one thing that waits for the owner: an input, or a read (fn without input).
+type call[In any] struct {
+	in    In
+	step  bool
+	fn    func()
+	state atomic.Int32
+	done  chan error // buffered; owner's once it is queued; nil where nobody waits or was answered
+	err   error      // owner's
+}
+
+// The states of a call: the owner takes it, or the caller abandons it, never both.
+const (
+	waiting = iota
+	taken
+	abandoned
+)
+
+func (c *call[In]) take() bool    { return c.state.CompareAndSwap(waiting, taken) }
+func (c *call[In]) abandon() bool { return c.state.CompareAndSwap(waiting, abandoned) }
+
+// answer tells whoever waits, once.
+func (c *call[In]) answer(err error) {
+	if c.done != nil {
+		c.done <- err
+		c.done = nil
+	}
+}
+
+// read runs the function of a call that has no input, once.
+func (c *call[In]) read() {
+	if !c.step && c.fn != nil {
+		c.fn()
+		c.fn = nil
+	}
+}
+
+// refuse answers a call whose batch cannot be saved now: a read is answered all
+// the same, an input that the core refused has its reason already.
+func (c *call[In]) refuse(fate error) {
+	c.read()
+	if c.step && c.err == nil {
+		c.answer(fate)
+	}
+	c.answer(c.err)
+}
+
+// New is a loop around core, which nobody else touches from now on. send is
+// called on the owner's goroutine, with what is durable, and must not block:
+// delivery is never trusted, so a full transport drops.
+func New[In any](core step.Core[In], s store.Store, send func([]api.Envelope), o Options[In]) *Loop[In] {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Queue <= 0 {
+		o.Queue = 8192
+	}
+	if o.Batch <= 0 {
+		o.Batch = 512
+	}
+	if o.SaveTimeout <= 0 {
+		o.SaveTimeout = 10 * time.Second
+	}
+	if o.Observe == nil {
+		o.Observe = func(Sample) {}
+	}
+	return &Loop[In]{
+		core: core, store: s, send: send, opts: o,
+		queue: make(chan *call[In], o.Queue),
+		ended: make(chan struct{}),
+	}
+}
+
+// Post hands in an input and never blocks. It is dropped, and counted, when the
+// queue is full, the store is, or the loop has ended.
+func (l *Loop[In]) Post(in In) {
+	if l.stalled.Load() != nil {
+		l.dropped.Add(1)
+		return
+	}
+	select {
+	case <-l.ended:
+		l.dropped.Add(1)
+		return
+	default:
+	}
+	select {
+	case l.queue <- &call[In]{in: in, step: true}:
+	default:
+		l.dropped.Add(1)
+	}
+}
+
+// Dropped counts the posts that were dropped.
+func (l *Loop[In]) Dropped() uint64 { return l.dropped.Load() }
+
+// Stalled is why saves fail at the moment, or nil.
+func (l *Loop[In]) Stalled() error {
+	if s := l.stalled.Load(); s != nil {
+		return s.err
+	}
+	return nil
+}
+
+// Do hands in an input and returns when its saves are durable and what it sends
+// was handed over, or with the reason why the core refused it. after, which may
+// be nil, runs on the owner's goroutine right after the step, refused or not, to
+// read its result; what it read may be used only if Do returns nil.
+//
+// While the store fails, Do fails at once, with ErrFull or ErrUnavailable. An
+// input that was stepped when the store failed takes effect when it recovers;
+// like one whose answer was lost, it may be repeated.
+func (l *Loop[In]) Do(ctx context.Context, in In, after func()) error {
+	if err := l.Stalled(); err != nil {
+		return err
+	}
+	return l.wait(ctx, &call[In]{in: in, step: true, fn: after})
+}
+
+// Read runs fn on the owner's goroutine, between steps, with all that it sees
+// durable; while the store fails it runs all the same. fn must be quick and must
+// not keep what the core may change.
+func (l *Loop[In]) Read(ctx context.Context, fn func()) error {
+	return l.wait(ctx, &call[In]{fn: fn})
+}
+
+func (l *Loop[In]) wait(ctx context.Context, c *call[In]) error {
+	done := make(chan error, 1)
+	c.done = done
+	select {
+	case l.queue <- c:
+	case <-l.ended:
+		return errEnded
+	case <-ctx.Done():
+		return gaveUp(ctx)
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-l.ended:
+		if c.abandon() {
+			return errEnded
+		}
+	case <-ctx.Done():
+		if c.abandon() {
+			return gaveUp(ctx)
+		}
+	}
+	// The owner has it: its function may be running, so that its answer, which
+	// comes soon, has to be awaited.
+	return <-done
+}
+
+var errEnded = fmt.Errorf("the daemon is stopping: %w", api.ErrUnavailable)
+
+func gaveUp(ctx context.Context) error {
+	return fmt.Errorf("wait for the core: %w: %w", api.ErrTimeout, context.Cause(ctx))
+}
+
+// Run owns the core until ctx ends, which is no error, or until the loop cannot
+// go on: another process writes to the store (store.ErrConflict), or the store
+// is closed or refuses a document as such. It is called once.
+func (l *Loop[In]) Run(ctx context.Context) error {
+	defer l.end()
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	for {
+		var due <-chan time.Time
+		if !l.wake.IsZero() {
+			timer.Reset(max(0, time.Until(l.wake)))
+			due = timer.C
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-due:
+		case c := <-l.queue:
+			l.collect(c)
+		}
+		l.drain()
+		if err := l.turn(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+func (l *Loop[In]) end() {
+	close(l.ended)
+	for {
+		select {
+		case c := <-l.queue:
+			if c.take() {
+				c.answer(errEnded)
+			}
+		default:
+			return
+		}
+	}
+}
+
+func (l *Loop[In]) collect(c *call[In]) {
+	if c.take() {
+		l.batch = append(l.batch, c)
+	}
+}
+
+func (l *Loop[In]) drain() {
+	for len(l.batch) < l.opts.Batch {
+		select {
+		case c := <-l.queue:
+			l.collect(c)
+		default:
+			return
+		}
+	}
+}
+
+// turn steps one batch, saves, sends, and answers.
+func (l *Loop[In]) turn(ctx context.Context) error {
+	batch := l.batch
+	defer func() {
+		clear(l.batch)
+		l.batch = l.batch[:0]
+	}()
+	var all step.Effects
+	var s Sample
+	began := time.Now()
+	take := func(in In) error {
+		eff := l.core.Step(time.Now(), in)
+		s.Steps++
+		all.Save = append(all.Save, eff.Save...)
+		all.Send = append(all.Send, eff.Send...)
+		if eff.Err == nil {
+			l.wake = eff.Wake
+		}
+		return eff.Err
+	}
+	// First the moment that was promised: a queue that is never empty must not
+	// keep the core from its leases.
+	if !l.wake.IsZero() && !l.wake.After(began) {
+		_ = take(l.opts.Tick)
+	}
+	for _, c := range batch {
+		if !c.step {
+			continue
+		}
+		c.err = take(c.in)
+		if c.fn != nil {
+			c.fn()
+		}
+	}
+	stepped := time.Now()
+	if err := l.save(ctx, all.Save, batch, &s); err != nil {
+		return err
+	}
+	saved := time.Now()
+	if len(all.Send) > 0 {
+		l.send(all.Send)
+	}
+	for _, c := range batch {
+		c.read()
+		c.answer(c.err)
+	}
+	if s.Steps > 0 {
+		s.Docs, s.Envelopes = len(all.Save), len(all.Send)
+		s.Stepping, s.Saving, s.Waiting = stepped.Sub(began), saved.Sub(stepped), len(l.queue)
+		l.opts.Observe(s)
+	}
+	return nil
+}
+
+// save makes docs durable, however long that takes. Whoever waits is told after
+// the first failure.
+func (l *Loop[In]) save(ctx context.Context, docs []store.Doc, batch []*call[In], s *Sample) error {
+	if len(docs) == 0 {
+		return nil
+	}
+	defer l.stalled.Store(nil)
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		err := l.saveOnce(ctx, docs)
+		if err == nil {
+			if s.Failed > 0 {
+				l.opts.Log.Info("the store takes saves again", "failed", s.Failed)
+			}
+			return nil
+		}
+		s.Failed++
+		fate := fate(err)
+		for _, c := range batch {
+			c.refuse(fate)
+		}
+		if ctx.Err() != nil || final(err) {
+			return fmt.Errorf("save %d documents: %w", len(docs), err)
+		}
+		if s.Failed == 1 {
+			l.opts.Log.Error("the store refuses a save; it will be repeated", "err", err)
+		}
+		l.stalled.Store(&stall{fate})
+		if err := l.attend(ctx, pause, fate); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *Loop[In]) saveOnce(ctx context.Context, docs []store.Doc) error {
+	ctx, cancel := context.WithTimeout(ctx, l.opts.SaveTimeout)
+	defer cancel()
+	return l.store.Save(ctx, docs)
+}
+
+// attend answers reads and refuses the rest until the pause is over.
+func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			return nil
+		case c := <-l.queue:
+			switch {
+			case !c.take():
+			case c.step && c.done == nil:
+				l.dropped.Add(1)
+			default:
+				c.refuse(fate)
+			}
+		}
+	}
+}
+
+// fate is what waiters are told about a save that failed.
+func fate(err error) error {
+	if errors.Is(err, api.ErrFull) {
+		return fmt.Errorf("not durable: the disk under the store is full; free some space: %w", err)
+	}
+	return fmt.Errorf("not durable: the store does not take saves now: %w: %w", api.ErrUnavailable, err)
+}
+
+// final reports whether repeating a save cannot help.
+func final(err error) bool {
+	for _, e := range []error{store.ErrConflict, store.ErrClosed, store.ErrCorrupt, api.ErrInvalid, api.ErrTooLarge} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
