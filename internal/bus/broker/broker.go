@@ -1,0 +1,317 @@
+// Package broker is the cluster's own MQTT broker, in process: mochi-mqtt behind
+// a door that knows the nodes by their certificates. It speaks MQTT 3.1.1 over
+// TLS with client certificates only. A node reads and writes its own topics (see
+// api/topic); the cluster itself takes part through Bus, without a connection and
+// without loss. Nothing is kept on disk: the cluster publishes its desired sets
+// again when it starts.
+//
+//	b, err := broker.New(broker.Options{TLS: conf, Identify: ids.Node})
+//	go b.Serve(ctx, listener)
+//	b.Bus().Subscribe(ctx, topic.Alive.Every(), 0, heard)
+package broker
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/bus"
+)
+
+// Options describes a broker.
+type Options struct {
+	// TLS is used by Serve. Client certificates are required whatever it says.
+	TLS *tls.Config
+
+	// Identify names the node that a verified connection belongs to, or refuses
+	// it. It is asked once more after the connection is registered, so that a
+	// node revoked meanwhile (see Disconnect) cannot slip in. Required.
+	Identify func(tls.ConnectionState) (api.NodeID, error)
+
+	MaxClients       int           // connections at once; default 10,000
+	MaxHandshakes    int           // connections that have not yet said CONNECT; default 256
+	HandshakeTimeout time.Duration // for TLS and CONNECT together; default 10 s
+
+	Log *slog.Logger // default slog.Default()
+}
+
+// Broker is a running broker. Close ends it.
+type Broker struct {
+	o     Options
+	srv   *mqtt.Server
+	stats Stats
+	bus   *inline
+	slots chan struct{} // handshakes under way
+	wg    sync.WaitGroup
+
+	mu     sync.Mutex // guards the fields below
+	closed bool
+	conns  map[api.NodeID]map[*conn]struct{}
+	count  int
+	done   chan struct{}
+}
+
+// New makes a broker. It serves the cluster's own bus at once, and nodes through
+// Serve and ServeConn.
+func New(o Options) (*Broker, error) {
+	if o.Identify == nil {
+		return nil, errors.New("broker: Identify is required")
+	}
+	o.MaxClients = or(o.MaxClients, 10_000)
+	o.MaxHandshakes = or(o.MaxHandshakes, 256)
+	o.HandshakeTimeout = or(o.HandshakeTimeout, 10*time.Second)
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	b := &Broker{
+		o:     o,
+		slots: make(chan struct{}, o.MaxHandshakes),
+		conns: map[api.NodeID]map[*conn]struct{}{},
+		done:  make(chan struct{}),
+	}
+	limits := mqtt.NewDefaultServerCapabilities()
+	limits.MaximumPacketSize = bus.MaxPayload + 1<<10 // the topic and the headers
+	limits.MaximumQos = 1
+	limits.MinimumProtocolVersion = 4
+	limits.MaximumClientWritesPending = 256 // a channel's slots, allocated for each client
+	limits.MaximumInflight = 256
+	limits.SharedSubAvailable = 0
+	limits.TopicAliasMaximum = 0
+	limits.MaximumMessageExpiryInterval = 0 // else desired sets would vanish after a day
+	b.srv = mqtt.New(&mqtt.Options{
+		Capabilities: limits,
+		InlineClient: true,
+		Logger:       slog.New(slog.DiscardHandler), // it would log whole payloads
+	})
+	// The engine's own Serve is never called: it only adds tickers that publish
+	// $SYS, stop the world to measure memory, and expire what never expires here.
+	if err := b.srv.AddHook(&guard{srv: b.srv, stats: &b.stats, log: o.Log}, nil); err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	b.bus = newInline(b.srv)
+	return b, nil
+}
+
+func or[T int | time.Duration](v, otherwise T) T {
+	if v > 0 {
+		return v
+	}
+	return otherwise
+}
+
+// Bus is the cluster's own end of the bus. It may publish and subscribe to
+// everything, and no QoS 0 message is lost on its way to it: when its handlers
+// fall behind, the nodes that publish are slowed. Closing it leaves the broker running.
+func (b *Broker) Bus() bus.Bus { return b.bus }
+
+// Stats are the broker's counters.
+func (b *Broker) Stats() *Stats { return &b.stats }
+
+// Serve accepts nodes until ctx ends, then closes l and the connections it
+// accepted, waits for them, and returns nil.
+func (b *Broker) Serve(ctx context.Context, l net.Listener) error {
+	defer l.Close()
+	if b.o.TLS == nil {
+		return errors.New("broker: Serve needs Options.TLS")
+	}
+	conf := b.o.TLS.Clone()
+	conf.ClientAuth = tls.RequireAndVerifyClientCert
+	ctx, cancel := context.WithCancel(ctx)
+	var accepted sync.WaitGroup
+	defer accepted.Wait()
+	defer cancel()
+	accepted.Go(func() {
+		select {
+		case <-b.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("broker: accept: %w", err)
+			}
+			b.o.Log.Warn("cannot accept a connection", "error", err) // out of descriptors, perhaps: others will close
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		if b.slot(ctx) != nil {
+			c.Close()
+			return nil
+		}
+		accepted.Go(func() { _ = b.serve(ctx, tls.Server(c, conf)) }) // counted and logged where refused
+	}
+}
+
+// ServeConn serves one connection that another listener accepted, such as one
+// that shares its port by ALPN, until it ends or ctx does. The listener must
+// have asked for and verified a client certificate.
+func (b *Broker) ServeConn(ctx context.Context, c *tls.Conn) error {
+	if err := b.slot(ctx); err != nil {
+		c.Close()
+		return err
+	}
+	return b.serve(ctx, c)
+}
+
+// slot waits for one of the places for handshakes.
+func (b *Broker) slot(ctx context.Context) error {
+	select {
+	case b.slots <- struct{}{}:
+		return nil
+	case <-b.done:
+		return bus.ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// serve owns the connection and a handshake slot.
+func (b *Broker) serve(ctx context.Context, secure *tls.Conn) error {
+	c, err := b.admit(ctx, secure)
+	<-b.slots
+	if err != nil {
+		secure.Close()
+		b.stats.Refusals.Add(1)
+		b.o.Log.Debug("refused a connection", "remote", secure.RemoteAddr(), "error", err)
+		return err
+	}
+	defer b.forget(c)
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	return b.converse(c)
+}
+
+// admit makes the handshake, reads CONNECT and registers the connection.
+func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.o.HandshakeTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { secure.Close() })
+	defer stop()
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	state := secure.ConnectionState()
+	if len(state.VerifiedChains) == 0 {
+		return nil, fmt.Errorf("no verified client certificate: %w", api.ErrUnauthenticated)
+	}
+	id, err := b.o.Identify(state)
+	if err != nil {
+		return nil, fmt.Errorf("identify: %w", err)
+	}
+	if !api.ValidMachineName(string(id)) {
+		return nil, fmt.Errorf("identity %q is no node's: %w", id, api.ErrUnauthenticated)
+	}
+	head, err := readConnect(secure)
+	if errors.Is(err, errProtocol) {
+		_, _ = secure.Write(connackProtocol) // a courtesy
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !stop() {
+		return nil, ctx.Err()
+	}
+	c := &conn{Conn: secure, id: id, stats: &b.stats, head: head, wg: &b.wg}
+	if err := b.register(c); err != nil {
+		return nil, err
+	}
+	if again, err := b.o.Identify(state); err != nil || again != id {
+		b.forget(c)
+		return nil, fmt.Errorf("identify %s again: %w", id, errors.Join(err, api.ErrUnauthenticated))
+	}
+	return c, nil
+}
+
+func (b *Broker) register(c *conn) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return bus.ErrClosed
+	}
+	if b.count >= b.o.MaxClients {
+		return fmt.Errorf("%d clients are connected: %w", b.count, api.ErrFull)
+	}
+	if b.conns[c.id] == nil {
+		b.conns[c.id] = map[*conn]struct{}{}
+	}
+	b.conns[c.id][c] = struct{}{}
+	b.count++
+	b.stats.Clients.Add(1)
+	b.wg.Add(1)
+	return nil
+}
+
+func (b *Broker) forget(c *conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.conns[c.id], c)
+	if len(b.conns[c.id]) == 0 {
+		delete(b.conns, c.id)
+	}
+	b.count--
+	b.stats.Clients.Add(-1)
+	b.wg.Done()
+}
+
+// converse runs the engine on the connection. A panic there is a packet that its
+// parser cannot take; it must cost this connection only.
+func (b *Broker) converse(c *conn) (err error) {
+	defer c.Close()
+	defer func() {
+		if p := recover(); p != nil {
+			b.stats.Panics.Add(1)
+			b.o.Log.Error("the broker's parser failed on a packet", "node", c.id, "remote", c.RemoteAddr(), "panic", p)
+			err = fmt.Errorf("packet of %s: %v", c.id, p)
+		}
+	}()
+	return b.srv.EstablishConnection("node", c)
+}
+
+// Disconnect ends all sessions of a node, whose wills are published. Revoke the
+// node in what Identify asks first, else it comes back.
+func (b *Broker) Disconnect(id api.NodeID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.conns[id] {
+		b.wg.Go(func() { c.Close() }) // TLS may wait for a slow peer
+	}
+}
+
+// Close ends the connections and the bus and returns when all is quiet.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	b.closed = true
+	close(b.done)
+	for _, set := range b.conns {
+		for c := range set {
+			b.wg.Go(func() { c.Close() })
+		}
+	}
+	b.mu.Unlock()
+	b.bus.release() // handlers that wait let go of the connections that feed them
+	b.wg.Wait()
+	err := b.srv.Close()
+	b.bus.Close()
+	return err
+}

@@ -1,0 +1,130 @@
+package broker
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+const (
+	maxPending   = 4 << 20          // bytes that wait for a node that reads slowly; some whole desired sets
+	writeTimeout = 10 * time.Second // for a node that does not read at all
+)
+
+var errSlow = errors.New("the client reads too slowly")
+
+// conn is a node's connection as the broker engine sees it.
+//
+// The engine writes under locks that publishers need too, so one node that stops
+// reading would stop the cluster's publishing to all. Write therefore never
+// blocks: it queues, a goroutine that lives only while there is something to
+// write drains, and who lets too much pile up is cut off.
+type conn struct {
+	net.Conn
+	id         api.NodeID
+	stats      *Stats
+	superseded atomic.Bool // a newer session of the same client id took over
+	complained atomic.Bool // a refusal has been logged; more are only counted
+
+	head []byte          // the CONNECT packet, read already; only the reader touches it
+	wg   *sync.WaitGroup // the broker's: the drain
+
+	mu      sync.Mutex // guards the fields below
+	pending []byte
+	writing bool
+	closing bool
+	err     error
+}
+
+// Read gives the CONNECT packet once more, then what follows.
+func (c *conn) Read(p []byte) (n int, err error) {
+	if len(c.head) > 0 {
+		n = copy(p, c.head)
+		c.head = c.head[n:]
+	} else {
+		n, err = c.Conn.Read(p)
+	}
+	c.stats.BytesIn.Add(int64(n))
+	return n, err
+}
+
+// Write queues p.
+func (c *conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.err != nil:
+		return 0, c.err
+	case c.closing:
+		return 0, net.ErrClosed
+	case len(c.pending)+len(p) > maxPending:
+		c.err = errSlow
+		c.pending = nil
+		c.stats.Dropped.Add(1)
+		c.wg.Go(func() { c.Conn.Close() }) // it may wait for the peer; the engine must not
+		return 0, c.err
+	}
+	c.pending = append(c.pending, p...)
+	if !c.writing {
+		c.writing = true
+		c.wg.Go(c.drain)
+	}
+	return len(p), nil
+}
+
+func (c *conn) drain() {
+	for {
+		c.mu.Lock()
+		batch := c.pending
+		c.pending = nil
+		if len(batch) == 0 || c.err != nil {
+			c.writing = false
+			closing := c.closing || c.err != nil
+			c.mu.Unlock()
+			if closing {
+				c.Conn.Close()
+			}
+			return
+		}
+		c.mu.Unlock()
+
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // a failure shows in Write
+		n, err := c.Conn.Write(batch)
+		c.stats.BytesOut.Add(int64(n))
+		if err != nil {
+			c.mu.Lock()
+			c.err = err
+			c.mu.Unlock()
+		}
+	}
+}
+
+// Close wakes the reader at once and lets what is queued go out first.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	already, writing := c.closing, c.writing
+	c.closing = true
+	if !already {
+		_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
+	c.mu.Unlock()
+	if already || writing {
+		return nil
+	}
+	return c.Conn.Close()
+}
+
+// SetDeadline is how the engine enforces the keepalive. It concerns reading only:
+// writes have their own deadline, which a node that keeps sending must not move.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return net.ErrClosed
+	}
+	return c.Conn.SetReadDeadline(t)
+}

@@ -1,0 +1,122 @@
+package broker
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/treeline-edge/treeline/api/topic"
+)
+
+// maxKeepAlive is what a client's keepalive is cut to, in seconds; none means this.
+const maxKeepAlive = 600
+
+// discard is where a will goes that must not be published: nobody can read it.
+const discard = "$discard"
+
+// guard is the broker engine's hook: rights, limits, counters.
+type guard struct {
+	mqtt.HookBase
+	srv   *mqtt.Server
+	stats *Stats
+	log   *slog.Logger
+}
+
+func (*guard) ID() string { return "guard" }
+
+func (*guard) Provides(b byte) bool {
+	return slices.Contains([]byte{
+		mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnSessionEstablish, mqtt.OnPublish,
+		mqtt.OnPacketSent, mqtt.OnPublishDropped, mqtt.OnWill,
+	}, b)
+}
+
+// OnConnectAuthenticate decides whether the connection, whose certificate has
+// been identified, may have the session that it asks for, and gives the session
+// a name that no other identity's can equal: node "a" with client id "a-b" must
+// not meet node "a-b".
+func (g *guard) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
+	c := cl.Net.Conn.(*conn)
+	suffix, ok := strings.CutPrefix(pk.Connect.ClientIdentifier, string(c.id))
+	if !ok || suffix != "" && suffix[0] != '-' {
+		g.refuse(c, "client id", pk.Connect.ClientIdentifier)
+		return false
+	}
+	if pk.Connect.WillFlag && (!topic.MayPublish(c.id, pk.Connect.WillTopic) || pk.Connect.WillQos > 1) {
+		g.refuse(c, "will", pk.Connect.WillTopic)
+		return false
+	}
+	cl.ID = string(c.id) + "/" + suffix
+	cl.Properties.Will.Retain = false
+	cl.Properties.Clean = true // sessions are disposable; state is repeated instead
+	if cl.State.Keepalive == 0 || cl.State.Keepalive > maxKeepAlive {
+		cl.State.Keepalive = maxKeepAlive
+	}
+	g.stats.Connects.Add(1)
+	return true
+}
+
+// OnSessionEstablish runs before an older session of the same name is ended.
+func (g *guard) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
+	if old, ok := g.srv.Clients.Get(cl.ID); ok {
+		old.Net.Conn.(*conn).superseded.Store(true)
+	}
+}
+
+// OnWill withholds the will of a session that was taken over: its node lives,
+// and the will might arrive after the new session's first heartbeat.
+func (g *guard) OnWill(cl *mqtt.Client, w mqtt.Will) (mqtt.Will, error) {
+	if cl.Net.Conn.(*conn).superseded.Load() {
+		w.TopicName = discard
+	}
+	return w, nil
+}
+
+func (g *guard) OnACLCheck(cl *mqtt.Client, name string, write bool) bool {
+	c := cl.Net.Conn.(*conn)
+	if write {
+		if !topic.MayPublish(c.id, name) {
+			g.refuse(c, "publish", name)
+			return false
+		}
+		return true
+	}
+	if !topic.MaySubscribe(c.id, name) {
+		g.refuse(c, "subscribe", name)
+		return false
+	}
+	return true
+}
+
+// OnPublish counts, and lets a node retain only what the topic's leaf says, so
+// that nodes cannot fill the broker's memory.
+func (g *guard) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+	if cl.Net.Inline {
+		return pk, nil
+	}
+	g.stats.MessagesIn.Add(1)
+	if _, leaf, ok := topic.Parse(pk.TopicName); !ok || !leaf.Retain {
+		pk.FixedHeader.Retain = false
+	}
+	return pk, nil
+}
+
+func (g *guard) OnPacketSent(_ *mqtt.Client, pk packets.Packet, _ []byte) {
+	if pk.FixedHeader.Type == packets.Publish {
+		g.stats.MessagesOut.Add(1)
+	}
+}
+
+func (g *guard) OnPublishDropped(*mqtt.Client, packets.Packet) { g.stats.Dropped.Add(1) }
+
+// refuse counts a refusal and logs the first of each connection: a hostile node
+// must not fill the log either.
+func (g *guard) refuse(c *conn, what, name string) {
+	g.stats.Refusals.Add(1)
+	if c.complained.CompareAndSwap(false, true) {
+		g.log.Warn("refused a node", "node", c.id, "remote", c.RemoteAddr(), "what", what, "name", name)
+	}
+}

@@ -1,0 +1,370 @@
+// Package mqtt is the bus over MQTT 3.1.1, to any broker, with Eclipse Paho
+// beneath. Paho's own reconnecting and storing are left unused: it queues what
+// cannot be sent, while our state is repeated and stale copies would only pile
+// up. Every connection is a new, clean Paho client, and this package alone
+// decides when the next one is made.
+//
+//	b, err := mqtt.Dial(mqtt.Options{Addr: "cluster:8883", ClientID: "n1", TLS: conf})
+package mqtt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"github.com/treeline-edge/treeline/internal/bus"
+)
+
+const (
+	maxInFlight = 64                     // publishes that wait for the wire or an acknowledgement
+	farewell    = 500 * time.Millisecond // for DISCONNECT to reach a broker that still listens
+	pingTimeout = 10 * time.Second
+	subRefused  = 0x80
+)
+
+// Client is a connection that is kept up. It is a bus.Bus.
+type Client struct {
+	o      Options
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	upness bus.Upness
+	wg     sync.WaitGroup // the keeper and the publishes under way
+
+	mu      sync.Mutex // guards the fields below
+	closed  bool
+	subs    []*subscription // replaced, never changed in place: the dispatcher reads it unlocked
+	session *session        // nil while there is no connection
+}
+
+var _ bus.Bus = (*Client)(nil)
+
+type subscription struct {
+	filter string
+	qos    byte
+	fn     func(bus.Message)
+}
+
+// session is one connection.
+type session struct {
+	paho  paho.Client
+	lost  chan struct{} // closed when the connection is gone
+	once  sync.Once
+	slots chan struct{}
+	ready bool // subscribed anew, guarded by Client.mu
+}
+
+func (s *session) end() { s.once.Do(func() { close(s.lost) }) }
+
+// Dial checks the options and returns at once; the connection is made, and made
+// again whenever it is lost, in the background until Close.
+func Dial(o Options) (*Client, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	c := &Client{o: o}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.wg.Go(c.keep)
+	return c, nil
+}
+
+// keep holds a connection until the bus closes.
+func (c *Client) keep() {
+	log := c.o.Log.With("client", c.o.ClientID)
+	for attempt := 0; ; attempt++ {
+		lasted, err := c.connection()
+		if c.ctx.Err() != nil {
+			return
+		}
+		if lasted >= c.o.MaxBackoff {
+			attempt = 0
+		}
+		wait := jitter(backoff(attempt, c.o.MinBackoff, c.o.MaxBackoff))
+		log.Warn("no connection to the broker", "broker", c.o.Addr, "retry", wait, "error", err)
+		select {
+		case <-time.After(wait):
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+func backoff(attempt int, least, most time.Duration) time.Duration {
+	d := least
+	for range attempt {
+		if d >= most {
+			break
+		}
+		d *= 2
+	}
+	return min(d, most)
+}
+
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+
+// connection makes one connection and stays with it to its end. lasted is for
+// how long it was up.
+func (c *Client) connection() (lasted time.Duration, err error) {
+	s, conn, err := c.connect()
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	defer s.paho.Disconnect(uint(farewell.Milliseconds())) // returns at once when the connection is gone
+	defer s.end()
+	defer c.release(s)
+	if err := c.resubscribe(s); err != nil {
+		return 0, fmt.Errorf("subscribe: %w", err)
+	}
+	since := time.Now()
+	select {
+	case <-s.lost:
+		err = errors.New("connection lost")
+	case <-c.ctx.Done():
+	}
+	return time.Since(since), err
+}
+
+func (c *Client) connect() (*session, net.Conn, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.o.ConnectTimeout)
+	defer cancel()
+	conn, err := c.o.dial(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("dial: %w", err)
+	}
+	s := &session{lost: make(chan struct{}), slots: make(chan struct{}, maxInFlight)}
+	s.paho = paho.NewClient(c.pahoOptions(s, conn))
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	token := s.paho.Connect()
+	<-token.Done() // the closed connection ends it too
+	if err := token.Error(); err != nil || !stop() {
+		s.paho.Disconnect(0)
+		conn.Close()
+		return nil, nil, fmt.Errorf("connect: %w", errors.Join(err, ctx.Err()))
+	}
+	return s, conn, nil
+}
+
+func (c *Client) pahoOptions(s *session, conn net.Conn) *paho.ClientOptions {
+	p := paho.NewClientOptions().
+		AddBroker("tcp://broker"). // Paho wants one; the connection is ours
+		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return conn, nil }).
+		SetClientID(c.o.ClientID).
+		SetProtocolVersion(4).
+		SetCleanSession(true).
+		SetAutoReconnect(false).
+		SetConnectRetry(false).
+		SetOrderMatters(true).
+		SetKeepAlive(c.o.KeepAlive).
+		SetPingTimeout(pingTimeout).
+		SetConnectTimeout(c.o.ConnectTimeout).
+		SetWriteTimeout(c.o.WriteTimeout).
+		SetConnectionLostHandler(func(paho.Client, error) { s.end() }).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.dispatch(m) })
+	if w := c.o.Will; w != nil {
+		p.SetBinaryWill(w.Topic, w.Payload, w.QoS, w.Retain)
+	}
+	return p
+}
+
+// resubscribe asks for all filters anew and then lets publishers in, so that
+// whoever sees the bus up hears the answers to what it publishes. A subscription
+// made meanwhile finds the session and asks for itself.
+func (c *Client) resubscribe(s *session) error {
+	c.mu.Lock()
+	c.session = s
+	filters := make(map[string]byte, len(c.subs))
+	for _, sub := range c.subs {
+		filters[sub.filter] = max(filters[sub.filter], sub.qos)
+	}
+	c.mu.Unlock()
+	refused, err := c.ask(c.ctx, s, filters)
+	if err != nil {
+		return err
+	}
+	for _, f := range refused {
+		c.o.Log.Warn("broker refuses a subscription", "client", c.o.ClientID, "filter", f)
+	}
+	c.mu.Lock()
+	s.ready = true
+	c.mu.Unlock()
+	c.upness.Set(true)
+	c.o.Log.Info("connected to the broker", "client", c.o.ClientID, "broker", c.o.Addr)
+	return nil
+}
+
+// ask subscribes on one connection and returns the filters that were refused.
+func (c *Client) ask(ctx context.Context, s *session, filters map[string]byte) (refused []string, err error) {
+	if len(filters) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.o.ConnectTimeout)
+	defer cancel()
+	token := s.paho.SubscribeMultiple(filters, nil)
+	select {
+	case <-token.Done():
+	case <-s.lost:
+		return nil, bus.ErrDown
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := token.Error(); err != nil {
+		return nil, err
+	}
+	for f, code := range token.(*paho.SubscribeToken).Result() {
+		if code == subRefused {
+			refused = append(refused, f)
+		}
+	}
+	return refused, nil
+}
+
+func (c *Client) release(s *session) {
+	c.mu.Lock()
+	if c.session == s {
+		c.session = nil
+	}
+	c.mu.Unlock()
+	c.upness.Set(false)
+}
+
+// dispatch runs on Paho's one receiving goroutine.
+func (c *Client) dispatch(m paho.Message) {
+	c.mu.Lock()
+	subs := c.subs
+	c.mu.Unlock()
+	given := false
+	for _, s := range subs {
+		if !bus.Match(s.filter, m.Topic()) {
+			continue
+		}
+		payload := m.Payload()
+		if given {
+			payload = bytes.Clone(payload)
+		}
+		given = true
+		s.fn(bus.Message{Topic: m.Topic(), Payload: payload, QoS: m.Qos(), Retain: m.Retained()})
+	}
+}
+
+// Publish is as bus.Bus has it. A broker that forbids the topic either drops the
+// message silently or ends the connection; MQTT 3.1.1 has no better answer.
+func (c *Client) Publish(ctx context.Context, m bus.Message) error {
+	if len(m.Payload) > bus.MaxPayload {
+		return fmt.Errorf("publish %d bytes to %s: %w", len(m.Payload), m.Topic, bus.ErrTooBig)
+	}
+	if err := c.publish(ctx, m); err != nil {
+		return fmt.Errorf("publish to %s: %w", m.Topic, err)
+	}
+	return nil
+}
+
+func (c *Client) publish(ctx context.Context, m bus.Message) error {
+	c.mu.Lock()
+	s := c.session
+	switch {
+	case c.closed:
+		c.mu.Unlock()
+		return bus.ErrClosed
+	case s == nil || !s.ready:
+		c.mu.Unlock()
+		return bus.ErrDown
+	}
+	c.wg.Add(1) // under the lock: never after Close has begun to wait
+	c.mu.Unlock()
+
+	select {
+	case s.slots <- struct{}{}:
+	case <-s.lost:
+		c.wg.Done()
+		return bus.ErrDown
+	case <-ctx.Done():
+		c.wg.Done()
+		return ctx.Err()
+	}
+	// Paho does not know contexts: it may hold a publish until the write timeout.
+	// The slot is kept as long, which bounds how many can be left behind.
+	result := make(chan error, 1)
+	go func() {
+		defer c.wg.Done()
+		defer func() { <-s.slots }()
+		token := s.paho.Publish(m.Topic, m.QoS, m.Retain, m.Payload)
+		select {
+		case <-token.Done():
+			result <- token.Error()
+		case <-s.lost:
+			result <- bus.ErrDown
+		}
+	}()
+	select {
+	case err := <-result:
+		if err != nil && !errors.Is(err, bus.ErrDown) {
+			err = fmt.Errorf("%w: %w", bus.ErrDown, err)
+		}
+		return err
+	case <-s.lost:
+		return bus.ErrDown
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Subscribe is as bus.Bus has it. While there is no connection it returns at
+// once and takes effect with the next; a refusal is then only logged.
+func (c *Client) Subscribe(ctx context.Context, filter string, qos byte, fn func(bus.Message)) error {
+	sub := &subscription{filter: filter, qos: qos, fn: fn}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return fmt.Errorf("subscribe to %s: %w", filter, bus.ErrClosed)
+	}
+	c.subs = append(slices.Clone(c.subs), sub)
+	s := c.session
+	c.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	refused, err := c.ask(ctx, s, map[string]byte{filter: qos})
+	select {
+	case <-s.lost:
+		return nil // the next connection asks again
+	default:
+	}
+	if len(refused) > 0 {
+		err = bus.ErrRefused
+	}
+	if err != nil {
+		c.forget(sub)
+		return fmt.Errorf("subscribe to %s: %w", filter, err)
+	}
+	return nil
+}
+
+func (c *Client) forget(sub *subscription) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subs = slices.DeleteFunc(slices.Clone(c.subs), func(s *subscription) bool { return s == sub })
+}
+
+// Up is as bus.Bus has it.
+func (c *Client) Up() <-chan bool { return c.upness.Watch() }
+
+// Close says farewell to the broker, so that no will is published, and returns
+// when every goroutine has ended. It must not be called from a handler.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	c.wg.Wait()
+	c.upness.Close()
+	return nil
+}

@@ -1,0 +1,103 @@
+package mqtt
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/bus"
+)
+
+// Options says where the broker is and how to stay connected to it.
+type Options struct {
+	Addr     string // host:port of the broker; may be empty if Dialer is set
+	ClientID string // required; a second connection with it takes over
+
+	// TLS is spoken on every connection, nil for none. Its GetClientCertificate
+	// is asked at each handshake, so a renewed certificate needs no reconnect.
+	// NextProtos may name "mqtt" for a port shared by ALPN. ServerName defaults
+	// to Addr's host.
+	TLS *tls.Config
+
+	// Dialer opens the connection beneath TLS. It defaults to TCP to Addr.
+	Dialer func(ctx context.Context) (net.Conn, error)
+
+	Will *bus.Message // published by the broker when the connection is lost
+
+	KeepAlive      time.Duration // silence after which a ping is sent; whole seconds, default 60 s
+	ConnectTimeout time.Duration // for dialling, TLS and CONNECT together; default 15 s
+	WriteTimeout   time.Duration // after which a stuck connection is given up; default 10 s
+
+	// The wait before a reconnect grows from MinBackoff to MaxBackoff, each
+	// drawn from half to one and a half of it, so that the nodes of a restarted
+	// broker come back spread out. It starts again after a connection that
+	// lasted MaxBackoff. Default 500 ms and 30 s.
+	MinBackoff, MaxBackoff time.Duration
+
+	Log *slog.Logger // default slog.Default()
+}
+
+func (o *Options) complete() error {
+	switch {
+	case o.ClientID == "":
+		return errors.New("mqtt: a client id is required")
+	case o.Addr == "" && o.Dialer == nil:
+		return errors.New("mqtt: an address or a dialer is required")
+	case o.KeepAlive < 0 || o.KeepAlive%time.Second != 0:
+		return fmt.Errorf("mqtt: keepalive %s is not a whole number of seconds", o.KeepAlive)
+	}
+	o.KeepAlive = or(o.KeepAlive, 60*time.Second)
+	o.ConnectTimeout = or(o.ConnectTimeout, 15*time.Second)
+	o.WriteTimeout = or(o.WriteTimeout, 10*time.Second)
+	o.MinBackoff = or(o.MinBackoff, 500*time.Millisecond)
+	o.MaxBackoff = max(or(o.MaxBackoff, 30*time.Second), o.MinBackoff)
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Dialer == nil {
+		addr := o.Addr
+		o.Dialer = func(ctx context.Context) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		}
+	}
+	if o.TLS == nil {
+		return nil
+	}
+	o.TLS = o.TLS.Clone()
+	if o.TLS.ServerName == "" && o.Addr != "" {
+		host, _, err := net.SplitHostPort(o.Addr)
+		if err != nil {
+			return fmt.Errorf("mqtt: address %q: %w", o.Addr, err)
+		}
+		o.TLS.ServerName = host
+	}
+	if o.TLS.ClientSessionCache == nil {
+		o.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(1) // a resumed handshake spares both ends most of its cost
+	}
+	return nil
+}
+
+func or(d, otherwise time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return otherwise
+}
+
+// dial opens a connection, TLS included.
+func (o *Options) dial(ctx context.Context) (net.Conn, error) {
+	conn, err := o.Dialer(ctx)
+	if err != nil || o.TLS == nil {
+		return conn, err
+	}
+	secure := tls.Client(conn, o.TLS)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return secure, nil
+}
