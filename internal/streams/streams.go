@@ -1,0 +1,116 @@
+// Package streams splices bulk streams (logs, answers of another tier's API):
+// whoever wants one asks the tier below over its link, with an id, and the tier
+// below dials POST …/streams/<id> with the bytes as the request's body. A
+// registry brings the two together. Nobody dials a cluster or a node.
+//
+//	w, err := reg.Expect("cluster/munich")            // the asker
+//	defer w.Close()
+//	link.Send(api.StreamRequest{ID: w.ID(), …})
+//	body, err := w.Body(ctx)                          // waits for the dialled end
+//
+//	err := reg.Deliver(ctx, id, "cluster/munich", r.Body)   // the handler of the POST
+package streams
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Max is how many streams may be open or awaited at once.
+const Max = 1024
+
+// Registry knows the streams that are awaited. The zero value is ready; it is
+// safe for concurrent use.
+type Registry struct {
+	mu      sync.Mutex // guards waiting
+	waiting map[string]*Wait
+	open    int
+}
+
+// Wait is one awaited stream. Its owner closes it.
+type Wait struct {
+	reg    *Registry
+	id     string
+	from   string
+	body   chan io.Reader // at most one, ever
+	closed chan struct{}
+	once   sync.Once
+}
+
+// Expect awaits one stream from the peer that from names. Too many at once are
+// ErrUnavailable.
+func (r *Registry) Expect(from string) (*Wait, error) {
+	secret := make([]byte, 18)
+	if _, err := rand.Read(secret); err != nil {
+		return nil, fmt.Errorf("draw a stream's id: %w", err)
+	}
+	w := &Wait{
+		reg: r, id: base64.RawURLEncoding.EncodeToString(secret), from: from,
+		body: make(chan io.Reader, 1), closed: make(chan struct{}),
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open >= Max {
+		return nil, fmt.Errorf("%d streams are open, try again when some have ended: %w", r.open, api.ErrUnavailable)
+	}
+	if r.waiting == nil {
+		r.waiting = map[string]*Wait{}
+	}
+	r.waiting[w.id] = w
+	r.open++
+	return w, nil
+}
+
+// Deliver hands body to whoever expects stream id from the peer, and returns
+// when the asker has closed it, or with ctx's end. A stream that nobody expects,
+// or expects from another peer, is ErrNotFound; an id counts once. An asker that
+// closes before the body's end is no error: the caller ends the request.
+func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader) error {
+	r.mu.Lock()
+	w := r.waiting[id]
+	if w == nil || w.from != from {
+		r.mu.Unlock()
+		return fmt.Errorf("stream %q: nobody waits for it any more: %w", id, api.ErrNotFound)
+	}
+	delete(r.waiting, id)
+	r.mu.Unlock()
+	w.body <- body
+	select {
+	case <-w.closed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// ID is the stream's id, to be sent to the peer and to nobody else.
+func (w *Wait) ID() string { return w.id }
+
+// Body waits for the dialled end; ctx bounds the wait (ErrTimeout). What it
+// yields may be read until Close.
+func (w *Wait) Body(ctx context.Context) (io.Reader, error) {
+	select {
+	case b := <-w.body:
+		return b, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for a stream from %s: %w: %w", w.from, api.ErrTimeout, ctx.Err())
+	}
+}
+
+// Close ends the stream; the handler that delivers it returns. It may be called
+// more than once, and not while the body is being read.
+func (w *Wait) Close() {
+	w.once.Do(func() {
+		close(w.closed)
+		w.reg.mu.Lock()
+		defer w.reg.mu.Unlock()
+		delete(w.reg.waiting, w.id)
+		w.reg.open--
+	})
+}

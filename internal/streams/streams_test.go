@@ -1,0 +1,84 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func TestStreamIsSpliced(t *testing.T) {
+	var r Registry
+	w, err := r.Expect("node/n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	delivered := make(chan error, 1)
+	go func() { delivered <- r.Deliver(t.Context(), w.ID(), "node/n1", strings.NewReader("lines")) }()
+	body, err := w.Body(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := io.ReadAll(body); string(b) != "lines" {
+		t.Errorf("read %q", b)
+	}
+	select {
+	case err := <-delivered:
+		t.Errorf("the dialled end was let go before the asker closed: %v", err)
+	default:
+	}
+	w.Close()
+	if err := <-delivered; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStreamOfAnotherIsRefused(t *testing.T) {
+	var r Registry
+	w, err := r.Expect("node/n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Deliver(t.Context(), w.ID(), "node/n2", nil); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("another's stream: %v", err)
+	}
+	w.Close()
+	w.Close()
+	if err := r.Deliver(t.Context(), w.ID(), "node/n1", nil); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestStreamsAreBoundedAndCountOnce(t *testing.T) {
+	var r Registry
+	first, err := r.Expect("n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range Max - 1 {
+		if _, err := r.Expect("n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.Expect("n"); !errors.Is(err, api.ErrUnavailable) {
+		t.Errorf("one more: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Deliver(ended, first.ID(), "n", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a delivery whose request ended: %v", err)
+	}
+	if err := r.Deliver(t.Context(), first.ID(), "n", nil); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a second delivery: %v", err)
+	}
+	first.Close()
+	if _, err := r.Expect("n"); err != nil {
+		t.Errorf("after one ended: %v", err)
+	}
+	if _, err := first.Body(ended); err != nil && !errors.Is(err, api.ErrTimeout) {
+		t.Error(err)
+	}
+}
