@@ -1,0 +1,57 @@
+package api
+
+import "strings"
+
+// other words that people use for a field.
+var synonyms = map[string]string{
+	"image": "code", "command": "cmd", "entrypoint": "cmd", "services": "microservices", "apps": "applications",
+	"ram": "memory", "cpu": "vcpus", "cpus": "vcpus", "cores": "vcpus", "runtime": "virtualization", "env": "environment",
+	"instances": "replicas", "scale": "replicas", "architecture": "arch", "ports": "port", "version": "sla_version",
+	"description": "application_desc", "oneshot": "one_shot", "name": "_name", "namespace": "_namespace",
+}
+
+// didYouMean is the known word that a key most likely stands for, or "".
+func didYouMean(key string, known []string) string {
+	if len(key) > 40 {
+		return ""
+	}
+	plain := strings.ReplaceAll(strings.ToLower(key), "-", "_")
+	if s, ok := synonyms[plain]; ok {
+		for _, k := range known {
+			if k == s || s[0] == '_' && strings.HasSuffix(k, s) {
+				return k
+			}
+		}
+	}
+	best, least := "", len(plain)/3+1 // of one or two letters, any other word would be near
+	for _, k := range known {
+		if d := distance(plain, strings.ToLower(k)); d < least {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance is how many letters must be changed, added, left out or swapped with
+// their neighbour to make b of a (optimal string alignment).
+func distance(a, b string) int {
+	two, one, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range one {
+		one[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(one[j]+1, row[j-1]+1, one[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], two[j-2]+1)
+			}
+		}
+		two, one, row = one, row, two
+	}
+	return one[len(b)]
+}

@@ -1,0 +1,61 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Fault is one thing that is wrong with a document.
+type Fault struct {
+	Pointer string `json:"pointer"`         // JSON pointer (RFC 6901) to the place; "" is the whole document
+	Field   string `json:"field,omitempty"` // the field's name
+	Message string `json:"message"`         // what is wrong
+	Fix     string `json:"fix,omitempty"`   // what would mend it
+}
+
+// String is the fault in one line for people.
+func (f Fault) String() string {
+	var b strings.Builder
+	if f.Pointer != "" {
+		b.WriteString(f.Pointer + ": ")
+	}
+	b.WriteString(f.Message)
+	if f.Fix != "" {
+		b.WriteString("; " + f.Fix)
+	}
+	return b.String()
+}
+
+// Faults is all that is wrong with a document, found in one pass. It is ErrInvalid.
+type Faults struct {
+	Faults []Fault
+	More   int // faults beyond the first 100, counted and not kept
+}
+
+func (e *Faults) Error() string {
+	lines := make([]string, 0, len(e.Faults)+1)
+	for _, f := range e.Faults {
+		lines = append(lines, f.String())
+	}
+	if e.More > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", e.More))
+	}
+	return "the SLA is " + ErrInvalid.Error() + ":\n  " + strings.Join(lines, "\n  ")
+}
+
+// Unwrap makes the faults ErrInvalid.
+func (e *Faults) Unwrap() error { return ErrInvalid }
+
+// maxFaults bounds the answer to a document of a hundred thousand typos, and
+// the work of finding what each was meant to be.
+const maxFaults = 100
+
+func (e *Faults) full() bool { return len(e.Faults) >= maxFaults }
+
+func (e *Faults) add(f Fault) {
+	if e.full() {
+		e.More++
+		return
+	}
+	e.Faults = append(e.Faults, f)
+}

@@ -1,0 +1,243 @@
+package api
+
+// FieldStatus says what happens to a field of the SLA today.
+type FieldStatus string
+
+// The statuses of a field. There is no fourth: nothing is accepted and ignored.
+const (
+	Enforced      FieldStatus = "enforced"      // what it says is done
+	Informational FieldStatus = "informational" // kept or checked, and changes nothing
+	Refused       FieldStatus = "refused"       // any value but a neutral one is a fault; see Field.Until
+)
+
+// FieldType is the JSON type of a field's value.
+type FieldType string
+
+// The types of fields.
+const (
+	ObjectField  FieldType = "object"
+	ArrayField   FieldType = "array"
+	StringField  FieldType = "string"
+	IntegerField FieldType = "integer"
+	NumberField  FieldType = "number"
+	BooleanField FieldType = "boolean"
+)
+
+// Field is one line of the table that the parser, the JSON schema and the
+// reference in docs are made from.
+type Field struct {
+	Pointer  string // JSON pointer; "*" stands for any index of an array
+	Type     FieldType
+	Status   FieldStatus
+	Required bool
+	Until    string // Refused: when it will be honoured, or what to write instead
+	Doc      string // what it means, one or two sentences
+	Unit     string // "MiB", "vCPU", "s"; empty: none
+	Default  string // what holds when it is absent; empty: nothing
+
+	Min, Max int      // of numbers, and of the count of an array's items; 0 for a Max: unbounded
+	Length   int      // the most bytes of a string; 0: see Pattern
+	Pattern  string   // what a string must match
+	Enum     []string // the strings that are allowed; empty: any
+	Rule     string   // what is checked beyond that, in words
+}
+
+// Name is the last part of the field's pointer.
+func (f Field) Name() string { return afterLast(f.Pointer, '/') }
+
+// When the rooms arrive that will honour what is refused today.
+const (
+	untilNetwork   = "until the network (netmanager) arrives"
+	untilPlacement = "until placement arrives"
+	untilVolumes   = "until volumes arrive"
+)
+
+// The bounds of a document; the rest are in the table.
+const (
+	MaxSLABytes  = 1 << 20 // of a document, before anything is parsed
+	MaxSLADepth  = 32      // of objects and arrays within one another
+	MaxSLAValues = 100_000 // objects, arrays and scalars
+	MaxServices  = 256     // of an application
+	MaxReplicas  = 10_000  // of a service
+)
+
+const (
+	namePattern     = `^[a-zA-Z0-9]{1,30}$`
+	runtimePattern  = `^[a-z0-9][a-z0-9._-]{0,62}$`
+	envPattern      = `^[A-Za-z_][A-Za-z0-9_]*=`
+	platformPattern = `^(linux/[a-z0-9]+)?$`
+	machinePattern  = `^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`
+
+	appPath        = "/applications/*"
+	servicePath    = appPath + "/microservices/*"
+	constraintPath = servicePath + "/constraints/*"
+)
+
+// Arches are the processors that `arch` may name, as Go names them.
+var Arches = []string{"amd64", "arm64", "arm", "386", "riscv64", "ppc64le", "s390x", "loong64", "mips64le"}
+
+// Fields is every field of the Oakestra SLA v2.0 and the few that Treeline
+// adds, with what happens to it today. It is read only.
+var Fields = []Field{
+	{
+		Pointer: "", Type: ObjectField, Status: Enforced, Required: true,
+		Doc: "The document, JSON or YAML, at most 1 MiB.",
+	},
+	{
+		Pointer: "/sla_version", Type: StringField, Status: Enforced, Required: true, Enum: []string{"v2.0"},
+		Doc: "The version of this format.",
+	},
+	{
+		Pointer: "/customerID", Type: StringField, Status: Informational, Length: 256,
+		Doc: "The tenant that is signed in owns the application, whatever stands here.",
+	},
+	{
+		Pointer: "/args", Type: ArrayField, Status: Refused, Until: "use `cmd` of each microservice",
+		Doc: "Arguments for all services.",
+	},
+	{
+		Pointer: "/applications", Type: ArrayField, Status: Enforced, Required: true, Min: 1, Max: 64,
+		Doc: "The applications that should exist.", Rule: "no two of one name and namespace",
+	},
+	{Pointer: appPath, Type: ObjectField, Status: Enforced, Doc: "A set of services that belong together."},
+	{
+		Pointer: appPath + "/applicationID", Type: StringField, Status: Informational, Length: 256,
+		Doc: "Given by the system; an application is found by its name and namespace.",
+	},
+	{
+		Pointer: appPath + "/application_name", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
+		Doc: "The application's name, unique with its namespace within the tenant.",
+	},
+	{
+		Pointer: appPath + "/application_namespace", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
+		Doc: "Tells applications of one name apart: `prod`, `test`.",
+	},
+	{
+		Pointer: appPath + "/application_desc", Type: StringField, Status: Informational, Length: 4096,
+		Doc: "A note for people, kept and shown.",
+	},
+	{
+		Pointer: appPath + "/microservices", Type: ArrayField, Status: Enforced, Required: true, Max: MaxServices,
+		Doc: "The application's services. One that is left out of a later SLA is withdrawn.", Rule: "no two of one name and namespace",
+	},
+	{Pointer: servicePath, Type: ObjectField, Status: Enforced, Doc: "One service: what runs, and what it needs of its place."},
+	{
+		Pointer: servicePath + "/microserviceID", Type: StringField, Status: Informational, Pattern: `^$`,
+		Doc: "Given by the system, so it must be empty.",
+	},
+	{
+		Pointer: servicePath + "/microservice_name", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
+		Doc: "The service's name, unique with its namespace within the application.",
+	},
+	{
+		Pointer: servicePath + "/microservice_namespace", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
+		Doc: "Tells services of one name apart.",
+	},
+	{
+		Pointer: servicePath + "/virtualization", Type: StringField, Status: Enforced, Required: true, Pattern: runtimePattern,
+		Doc: "What runs it: `container` (also written `docker`), `process`, or the name of a runtime that some node offers, such as `runsc`. It runs on such nodes only.",
+	},
+	{
+		Pointer: servicePath + "/code", Type: StringField, Status: Enforced, Required: true, Length: 1024,
+		Doc:  "The image, as `docker pull` takes it, without a scheme. For `process`: the absolute path of the program, or `file:///path`.",
+		Rule: "an image reference or, for `process`, an absolute path; no white space and no `..`",
+	},
+	{
+		Pointer: servicePath + "/memory", Type: IntegerField, Status: Enforced, Unit: "MiB", Max: 16 << 20, Default: "0",
+		Doc: "Reserved on the node and the limit in its cgroup. 0 reserves and limits nothing.",
+	},
+	{
+		Pointer: servicePath + "/vcpus", Type: NumberField, Status: Enforced, Unit: "vCPU", Max: 4096, Default: "0",
+		Doc: "Reserved on the node and the limit in its cgroup; fractions are allowed. 0 reserves and limits nothing.", Rule: "at most 3 decimals",
+	},
+	{
+		Pointer: servicePath + "/cmd", Type: ArrayField, Status: Enforced, Max: 256, Default: "the image's own",
+		Doc: "The program and its arguments.",
+	},
+	{Pointer: servicePath + "/cmd/*", Type: StringField, Status: Enforced, Length: 16 << 10, Doc: "One argument."},
+	{
+		Pointer: servicePath + "/environment", Type: ArrayField, Status: Enforced, Max: 256,
+		Doc: "Environment variables, beside the image's own.", Rule: "no key twice",
+	},
+	{
+		Pointer: servicePath + "/environment/*", Type: StringField, Status: Enforced, Length: 16 << 10, Pattern: envPattern,
+		Doc: "`KEY=value`.",
+	},
+	{
+		Pointer: servicePath + "/one_shot", Type: BooleanField, Status: Enforced, Default: "false",
+		Doc: "It is done when it exits with 0, and is not started again.",
+	},
+	{
+		Pointer: servicePath + "/privileged", Type: BooleanField, Status: Enforced, Default: "false",
+		Doc: "It runs without the default confinement, on nodes whose operator allows that and nowhere else.",
+	},
+	{
+		Pointer: servicePath + "/arch", Type: ArrayField, Status: Enforced, Max: 16, Default: "that of `platform`, else any",
+		Doc: "The processors that it can run on.",
+	},
+	{Pointer: servicePath + "/arch/*", Type: StringField, Status: Enforced, Enum: Arches, Doc: "A processor, as Go names it."},
+	{
+		Pointer: servicePath + "/platform", Type: StringField, Status: Enforced, Pattern: platformPattern, Default: "the node's own",
+		Doc: "The image's platform, `linux/amd64`. It runs on nodes of that processor only.", Rule: "`arch`, if given, names the same processor alone",
+	},
+	{
+		Pointer: servicePath + "/constraints", Type: ArrayField, Status: Enforced, Max: 64,
+		Doc: "Where it may run. Several narrow one another.", Rule: "they leave something to choose",
+	},
+	{Pointer: constraintPath, Type: ObjectField, Status: Enforced, Doc: "One constraint."},
+	{
+		Pointer: constraintPath + "/type", Type: StringField, Status: Enforced, Required: true, Enum: []string{"direct", "clusters"},
+		Doc: "`direct` names clusters or nodes, `clusters` lists clusters. `latency`, `geo` and `addons` are refused " + untilPlacement + ".",
+	},
+	{
+		Pointer: constraintPath + "/cluster", Type: StringField, Status: Enforced, Length: 4096,
+		Doc: "`direct`: a cluster's name, or several separated by `;`.", Rule: "with `direct` only, which needs `cluster`, `node` or both",
+	},
+	{
+		Pointer: constraintPath + "/node", Type: StringField, Status: Enforced, Length: 4096,
+		Doc: "`direct`: a node's name, or several separated by `;`.", Rule: "with `direct` only",
+	},
+	{
+		Pointer: constraintPath + "/allowed", Type: ArrayField, Status: Enforced, Max: 256,
+		Doc: "`clusters`: the clusters that it may run in.", Rule: "with `clusters` only, which needs at least one",
+	},
+	{Pointer: constraintPath + "/allowed/*", Type: StringField, Status: Enforced, Pattern: machinePattern, Doc: "A cluster's name."},
+	{Pointer: constraintPath + "/area", Type: StringField, Status: Refused, Until: untilPlacement, Doc: "`latency`: where the users are."},
+	{Pointer: constraintPath + "/location", Type: StringField, Status: Refused, Until: untilPlacement, Doc: "`geo`: a place."},
+	{Pointer: constraintPath + "/threshold", Type: NumberField, Status: Refused, Until: untilPlacement, Doc: "`latency`: ms; `geo`: km."},
+	{Pointer: constraintPath + "/rigidness", Type: NumberField, Status: Refused, Until: untilPlacement, Doc: "How strictly the threshold is kept."},
+	{Pointer: constraintPath + "/convergence_time", Type: NumberField, Status: Refused, Until: untilPlacement, Doc: "How long placement may search."},
+	{Pointer: constraintPath + "/needs", Type: ArrayField, Status: Refused, Until: untilPlacement, Doc: "`addons`: what the node must offer."},
+
+	{
+		Pointer: servicePath + "/replicas", Type: IntegerField, Status: Enforced, Max: MaxReplicas, Default: "what is wanted already, 1 at first",
+		Doc: "The instances wanted (Treeline's own).",
+	},
+	{
+		Pointer: servicePath + "/exclusive", Type: BooleanField, Status: Enforced, Default: "false",
+		Doc: "No instance ever runs twice at once, at the price that a cut-off node stops it (Treeline's own).", Rule: "not with `on_disconnect: keep`",
+	},
+	{
+		Pointer: servicePath + "/on_disconnect", Type: StringField, Status: Enforced, Enum: []string{"", string(KeepRunning), string(StopWhenCutOff)},
+		Default: "`keep`, or `stop` if exclusive", Doc: "What a node does with it when it has lost its cluster (Treeline's own).",
+	},
+	{
+		Pointer: servicePath + "/stop_grace", Type: IntegerField, Status: Enforced, Unit: "s", Max: 3600, Default: "10",
+		Doc: "Between SIGTERM and SIGKILL; 0 means the default (Treeline's own).",
+	},
+
+	{Pointer: servicePath + "/port", Type: StringField, Status: Refused, Until: untilNetwork, Doc: "Ports published on the node, `6080:80/tcp`."},
+	{Pointer: servicePath + "/addresses", Type: ObjectField, Status: Refused, Until: untilNetwork, Doc: "Chosen service addresses."},
+	{Pointer: servicePath + "/bandwidth_in", Type: IntegerField, Status: Refused, Until: untilNetwork, Doc: "Bandwidth reserved inwards."},
+	{Pointer: servicePath + "/bandwidth_out", Type: IntegerField, Status: Refused, Until: untilNetwork, Doc: "Bandwidth reserved outwards."},
+	{Pointer: servicePath + "/connectivity", Type: ArrayField, Status: Refused, Until: untilPlacement, Doc: "Latency and bandwidth between services."},
+	{Pointer: servicePath + "/vgpus", Type: IntegerField, Status: Refused, Until: untilPlacement, Doc: "GPUs."},
+	{Pointer: servicePath + "/vtpus", Type: IntegerField, Status: Refused, Until: untilPlacement, Doc: "TPUs."},
+	{Pointer: servicePath + "/storage", Type: IntegerField, Status: Refused, Until: untilPlacement, Doc: "Disk space, MB."},
+	{Pointer: servicePath + "/sla_violation_strategy", Type: StringField, Status: Refused, Until: untilPlacement, Doc: "What follows when the SLA is broken."},
+	{Pointer: servicePath + "/volumes", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Volumes and where they are mounted."},
+	{Pointer: servicePath + "/added_files", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Files put beside the image."},
+	{Pointer: servicePath + "/args", Type: ArrayField, Status: Refused, Until: "use `cmd`", Doc: "Arguments."},
+	{Pointer: servicePath + "/state", Type: StringField, Status: Refused, Until: "a service keeps its own state", Doc: "Unused in Oakestra."},
+	{Pointer: servicePath + "/target_node", Type: StringField, Status: Refused, Until: "use a constraint of type `direct`", Doc: "A node's name."},
+}

@@ -1,0 +1,79 @@
+package api
+
+import (
+	"regexp"
+	"strings"
+	"unicode"
+)
+
+// The grammar of image references, as registries and containerd have it:
+// [host[:port]/]path[:tag][@algorithm:digest].
+var (
+	hostRE   = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?$`)
+	pathRE   = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tagRE    = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}$`)
+	digestRE = regexp.MustCompile(`^sha(?:256:[0-9a-f]{64}|384:[0-9a-f]{96}|512:[0-9a-f]{128})$`)
+)
+
+const maxImageName = 255
+
+// imageFault says what is wrong with an image reference and how to mend it, or nothing.
+func imageFault(ref string) (wrong, fix string) {
+	if wrong, fix = unclean(ref); wrong != "" {
+		return wrong, fix
+	}
+	if scheme, _, ok := strings.Cut(ref, "://"); ok {
+		return "has a scheme, " + shorten(scheme) + "://", "write the reference alone: registry.example.org/shop/web:1.2"
+	}
+	name, digest, ok := strings.Cut(ref, "@")
+	if ok && !digestRE.MatchString(digest) {
+		return "has a malformed digest", "sha256: and 64 hexadecimal digits"
+	}
+	if host, rest, ok := strings.Cut(name, "/"); ok && isHost(host) {
+		if !hostRE.MatchString(host) {
+			return "names a malformed registry, " + shorten(host), "host or host:port"
+		}
+		name = rest
+	}
+	path, tag, ok := strings.Cut(name, ":")
+	switch {
+	case ok && !tagRE.MatchString(tag):
+		return "has a malformed tag, " + shorten(tag), "letters, digits, _ . -"
+	case len(path) > maxImageName:
+		return "is longer than a registry allows", ""
+	case pathRE.MatchString(path):
+		return "", ""
+	case pathRE.MatchString(strings.ToLower(path)):
+		return "has capital letters in its path", "write " + shorten(strings.ToLower(path))
+	}
+	return "is not an image reference", "[registry/]path[:tag][@digest]"
+}
+
+// isHost tells a registry from the first part of a path, by the rule that every
+// client of registries has.
+func isHost(s string) bool { return s == "localhost" || strings.ContainsAny(s, ".:[") }
+
+// fileFault says what is wrong with the program of a process, or nothing.
+func fileFault(ref string) (wrong, fix string) {
+	if wrong, fix = unclean(ref); wrong != "" {
+		return wrong, fix
+	}
+	path := strings.TrimPrefix(ref, "file://")
+	if !strings.HasPrefix(path, "/") || strings.HasSuffix(path, "/") {
+		return "is not the path of a program", "an absolute path: /usr/local/bin/web or file:///usr/local/bin/web"
+	}
+	return "", ""
+}
+
+// unclean refuses what no reference of either kind may hold.
+func unclean(ref string) (wrong, fix string) {
+	switch {
+	case ref == "":
+		return "is empty", "name an image, or the program of a process"
+	case strings.ContainsFunc(ref, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }):
+		return "holds white space or a control character", ""
+	case strings.Contains(ref, ".."):
+		return "holds \"..\"", ""
+	}
+	return "", ""
+}

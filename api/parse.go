@@ -1,0 +1,222 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// ParseSLA reads an SLA from JSON and honours or refuses every field of it, as
+// the table Fields says. All that is wrong is reported at once, as a *Faults,
+// which is ErrInvalid; a document beyond the bounds is ErrTooLarge.
+//
+// What it returns is complete: an absent arch follows the platform, the
+// virtualization "docker" reads "container", and an empty list is nil. Encoded
+// and parsed again it is the same.
+func ParseSLA(doc []byte) (SLA, error) {
+	root, err := readTree(doc)
+	if err != nil {
+		return SLA{}, err
+	}
+	faults := &Faults{}
+	check(faults, root)
+	if len(faults.Faults) > 0 {
+		return SLA{}, faults
+	}
+	var sla SLA
+	if err := json.Unmarshal(doc, &sla); err != nil {
+		return SLA{}, fmt.Errorf("decode a checked SLA: %w: %w", err, ErrInvalid)
+	}
+	sla.complete()
+	return sla, nil
+}
+
+// complete writes out what is meant where nothing is said.
+func (s *SLA) complete() {
+	for i := range s.Applications {
+		services := s.Applications[i].Services
+		for k := range services {
+			services[k].complete()
+		}
+	}
+}
+
+func (m *Microservice) complete() {
+	if m.Virtualization == "docker" {
+		m.Virtualization = "container" // Oakestra's name for it within the system
+	}
+	if len(m.Arch) == 0 && m.Platform != "" {
+		m.Arch = []string{strings.TrimPrefix(m.Platform, "linux/")}
+	}
+	m.VCPUs += 0 // -0 is 0
+	m.Cmd, m.Environment, m.Arch = orNil(m.Cmd), orNil(m.Environment), orNil(m.Arch)
+	m.Constraints = orNil(m.Constraints)
+	for i := range m.Constraints {
+		m.Constraints[i].Allowed = orNil(m.Constraints[i].Allowed)
+	}
+}
+
+func orNil[T any](s []T) []T {
+	if len(s) == 0 {
+		return nil
+	}
+	return s
+}
+
+// value is a JSON value with its members in the order of the document.
+type value struct {
+	kind    FieldType // "" is null; IntegerField is no kind of its own here
+	text    string    // of a string, or the literal of a number
+	truth   bool
+	members []member
+	items   []value
+}
+
+type member struct {
+	key string
+	value
+}
+
+func (v *value) get(key string) *value {
+	i := slices.IndexFunc(v.members, func(m member) bool { return m.key == key })
+	if i < 0 {
+		return &value{}
+	}
+	return &v.members[i].value
+}
+
+// readTree reads the whole document, within its bounds, and refuses what JSON
+// leaves open: keys given twice, bytes that are not text, anything after the end.
+func readTree(doc []byte) (*value, error) {
+	if len(doc) > MaxSLABytes {
+		return nil, fmt.Errorf("read an SLA of %d bytes: at most %d are taken: %w", len(doc), MaxSLABytes, ErrTooLarge)
+	}
+	if !utf8.Valid(doc) {
+		return nil, malformed("the document is not UTF-8 text")
+	}
+	var whole json.RawMessage
+	if err := json.Unmarshal(doc, &whole); err != nil {
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			line, column := position(doc, syntax.Offset)
+			return nil, malformed(fmt.Sprintf("not JSON at line %d, column %d: %v", line, column, err))
+		}
+		return nil, malformed("not JSON: " + err.Error())
+	}
+	r := &treeReader{dec: json.NewDecoder(bytes.NewReader(doc)), faults: &Faults{}}
+	r.dec.UseNumber()
+	root, err := r.read()
+	if err != nil {
+		return nil, err
+	}
+	if len(r.faults.Faults) > 0 {
+		return nil, r.faults
+	}
+	return &root, nil
+}
+
+type treeReader struct {
+	dec    *json.Decoder
+	faults *Faults
+	path   []string // keys and indices down to here
+	values int
+}
+
+func (r *treeReader) read() (value, error) {
+	tok, err := r.dec.Token()
+	if err != nil {
+		return value{}, malformed("not JSON: " + err.Error())
+	}
+	if r.values++; r.values > MaxSLAValues {
+		return value{}, fmt.Errorf("read an SLA of more than %d values: %w", MaxSLAValues, ErrTooLarge)
+	}
+	switch t := tok.(type) {
+	case string:
+		return value{kind: StringField, text: t}, nil
+	case json.Number:
+		return value{kind: NumberField, text: string(t)}, nil
+	case bool:
+		return value{kind: BooleanField, truth: t}, nil
+	case json.Delim:
+		if len(r.path) >= MaxSLADepth {
+			return value{}, malformed(fmt.Sprintf("nested deeper than %d", MaxSLADepth))
+		}
+		r.path = append(r.path, "")
+		v, err := r.inside(t)
+		r.path = r.path[:len(r.path)-1]
+		return v, err
+	}
+	return value{}, nil // null
+}
+
+// inside reads what an opening bracket begins, up to its end.
+func (r *treeReader) inside(open json.Delim) (value, error) {
+	v := value{kind: ArrayField}
+	var seen map[string]bool
+	if open == '{' {
+		v.kind, seen = ObjectField, map[string]bool{}
+	}
+	for r.dec.More() {
+		here := &r.path[len(r.path)-1]
+		key := ""
+		if v.kind == ObjectField {
+			tok, err := r.dec.Token()
+			if err != nil {
+				return v, malformed("not JSON: " + err.Error())
+			}
+			key, _ = tok.(string)
+			*here = escape(key)
+			if seen[key] {
+				at := "/" + strings.Join(r.path, "/")
+				r.faults.add(Fault{at, shorten(key), shorten(key) + " is given twice", "keep one of them"})
+			}
+			seen[key] = true
+		} else {
+			*here = itoa(len(v.items))
+		}
+		item, err := r.read()
+		if err != nil {
+			return v, err
+		}
+		if v.kind == ObjectField {
+			v.members = append(v.members, member{key, item})
+		} else {
+			v.items = append(v.items, item)
+		}
+	}
+	_, err := r.dec.Token() // the closing bracket
+	return v, err
+}
+
+func malformed(message string) *Faults {
+	return &Faults{Faults: []Fault{{Message: message}}}
+}
+
+// position is the line and column, from 1, of an offset.
+func position(doc []byte, offset int64) (line, column int) {
+	before := doc[:min(max(offset-1, 0), int64(len(doc)))]
+	line = bytes.Count(before, []byte("\n")) + 1
+	return line, utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]) + 1
+}
+
+var escaper = strings.NewReplacer("~", "~0", "/", "~1")
+
+// escape makes a key part of a JSON pointer.
+func escape(key string) string { return escaper.Replace(shorten(key)) }
+
+// shorten keeps answers small when a key is not.
+func shorten(key string) string {
+	const most = 64
+	if len(key) <= most {
+		return key
+	}
+	cut := most
+	for !utf8.RuneStart(key[cut]) {
+		cut--
+	}
+	return key[:cut] + "…"
+}

@@ -1,0 +1,340 @@
+package api_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func file(t testing.TB, name string) []byte {
+	t.Helper()
+	doc, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+func faultsOf(t *testing.T, doc string) []api.Fault {
+	t.Helper()
+	_, err := api.ParseSLA([]byte(doc))
+	var faults *api.Faults
+	if !errors.As(err, &faults) || !errors.Is(err, api.ErrInvalid) {
+		t.Fatalf("want faults of %s, got %v", doc, err)
+	}
+	return faults.Faults
+}
+
+// service is an SLA whose one service has these members beside the required ones.
+func service(members string) string {
+	return `{"sla_version":"v2.0","applications":[{"application_name":"a","application_namespace":"b","microservices":[` +
+		`{"microservice_name":"c","microservice_namespace":"d"` + prefix(`,`, members) + `}]}]}`
+}
+
+// placed is service with the required members filled in, but for those given.
+func placed(members string) string {
+	for _, m := range []string{`"virtualization":"container"`, `"code":"nginx"`} {
+		key, _, _ := strings.Cut(m, ":")
+		if !strings.Contains(members, key) {
+			members = m + prefix(",", members)
+		}
+	}
+	return service(members)
+}
+
+func prefix(p, s string) string {
+	if s == "" {
+		return ""
+	}
+	return p + s
+}
+
+const at = "/applications/0/microservices/0"
+
+func TestAcceptedDocumentIsComplete(t *testing.T) {
+	sla, err := api.ParseSLA(file(t, "accepted.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	web, report := sla.Applications[0].Services[0], sla.Applications[0].Services[1]
+	three, none := 3, 0
+	wantWeb := api.Microservice{
+		Name: "web", Namespace: "v1", Virtualization: "container", Code: "docker.io/library/nginx:1.27",
+		Memory: 100, VCPUs: 0.25, Environment: []string{"MODE=fast", "EMPTY="}, Arch: []string{"arm64"}, Platform: "linux/arm64",
+		Constraints: []api.Constraint{{Type: "clusters", Allowed: []string{"c1", "c2"}}, {Type: "direct", Cluster: "c2;c3"}},
+		Replicas:    &three, Exclusive: true, StopGrace: 30,
+	}
+	wantReport := api.Microservice{
+		Name: "report", Namespace: "v1", Virtualization: "process", Code: "/usr/local/bin/report", Arch: []string{"amd64", "arm64"},
+		OneShot: true, Privileged: true, OnDisconnect: api.StopWhenCutOff, Replicas: &none,
+	}
+	if !reflect.DeepEqual(web, wantWeb) || !reflect.DeepEqual(report, wantReport) {
+		t.Fatalf("got %+v\nand %+v", web, report)
+	}
+	if got := web.Needs(); got != (api.Resources{MilliCPU: 250, MemoryMB: 100}) {
+		t.Fatalf("needs %v", got)
+	}
+}
+
+// Oakestra's own example uses the network; until that arrives it is refused by
+// name, and for that alone.
+func TestOakestraExampleIsRefusedForItsPortsAlone(t *testing.T) {
+	faults := faultsOf(t, string(file(t, "oakestra-default.json")))
+	var pointers []string
+	for _, f := range faults {
+		pointers = append(pointers, f.Pointer)
+		if !strings.Contains(f.Message, f.Field) || !strings.Contains(f.Message, "until the network (netmanager) arrives") {
+			t.Errorf("%v", f)
+		}
+	}
+	want := []string{at + "/port", "/applications/0/microservices/1/port", "/applications/0/microservices/1/addresses"}
+	if !slices.Equal(pointers, want) {
+		t.Fatalf("got %v", faults)
+	}
+}
+
+func TestEveryRefusedFieldIsRefusedByNameAndTakenWhenNeutral(t *testing.T) {
+	for _, f := range api.Fields {
+		if f.Status != api.Refused {
+			continue
+		}
+		if f.Until == "" {
+			t.Errorf("%s is refused and does not say until when", f.Pointer)
+		}
+		doc := func(value string) string {
+			m := fmt.Sprintf("%q:%s", f.Name(), value)
+			switch {
+			case f.Pointer == "/args":
+				return strings.Replace(placed(""), "{", "{"+m+",", 1)
+			case strings.Contains(f.Pointer, "/constraints/"):
+				return placed(`"constraints":[{"type":"direct","cluster":"c1",` + m + `}]`)
+			}
+			return placed(m)
+		}
+		for _, neutral := range []string{`0`, `""`, `[]`, `{}`, `null`, `false`} {
+			if _, err := api.ParseSLA([]byte(doc(neutral))); err != nil {
+				t.Errorf("%s: %s: %v", f.Pointer, neutral, err)
+			}
+		}
+		for _, asking := range []string{`1`, `"x"`, `["x"]`, `{"x":1}`, `true`} {
+			faults := faultsOf(t, doc(asking))
+			if len(faults) != 1 || faults[0].Field != f.Name() || !strings.HasPrefix(faults[0].Message, f.Name()+" is refused") ||
+				faults[0].Pointer != strings.ReplaceAll(f.Pointer, "*", "0") {
+				t.Errorf("%s: %s: %v", f.Pointer, asking, faults)
+			}
+		}
+	}
+}
+
+func TestFaults(t *testing.T) {
+	long := func(n int) string { return strings.Repeat("x", n) }
+	list := func(n int, of string) string { return "[" + strings.TrimSuffix(strings.Repeat(of+",", n), ",") + "]" }
+	tests := []struct{ name, doc, pointer, says string }{
+		{"typo", placed(`"vcpu":1`), at + "/vcpu", "did you mean vcpus?"},
+		{"synonym", placed(`"image":"x"`), at + "/image", "did you mean code?"},
+		{"suffix", placed(`"namespace":"x"`), at + "/namespace", "did you mean microservice_namespace?"},
+		{"misplaced", strings.Replace(placed(""), "{", `{"one_shot":true,`, 1), "/one_shot", "it belongs in /applications/*/microservices/*"},
+		{"case counts", placed(`"Memory":1`), at + "/Memory", "did you mean memory?"},
+		{"strange key", placed(`"a/b~c":1`), at + "/a~1b~0c", `no field "a/b~c"`},
+		{"key that looks like a pattern", placed(`"cmd/*":"x"`), at + "/cmd~1*", "no field"},
+		{"star", placed(`"constraints":[{"type":"direct","node":"n","*":1}]`), at + "/constraints/0/*", "no field"},
+		{"unknown in constraint", placed(`"constraints":[{"type":"direct","clutser":"c1","node":"n"}]`), at + "/constraints/0/clutser", "did you mean cluster?"},
+		{"given twice", placed(`"memory":1,"memory":2`), at + "/memory", "given twice"},
+		{"wrong type", placed(`"memory":"100"`), at + "/memory", `an integer, not the string "100"`},
+		{"null entry", placed(`"cmd":[null]`), at + "/cmd/0", "a string, not null"},
+		{"required null", service(`"virtualization":"container","code":null`), at + "/code", "a string, not null"},
+		{"missing", service(`"virtualization":"container"`), at + "/code", "code is missing"},
+		{"whole number", placed(`"memory":1.5`), at + "/memory", "whole number"},
+		{"negative", placed(`"memory":-1`), at + "/memory", "0 to 16777216 MiB"},
+		{"too much memory", placed(`"memory":16777217`), at + "/memory", "0 to 16777216 MiB"},
+		{"absurd", placed(`"vcpus":1e999`), at + "/vcpus", "0 to 4096 vCPU"},
+		{"decimals", placed(`"vcpus":0.0001`), at + "/vcpus", "thousandths"},
+		{"hidden decimals", placed(`"vcpus":1.0000000000000000000000000000001`), at + "/vcpus", "thousandths"},
+		{"tiny", placed(`"vcpus":1e-400`), at + "/vcpus", "thousandths"},
+		{"replicas", placed(`"replicas":10001`), at + "/replicas", "0 to 10000"},
+		{"grace", placed(`"stop_grace":3601`), at + "/stop_grace", "0 to 3600 s"},
+		{"too many arguments", placed(`"cmd":` + list(257, `"x"`)), at + "/cmd", "at most 256"},
+		{"argument too long", placed(`"cmd":["` + long(16385) + `"]`), at + "/cmd/0", "at most 16384"},
+		{"NUL", placed(`"cmd":["a\u0000b"]`), at + "/cmd/0", "NUL"},
+		{"environment", placed(`"environment":["1A=b"]`), at + "/environment/0", "KEY=value"},
+		{"environment without a value", placed(`"environment":["A"]`), at + "/environment/0", "KEY=value"},
+		{"environment twice", placed(`"environment":["A=1","A=2"]`), at + "/environment/1", "A is set twice"},
+		{"arch", placed(`"arch":["x86_64"]`), at + "/arch/0", "did you mean amd64?"},
+		{"arch twice", placed(`"arch":["arm","arm"]`), at + "/arch/1", "named twice"},
+		{"platform against arch", placed(`"platform":"linux/amd64","arch":["amd64","arm64"]`), at + "/arch/1", "contradicts platform"},
+		{"windows", placed(`"platform":"windows/amd64"`), at + "/platform", "linux/"},
+		{"variant", placed(`"platform":"linux/arm/v7"`), at + "/platform", "without a variant"},
+		{"no such processor", placed(`"platform":"linux/aarch64"`), at + "/platform", "did you mean arm64?"},
+		{"virtualization", placed(`"virtualization":"Kata QEMU"`), at + "/virtualization", "lower case"},
+		{"name", strings.Replace(placed(""), `"c"`, `"my-web"`, 1), at + "/microservice_name", "letters and digits"},
+		{"id given", placed(`"microserviceID":"66"`), at + "/microserviceID", "leave it empty"},
+		{"version 1", strings.Replace(placed(""), "v2.0", "v1.0", 1), "/sla_version", "deprecated"},
+		{"another version", strings.Replace(placed(""), "v2.0", "v3", 1), "/sla_version", "one of v2.0"},
+		{"no version", strings.Replace(placed(""), `"sla_version":"v2.0",`, "", 1), "/sla_version", "missing"},
+		{"no application", `{"sla_version":"v2.0","applications":[]}`, "/applications", "at least 1"},
+		{"latency", placed(`"constraints":[{"type":"latency","area":"x","threshold":5}]`), at + "/constraints/0/type", "type latency are refused until placement arrives"},
+		{"constraint kind", placed(`"constraints":[{"type":"directt","node":"n"}]`), at + "/constraints/0/type", "did you mean direct?"},
+		{"direct to nothing", placed(`"constraints":[{"type":"direct","cluster":""}]`), at + "/constraints/0", "names nothing"},
+		{"direct to a bad name", placed(`"constraints":[{"type":"direct","cluster":"c1;C_2"}]`), at + "/constraints/0/cluster", `"C_2"`},
+		{"clusters allows none", placed(`"constraints":[{"type":"clusters"}]`), at + "/constraints/0/allowed", "allows none"},
+		{"clusters with a node", placed(`"constraints":[{"type":"clusters","allowed":["c1"],"node":"n"}]`), at + "/constraints/0/node", "type direct"},
+		{"contradiction", placed(`"constraints":[{"type":"clusters","allowed":["c1"]},{"type":"direct","cluster":"c2"}]`), at + "/constraints", "allow no cluster"},
+		{"exclusive that keeps", placed(`"exclusive":true,"on_disconnect":"keep"`), at + "/on_disconnect", "run twice"},
+		{"on_disconnect", placed(`"on_disconnect":"halt"`), at + "/on_disconnect", "one of keep, stop"},
+		{"scheme", placed(`"code":"http://registry/x"`), at + "/code", "scheme"},
+		{"dots", placed(`"code":"x/../y"`), at + "/code", `".."`},
+		{"blank", placed(`"code":"nginx latest"`), at + "/code", "white space"},
+		{"newline", placed(`"code":"nginx\n"`), at + "/code", "white space"},
+		{"capitals", placed(`"code":"Nginx"`), at + "/code", "write nginx"},
+		{"tag", placed(`"code":"nginx:-x"`), at + "/code", "malformed tag"},
+		{"digest", placed(`"code":"nginx@sha256:12"`), at + "/code", "malformed digest"},
+		{"registry", placed(`"code":"a..b/x"`), at + "/code", `".."`},
+		{"relative program", placed(`"virtualization":"process","code":"bin/web"`), at + "/code", "absolute path"},
+		{"not JSON", "{\n  \"sla_version\": }", "", "line 2, column 18"},
+		{"trailing data", placed("") + "{}", "", "after top-level value"},
+		{"a list", `[]`, "", "the document is to be an object, not an array"},
+		{"nothing", ``, "", "not JSON"},
+		{"not text", "{\"a\":\"\xff\"}", "", "UTF-8"},
+		{"deep", strings.Repeat("[", 33) + strings.Repeat("]", 33), "", "nested deeper than 32"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			faults := faultsOf(t, tt.doc)
+			if len(faults) != 1 || faults[0].Pointer != tt.pointer || !strings.Contains(faults[0].String(), tt.says) {
+				t.Fatalf("want one fault at %q that says %q, got %q", tt.pointer, tt.says, faults)
+			}
+		})
+	}
+}
+
+func TestAllFaultsAreReportedAtOnce(t *testing.T) {
+	faults := faultsOf(t, placed(`"vcpu":1,"memory":-1,"port":"80","code":"A B"`))
+	if len(faults) != 4 {
+		t.Fatalf("%q", faults)
+	}
+}
+
+func TestNamesAreUnique(t *testing.T) {
+	svc := `{"microservice_name":"c","microservice_namespace":"d","virtualization":"container","code":"nginx"}`
+	app := `{"application_name":"a","application_namespace":"b","microservices":[` + svc + `,` + svc + `]}`
+	faults := faultsOf(t, `{"sla_version":"v2.0","applications":[`+app+`,`+app+`]}`)
+	if len(faults) != 3 || faults[0].Pointer != "/applications/0/microservices/1/microservice_name" ||
+		faults[2].Pointer != "/applications/1/application_name" {
+		t.Fatalf("%q", faults)
+	}
+}
+
+func TestImageReferencesThatAreTaken(t *testing.T) {
+	for _, ref := range []string{
+		"nginx", "nginx:latest", "library/nginx:1.27-alpine", "docker.io/library/nginx", "localhost/web", "localhost:5000/web:v1",
+		"registry.example.org:5000/a/b__c/d-e.f:V_1", "[::1]:5000/web", "treeline.local/hello:dev",
+		"ghcr.io/acme/web@sha256:" + strings.Repeat("ab", 32), "web:1@sha256:" + strings.Repeat("0", 64),
+	} {
+		if _, err := api.ParseSLA([]byte(placed(fmt.Sprintf(`"code":%q`, ref)))); err != nil {
+			t.Errorf("%s: %v", ref, err)
+		}
+	}
+}
+
+func TestBoundsOnSize(t *testing.T) {
+	for name, doc := range map[string][]byte{
+		"bytes":  bytes.Repeat([]byte(" "), api.MaxSLABytes+1),
+		"values": []byte("[" + strings.Repeat("1,", api.MaxSLAValues) + "1]"),
+	} {
+		if _, err := api.ParseSLA(doc); !errors.Is(err, api.ErrTooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAThousandTyposGiveABoundedAnswer(t *testing.T) {
+	var keys []string
+	for i := range 50_000 {
+		keys = append(keys, fmt.Sprintf(`"memorr%d":1`, i))
+	}
+	_, err := api.ParseSLA([]byte(placed(strings.Join(keys, ","))))
+	var faults *api.Faults
+	if !errors.As(err, &faults) || len(faults.Faults) != 100 || faults.More != 50_000-100 {
+		t.Fatalf("%d faults", len(faults.Faults))
+	}
+	if len(err.Error()) > 20_000 || !strings.Contains(err.Error(), "and 49900 more") {
+		t.Fatalf("an answer of %d bytes", len(err.Error()))
+	}
+}
+
+// The table and the Go types are two lists of the same fields.
+func TestTableAndTypesAgree(t *testing.T) {
+	kept := map[string]bool{}
+	var walk func(at string, ty reflect.Type)
+	walk = func(at string, ty reflect.Type) {
+		kept[at] = true
+		switch ty.Kind() {
+		case reflect.Slice:
+			walk(at+"/*", ty.Elem())
+		case reflect.Struct:
+			for i := range ty.NumField() {
+				name, _, _ := strings.Cut(ty.Field(i).Tag.Get("json"), ",")
+				walk(at+"/"+name, ty.Field(i).Type)
+			}
+		}
+	}
+	walk("", reflect.TypeFor[api.SLA]())
+	for _, f := range api.Fields {
+		if (f.Status != api.Refused) != kept[f.Pointer] {
+			t.Errorf("%q is %s, and its place in the types is %v", f.Pointer, f.Status, kept[f.Pointer])
+		}
+		if f.Doc == "" {
+			t.Errorf("%q says nothing", f.Pointer)
+		}
+		delete(kept, f.Pointer)
+	}
+	for p := range kept {
+		t.Errorf("%q is decoded and not in the table", p)
+	}
+}
+
+func FuzzParseSLA(f *testing.F) {
+	for _, name := range []string{"accepted.json", "oakestra-default.json"} {
+		f.Add(file(f, name))
+	}
+	for _, doc := range []string{
+		placed(""), placed(`"vcpus":-0.0`), placed(`"vcpus":1e3,"memory":-0`), placed(`"cmd":["\ud800"]`), placed(`"replicas":0,"arch":[]`),
+		placed(`"constraints":[{"type":"clusters","allowed":["a","b"],"cluster":null}]`), `{"":{"":[]}}`, `null`, `[[`, "\x00",
+	} {
+		f.Add([]byte(doc))
+	}
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		sla, err := api.ParseSLA(doc)
+		if err != nil {
+			if !errors.Is(err, api.ErrInvalid) && !errors.Is(err, api.ErrTooLarge) {
+				t.Fatalf("an error of no kind: %v", err)
+			}
+			if err.Error() == "" {
+				t.Fatal("an error without words")
+			}
+			return
+		}
+		again, err := json.Marshal(sla)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(again) > api.MaxSLABytes {
+			return // escaping may grow a document beyond the bound
+		}
+		twin, err := api.ParseSLA(again)
+		if err != nil {
+			t.Fatalf("accepted, and refused when written again as %s: %v", again, err)
+		}
+		if !reflect.DeepEqual(sla, twin) {
+			t.Fatalf("%+v became %+v", sla, twin)
+		}
+	})
+}

@@ -1,0 +1,268 @@
+package api
+
+import (
+	"fmt"
+	"math/big"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// check walks a document along the table and collects its faults.
+func check(faults *Faults, root *value) {
+	c := checker{faults}
+	c.value("", lookup[""], root)
+}
+
+// lookup finds a field by its pointer, members the fields right below one.
+var (
+	lookup   = map[string]*Field{}
+	below    = map[string][]string{}
+	patterns = map[string]*regexp.Regexp{}
+)
+
+func init() {
+	for i := range Fields {
+		f := &Fields[i]
+		lookup[f.Pointer] = f
+		if f.Pattern != "" && patterns[f.Pattern] == nil {
+			patterns[f.Pattern] = regexp.MustCompile(f.Pattern)
+		}
+		if f.Pointer != "" {
+			parent := beforeLast(f.Pointer, '/')
+			below[parent] = append(below[parent], f.Name())
+		}
+	}
+}
+
+type checker struct{ *Faults }
+
+func (c checker) fault(at, field, fix, format string, args ...any) {
+	if c.full() {
+		c.More++
+		return
+	}
+	c.add(Fault{Pointer: at, Field: field, Message: fmt.Sprintf(format, args...), Fix: fix})
+}
+
+// value checks one value of a field, and what is in it.
+func (c checker) value(at string, f *Field, v *value) {
+	name := f.Name()
+	if name == "*" {
+		name = afterLast(beforeLast(f.Pointer, '/'), '/')
+	}
+	if f.Status == Refused {
+		if !neutral(v) {
+			c.fault(at, name, "", "%s is refused: %s", name, reasonOf(f))
+		}
+		return
+	}
+	switch {
+	case !typed(f.Type, v):
+		c.fault(at, name, "", "%s is to be %s, not %s", nameOf(name), f.Type.article(), v.describe())
+		return
+	case f.Type == ArrayField:
+		c.count(at, name, f, len(v.items))
+		item := lookup[f.Pointer+"/*"]
+		for i := range v.items {
+			c.value(at+"/"+itoa(i), item, &v.items[i])
+		}
+	case f.Type == ObjectField:
+		c.object(at, f, v)
+	case f.Type == StringField:
+		c.text(at, name, f, v.text)
+	case f.Type == IntegerField || f.Type == NumberField:
+		c.number(at, name, f, v.text)
+	}
+	if rule := rules[f.Pointer]; rule != nil {
+		rule(c, at, v)
+	}
+}
+
+func (c checker) object(at string, f *Field, v *value) {
+	if f.Pointer == constraintPath {
+		if kind := v.get("type"); slices.Contains(laterKinds, kind.text) {
+			c.fault(at+"/type", "type", "", "constraints of type %s are refused %s", kind.text, untilPlacement)
+			return // its other fields mean something to that type alone
+		}
+	}
+	for i := range v.members {
+		m := &v.members[i]
+		child := lookup[f.Pointer+"/"+m.key]
+		switch {
+		case child == nil || m.key == "*" || strings.Contains(m.key, "/"): // a key is no pointer
+			c.unknown(at, f, m.key)
+		case m.kind == "" && !child.Required: // null is absent
+		default:
+			c.value(at+"/"+m.key, child, &m.value)
+		}
+	}
+	for _, name := range below[f.Pointer] {
+		if lookup[f.Pointer+"/"+name].Required && !slices.ContainsFunc(v.members, func(m member) bool { return m.key == name }) {
+			c.fault(at+"/"+name, name, "", "%s is missing", name)
+		}
+	}
+}
+
+func (c checker) unknown(at string, f *Field, key string) {
+	if c.full() {
+		c.More++
+		return
+	}
+	fix := ""
+	if known := didYouMean(key, below[f.Pointer]); known != "" {
+		fix = "did you mean " + known + "?"
+	} else if home := homeOf(key); home != "" {
+		fix = "it belongs in " + home
+	}
+	key, pointer := shorten(key), at+"/"+escape(key)
+	c.fault(pointer, key, fix, "there is no field %q here", key)
+}
+
+// homeOf is where a field of that name belongs, if it does anywhere.
+func homeOf(key string) string {
+	for i := range Fields {
+		if f := &Fields[i]; f.Pointer != "" && f.Name() == key && f.Status != Refused {
+			return beforeLast(f.Pointer, '/')
+		}
+	}
+	return ""
+}
+
+func (c checker) count(at, name string, f *Field, n int) {
+	switch {
+	case n < f.Min:
+		c.fault(at, name, "", "%s needs at least %d", name, f.Min)
+	case f.Max > 0 && n > f.Max:
+		c.fault(at, name, "", "%s has %d entries, at most %d are taken", name, n, f.Max)
+	}
+}
+
+func (c checker) text(at, name string, f *Field, s string) {
+	re := patterns[f.Pattern]
+	switch {
+	case f.Length > 0 && len(s) > f.Length:
+		c.fault(at, name, "", "%s has %d bytes, at most %d are taken", name, len(s), f.Length)
+	case strings.ContainsRune(s, 0):
+		c.fault(at, name, "", "%s holds a NUL character", name)
+	case len(f.Enum) > 0 && !slices.Contains(f.Enum, s):
+		c.fault(at, name, fixEnum(f, s), "%s cannot be %q", name, shorten(s))
+	case re != nil && !re.MatchString(s):
+		c.fault(at, name, fixPattern[f.Pattern], "%s cannot be %q", name, shorten(s))
+	}
+}
+
+var fixPattern = map[string]string{
+	namePattern:     "1 to 30 letters and digits",
+	runtimePattern:  "container, process, or the name of a runtime that nodes offer, in lower case",
+	envPattern:      "write KEY=value, KEY of letters, digits and _, not beginning with a digit",
+	machinePattern:  "a name of lower-case letters, digits and inner hyphens, at most 63",
+	`^$`:            "leave it empty: the system gives it",
+	platformPattern: "linux/ and a processor as Go names it, without a variant: linux/arm64",
+}
+
+var archNames = map[string]string{"x86_64": "amd64", "x86-64": "amd64", "x64": "amd64", "aarch64": "arm64", "armv7": "arm", "armv7l": "arm", "i386": "386"}
+
+func fixEnum(f *Field, s string) string {
+	if f.Name() == "sla_version" && s == "v1.0" {
+		return "v1.0 is deprecated: write v2.0"
+	}
+	if known := archNames[s]; known != "" && slices.Contains(f.Enum, known) {
+		return "did you mean " + known + "?"
+	}
+	if known := didYouMean(s, f.Enum); known != "" {
+		return "did you mean " + known + "?"
+	}
+	return "one of " + strings.Join(slices.DeleteFunc(slices.Clone(f.Enum), func(e string) bool { return e == "" }), ", ")
+}
+
+func (c checker) number(at, name string, f *Field, literal string) {
+	n, err := strconv.ParseFloat(literal, 64)
+	switch {
+	case f.Type == IntegerField && strings.ContainsAny(literal, ".eE"):
+		c.fault(at, name, "", "%s is to be a whole number, not %s", name, shorten(literal))
+	case err != nil || n < float64(f.Min) || n > float64(f.Max):
+		c.fault(at, name, "", "%s is %s, it can be %d to %d%s", name, shorten(literal), f.Min, f.Max, unitOf(f))
+	case f.Type == NumberField && !thousandths(literal):
+		c.fault(at, name, "round it to thousandths", "%s is %s, finer than thousandths", name, shorten(literal))
+	}
+}
+
+// thousandths reports whether a number in range has at most 3 decimals.
+func thousandths(literal string) bool {
+	if len(literal) > 32 {
+		return false // no need for it, and the arithmetic below would grow with it
+	}
+	if _, exp, ok := strings.Cut(strings.ToLower(literal), "e"); ok {
+		if e, err := strconv.Atoi(exp); err != nil || e < -32 || e > 32 {
+			return false
+		}
+	}
+	r, ok := new(big.Rat).SetString(literal)
+	return ok && r.Mul(r, big.NewRat(1000, 1)).IsInt()
+}
+
+func unitOf(f *Field) string {
+	if f.Unit == "" {
+		return ""
+	}
+	return " " + f.Unit
+}
+
+// neutral reports whether a value asks for nothing: Oakestra's own files carry
+// such values for fields that they do not use.
+func neutral(v *value) bool {
+	switch v.kind {
+	case StringField:
+		return v.text == ""
+	case NumberField:
+		n, err := strconv.ParseFloat(v.text, 64)
+		return err == nil && n == 0
+	case BooleanField:
+		return !v.truth
+	}
+	return len(v.members) == 0 && len(v.items) == 0
+}
+
+func reasonOf(f *Field) string {
+	if strings.HasPrefix(f.Until, "until ") {
+		return "it cannot be honoured " + f.Until
+	}
+	return f.Until
+}
+
+func typed(t FieldType, v *value) bool {
+	if t == IntegerField {
+		t = NumberField
+	}
+	return v.kind == t
+}
+
+func nameOf(name string) string {
+	if name == "" {
+		return "the document"
+	}
+	return name
+}
+
+func (t FieldType) article() string {
+	if strings.ContainsRune("aio", rune(t[0])) {
+		return "an " + string(t)
+	}
+	return "a " + string(t)
+}
+
+func (v *value) describe() string {
+	switch v.kind {
+	case "":
+		return "null"
+	case StringField:
+		return "the string " + strconv.Quote(shorten(v.text))
+	case NumberField:
+		return "the number " + shorten(v.text)
+	case BooleanField:
+		return strconv.FormatBool(v.truth)
+	}
+	return v.kind.article()
+}
