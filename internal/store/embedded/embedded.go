@@ -1,0 +1,297 @@
+// Package embedded is a store in one file: a bbolt database that is synced
+// before any Save returns. One process at a time has the file.
+//
+// Saves that come while another is being written wait for it and then share one
+// transaction, so that many writers pay for one sync. A file that is damaged in
+// any way is refused and left as it is.
+//
+//	s, err := embedded.Open("/var/lib/treeline/root.db")
+//	if err != nil {
+//		return err
+//	}
+//	defer s.Close()
+//
+// It uses go.etcd.io/bbolt, because its copy-on-write pages survive a kill and
+// a power cut at any moment, and it needs nothing but a file.
+package embedded
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"syscall"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// Store implements store.Store in a file.
+type Store struct {
+	path string
+	db   *bolt.DB
+
+	// turn is held by the one Save that writes, for itself and for all that
+	// wait in queue, and by Close.
+	turn   chan struct{}
+	broken error // guarded by turn: why nothing may be written any more
+
+	mu    sync.Mutex // guards queue
+	queue []*request
+}
+
+type request struct {
+	docs []store.Doc
+	done chan error // of one
+}
+
+// groupBytes bounds what one transaction writes, and so how long the first of a
+// group waits for the last.
+const groupBytes = 8 << 20
+
+// Save implements store.Store. It may wait for the sync of others before its
+// own; what is in the middle of being written is not cut short by ctx.
+func (s *Store) Save(ctx context.Context, docs []store.Doc) error {
+	if err := store.Validate(docs); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r := &request{docs: docs, done: make(chan error, 1)}
+	s.mu.Lock()
+	s.queue = append(s.queue, r)
+	s.mu.Unlock()
+
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		if s.withdraw(r) {
+			return ctx.Err()
+		}
+		return <-r.done
+	case s.turn <- struct{}{}:
+	}
+	defer func() { <-s.turn }()
+	// Those before us in the queue come first, and may fill a group.
+	for {
+		select {
+		case err := <-r.done:
+			return err
+		default:
+			s.commit(s.group())
+		}
+	}
+}
+
+// withdraw takes r back, unless its group is being written.
+func (s *Store) withdraw(r *request) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.queue {
+		if s.queue[i] == r {
+			s.queue = append(s.queue[:i], s.queue[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// group takes the first requests that fit into one transaction.
+func (s *Store) group() []*request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, size := 0, 0
+	for n < len(s.queue) && (n == 0 || size < groupBytes) {
+		for _, d := range s.queue[n].docs {
+			size += len(d.Data)
+		}
+		n++
+	}
+	group := s.queue[:n:n]
+	s.queue = s.queue[n:]
+	return group
+}
+
+// commit writes a group in one transaction and answers each of it. A refused
+// request does not spoil the others: what it wrote before is a prefix.
+func (s *Store) commit(group []*request) {
+	results := make([]error, len(group))
+	err := s.update(func(tx *transaction) error {
+		for i, r := range group {
+			refused, err := tx.save(r.docs)
+			if err != nil {
+				return err
+			}
+			results[i] = refused
+		}
+		return nil
+	})
+	for i, r := range group {
+		if err != nil {
+			results[i] = err
+		}
+		r.done <- results[i]
+	}
+}
+
+// update runs fn in one transaction, durable when it returns nil.
+func (s *Store) update(fn func(*transaction) error) error {
+	if s.broken != nil {
+		return s.broken
+	}
+	btx, err := s.db.Begin(true)
+	if err != nil {
+		return s.failed(err)
+	}
+	tx, err := begin(btx)
+	if err == nil {
+		err = fn(tx)
+	}
+	if err == nil && tx.dirty {
+		err = tx.finish()
+	}
+	if err != nil || !tx.dirty {
+		_ = btx.Rollback()
+		return s.failed(err)
+	}
+	return s.failed(btx.Commit())
+}
+
+// failed puts an error of bbolt into our words, and stops all writing after one
+// that leaves open what the disk holds.
+func (s *Store) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	var at *fs.PathError
+	var errno syscall.Errno
+	unsure := errors.As(err, &errno)
+	if isFull(err) {
+		// A bare errno comes from fdatasync, one with a path from a write.
+		unsure = unsure && !errors.As(err, &at)
+		err = fmt.Errorf("save to %s: free some space on its disk: %w (%w)", s.path, store.ErrFull, err)
+	} else {
+		err = fmt.Errorf("save to %s: %w", s.path, err)
+	}
+	// Whether the pages reached the disk is unknown after a failed sync, and
+	// the next sync would not tell. So the file is read again by a new process
+	// before anything is added to it.
+	if unsure {
+		err = fmt.Errorf("%w; nothing more is written before this program is restarted and has read what the disk holds", err)
+		s.broken = err
+	}
+	return err
+}
+
+// isFull tells an error of a full disk, which bbolt gives as text only when it
+// grows the file.
+func isFull(err error) bool {
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
+		if errors.Is(err, errno) || strings.Contains(err.Error(), errno.Error()) {
+			return true
+		}
+	}
+	return false
+}
+
+// Load implements store.Store, by kind and key.
+func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
+	err := s.db.View(func(tx *bolt.Tx) error {
+		var digest uint64
+		err := tx.Bucket(docsBucket).ForEach(func(key, value []byte) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			d, sum, err := decode(key, value)
+			if err != nil {
+				return corrupt(s.path, err)
+			}
+			digest += sum
+			d.Data = append([]byte{}, d.Data...) // bbolt's memory ends with the transaction
+			return fn(d)
+		})
+		if err != nil {
+			return err
+		}
+		if err := checkDigest(tx.Bucket(metaBucket).Get(digestKey), digest); err != nil {
+			return corrupt(s.path, err)
+		}
+		return nil
+	})
+	if errors.Is(err, bolt.ErrDatabaseNotOpen) {
+		return store.ErrClosed
+	}
+	return err
+}
+
+// Close implements store.Store. A Save that is being written ends first.
+func (s *Store) Close() error {
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	s.broken = store.ErrClosed
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("close %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// transaction is one of bbolt's that keeps the digest.
+type transaction struct {
+	meta, docs *bolt.Bucket
+	digest     uint64
+	dirty      bool
+}
+
+func begin(tx *bolt.Tx) (*transaction, error) {
+	t := &transaction{meta: tx.Bucket(metaBucket), docs: tx.Bucket(docsBucket)}
+	value := t.meta.Get(digestKey)
+	if len(value) != 8 {
+		return t, fmt.Errorf("%w: no digest", store.ErrCorrupt)
+	}
+	t.digest = binary.BigEndian.Uint64(value)
+	return t, nil
+}
+
+// save writes docs until one is refused. Any other error spoils the transaction.
+func (t *transaction) save(docs []store.Doc) (refused, err error) {
+	for i, d := range docs {
+		key := docKey(d)
+		var stored store.Doc
+		var old, sum uint64
+		if value := t.docs.Get(key); value != nil {
+			if stored, old, err = decode(key, value); err != nil {
+				return nil, fmt.Errorf("%w: %w", store.ErrCorrupt, err)
+			}
+		}
+		switch store.Decide(stored, docs[i:]) {
+		case store.Refuse:
+			return store.Conflict(d, stored.Version), nil
+		case store.Repeat:
+			continue
+		case store.Write:
+		}
+		if d.Data == nil {
+			err = t.docs.Delete(key)
+		} else {
+			var value []byte
+			value, sum = encode(key, d)
+			err = t.docs.Put(key, value)
+		}
+		if err != nil {
+			return nil, err
+		}
+		t.digest += sum - old
+		t.dirty = true
+	}
+	return nil, nil
+}
+
+func (t *transaction) finish() error {
+	return t.meta.Put(digestKey, encodeDigest(t.digest))
+}

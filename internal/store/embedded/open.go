@@ -1,0 +1,147 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// LockTimeout is how long Open waits for another process to let go of the file,
+// such as the one before that is just ending.
+const LockTimeout = 3 * time.Second
+
+// ErrInUse says that another process has the file.
+var ErrInUse = errors.New("in use by another process")
+
+// Open opens the store in the file at path, and makes one if there is none; its
+// directory must exist. It reads the whole file, and refuses a damaged or
+// foreign one with store.ErrCorrupt, without having changed a byte of it. A
+// file that another process has is ErrInUse.
+func Open(path string) (*Store, error) {
+	return open(path, LockTimeout)
+}
+
+func open(path string, timeout time.Duration) (*Store, error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := create(path); err != nil {
+			if isFull(err) {
+				err = fmt.Errorf("%w (%w)", store.ErrFull, err)
+			}
+			return nil, fmt.Errorf("make the store %s: %w", path, err)
+		}
+	}
+	options := *boltOptions
+	// bbolt changes nothing before this returns, and then keeps the lock.
+	options.OpenFile = func(path string, _ int, _ os.FileMode) (*os.File, error) {
+		return openWhole(path, timeout)
+	}
+	db, err := bolt.Open(path, 0o600, &options)
+	if err != nil {
+		return nil, fmt.Errorf("open the store %s: %w", path, err)
+	}
+	return &Store{path: path, db: db, turn: make(chan struct{}, 1)}, nil
+}
+
+// boltOptions syncs everything. The list of free pages is not stored: finding
+// it at the start costs less than writing it with each commit, and it cannot be
+// wrong.
+var boltOptions = &bolt.Options{
+	NoFreelistSync: true,
+	FreelistType:   bolt.FreelistMapType,
+	PageSize:       4096,
+	NoStatistics:   true,
+}
+
+// openWhole opens and locks a file and reads it through.
+func openWhole(path string, timeout time.Duration) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := lock(f, timeout); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		if err = verify(f, info.Size()); err != nil {
+			err = corrupt(path, err)
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// lock takes the lock that bbolt takes as well, and that ends with the process.
+func lock(f *os.File, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, syscall.EWOULDBLOCK):
+			return fmt.Errorf("lock it: %w", err)
+		case time.Now().After(deadline):
+			return fmt.Errorf("waited %v: %w: stop that one, or give this one a file of its own", timeout, ErrInUse)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// create makes an empty store beside path and links it there when it is whole,
+// so that a crash leaves no half-made file, which would be refused for ever.
+func create(path string) error {
+	dir := filepath.Dir(path)
+	tmp, err := os.MkdirTemp(dir, "."+filepath.Base(path)+".new-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+
+	fresh := filepath.Join(tmp, "store")
+	db, err := bolt.Open(fresh, 0o600, boltOptions)
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		meta, err := tx.CreateBucket(metaBucket)
+		if err != nil {
+			return err
+		}
+		_, err = tx.CreateBucket(docsBucket)
+		return errors.Join(err, meta.Put(formatKey, formatOne), meta.Put(digestKey, encodeDigest(0)))
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	// Another process may have been faster; its file is as good.
+	if err := os.Link(fresh, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func corrupt(path string, err error) error {
+	return fmt.Errorf("%w: %w; %s was kept as it is: put a copy from a backup in its place, or move it away to start empty",
+		store.ErrCorrupt, err, path)
+}
