@@ -1,0 +1,11 @@
+// Package daemon is what every daemon shares: configuration, logs, health, a
+// group of parts that live and end together, and exit codes. It imports no
+// adapter and no metrics (package metrics has those), so that a node's daemons
+// stay light.
+//
+//	func main() {
+//		daemon.Main("node-engine", defaults, func(ctx context.Context, cfg Config, log *slog.Logger) error {
+//			return daemon.RunAll(ctx, daemon.Part{Name: "link", Run: link.Run}, …)
+//		})
+//	}
+package daemon

@@ -1,0 +1,137 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// checkTime bounds one check of /readyz.
+const checkTime = 2 * time.Second
+
+// Health answers for a daemon: /livez, /readyz, /version. Live means that the
+// process serves; ready means that its checks hold. It is safe for concurrent use.
+type Health struct {
+	mu     sync.Mutex // guards checks
+	checks []check
+}
+
+type check struct {
+	name     string
+	required bool
+	fn       func(context.Context) error
+}
+
+// Require adds a check without which the daemon is not ready: its store, say.
+func (h *Health) Require(name string, fn func(context.Context) error) {
+	h.add(check{name, true, fn})
+}
+
+// Watch adds a check whose failure is shown and leaves the daemon ready: a
+// cluster that lost its root works on.
+func (h *Health) Watch(name string, fn func(context.Context) error) {
+	h.add(check{name, false, fn})
+}
+
+func (h *Health) add(c check) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checks = append(h.checks, c)
+}
+
+// Handler serves the three paths, and /metrics if there is a handler for it.
+func (h *Health) Handler(metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", h.ready)
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(Build())
+	})
+	if metrics != nil {
+		mux.Handle("GET /metrics", metrics)
+	}
+	return mux
+}
+
+// Check runs all checks at once and reports each as one line, and whether the
+// daemon is ready.
+func (h *Health) Check(ctx context.Context) (lines []string, ready bool) {
+	h.mu.Lock()
+	checks := slices.Clone(h.checks)
+	h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	errs := make([]error, len(checks))
+	var wg sync.WaitGroup
+	for i, c := range checks {
+		wg.Go(func() { errs[i] = c.fn(ctx) })
+	}
+	wg.Wait()
+	ready = true
+	for i, c := range checks {
+		switch {
+		case errs[i] == nil:
+			lines = append(lines, "[+] "+c.name+" ok")
+		case c.required:
+			ready = false
+			lines = append(lines, "[-] "+c.name+" failed: "+errs[i].Error())
+		default:
+			lines = append(lines, "[!] "+c.name+" degraded: "+errs[i].Error())
+		}
+	}
+	return lines, ready
+}
+
+func (h *Health) ready(w http.ResponseWriter, r *http.Request) {
+	lines, ready := h.Check(r.Context())
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	last := "ok"
+	if !ready {
+		last = "not ready"
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	if r.URL.Query().Has("verbose") || !ready {
+		_, _ = fmt.Fprintln(w, strings.Join(lines, "\n"))
+	}
+	_, _ = fmt.Fprintln(w, last)
+}
+
+// BuildInfo says what is running.
+type BuildInfo struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Time     string `json:"time,omitempty"` // of the commit
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+}
+
+// Build is what the toolchain wrote into the binary.
+var Build = sync.OnceValue(func() BuildInfo {
+	b := BuildInfo{Version: "(unknown)"}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	b.Version, b.Go = info.Main.Version, info.GoVersion
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+})
+
+// Version is the version in one word.
+func Version() string { return Build().Version }

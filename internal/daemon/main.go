@@ -1,0 +1,110 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"reflect"
+	"strings"
+	"syscall"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// Exit codes, the same words as the command line's.
+const (
+	ExitOK          = 0
+	ExitFailure     = 1
+	ExitUsage       = 2 // arguments or configuration; nothing was touched
+	ExitTimeout     = 4
+	ExitAuth        = 5
+	ExitNotFound    = 6
+	ExitConflict    = 7 // another process holds the role or the store
+	ExitUnavailable = 8 // something it needs cannot be reached
+)
+
+// ExitCode is the exit code of an error's kind.
+func ExitCode(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	for _, e := range []struct {
+		kind error
+		code int
+	}{
+		{api.ErrUnauthenticated, ExitAuth},
+		{api.ErrForbidden, ExitAuth},
+		{api.ErrNotFound, ExitNotFound},
+		{api.ErrConflict, ExitConflict},
+		{store.ErrConflict, ExitConflict},
+		{api.ErrTimeout, ExitTimeout},
+		{api.ErrUnavailable, ExitUnavailable},
+	} {
+		if errors.Is(err, e.kind) {
+			return e.code
+		}
+	}
+	return ExitFailure
+}
+
+// Main is a daemon's main function: it loads the configuration, runs until
+// SIGTERM or SIGINT, and exits. run tells systemd READY when it is.
+func Main[C any](name string, defaults C, run func(ctx context.Context, cfg C, log *slog.Logger) error) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	// A second signal ends the process the hard way.
+	context.AfterFunc(ctx, stop)
+	os.Exit(Run(ctx, name, defaults, Source{Args: os.Args[1:], Env: os.Getenv, Stdout: os.Stdout}, os.Stderr, run))
+}
+
+// Run is Main without the process: it returns the exit code. The logger follows
+// the Log that cfg has in it, if it has one, and is slog's default too. An error
+// is one line on stderr for each fault.
+func Run[C any](ctx context.Context, name string, defaults C, src Source, stderr io.Writer, run func(ctx context.Context, cfg C, log *slog.Logger) error) int {
+	cfg, err := Load(name, defaults, src)
+	if errors.Is(err, ErrDone) {
+		return ExitOK
+	}
+	if err != nil {
+		report(stderr, name, err)
+		return ExitUsage
+	}
+	log, err := logOf(cfg).Logger(stderr)
+	if err != nil {
+		report(stderr, name, err)
+		return ExitUsage
+	}
+	slog.SetDefault(log)
+	told := context.AfterFunc(ctx, func() { _ = Notify(Stopping) })
+	defer told()
+	err = run(ctx, cfg, log)
+	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	if err != nil {
+		report(stderr, name, err)
+	}
+	return ExitCode(err)
+}
+
+func report(w io.Writer, name string, err error) {
+	for line := range strings.Lines(err.Error()) {
+		_, _ = fmt.Fprintf(w, "%s: %s\n", name, strings.TrimSpace(line))
+	}
+}
+
+func logOf(cfg any) Log {
+	v := reflect.ValueOf(cfg)
+	for i := range v.NumField() {
+		if v.Type().Field(i).IsExported() {
+			if l, ok := v.Field(i).Interface().(Log); ok {
+				return l
+			}
+		}
+	}
+	return DefaultLog()
+}

@@ -1,0 +1,184 @@
+// Package account keeps who may sign in: tenants, users with their roles and
+// passwords, personal tokens, refresh tokens and one-use codes. There is no
+// default password: Bootstrap makes the first admin with a code that its caller
+// prints once.
+//
+// It says who asks (Authenticate); what they may do is package rights' table,
+// which its callers consult before they change anything here.
+//
+//	s, err := account.New(account.Options{Store: st, Loaded: loaded, Ring: ring, Issuer: "root", Audience: "treeline"})
+//	code, err := s.Bootstrap(ctx)                       // code.Text is shown once
+//	session, err := s.Redeem(ctx, code.User, code.Text, newPassword)
+//	p, err := s.Authenticate(session.Access)            // rights.Principal
+package account
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/docs"
+	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// The kinds of the service's documents in a store.
+const (
+	KindTenant  = "tenant"
+	KindUser    = "user"
+	KindPAT     = "pat"
+	KindOTP     = "otp"
+	KindRefresh = "refresh"
+)
+
+// Kinds are all of them.
+var Kinds = []string{KindTenant, KindUser, KindPAT, KindOTP, KindRefresh}
+
+// UserID names a user: "acme/alice", or "admin" in the system tenant.
+type UserID string
+
+// IDOf is the id of user name of tenant t.
+func IDOf(t api.Tenant, name string) UserID {
+	if t == rights.System {
+		return UserID(name)
+	}
+	return UserID(string(t) + "/" + name)
+}
+
+// Tenant is the user's tenant.
+func (u UserID) Tenant() api.Tenant {
+	return api.Tenant(u[:max(strings.LastIndexByte(string(u), '/'), 0)])
+}
+
+// Name is the user's name within the tenant.
+func (u UserID) Name() string { return string(u[strings.LastIndexByte(string(u), '/')+1:]) }
+
+var userRE = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9._@-]{0,62}[a-zA-Z0-9])?$`)
+
+// Check reports whether the id is well formed (ErrInvalid).
+func (u UserID) Check() error {
+	if t := u.Tenant(); t != rights.System && !api.ValidTenant(t) || !userRE.MatchString(u.Name()) || strings.HasPrefix(string(u), "/") {
+		return fmt.Errorf("user %q is not <tenant>/<name>, a name of 1 to 64 letters, digits and inner . _ @ -: %w", u, api.ErrInvalid)
+	}
+	return nil
+}
+
+// Tenant is an organisation, or a part of one.
+type Tenant struct {
+	Path    api.Tenant `json:"path"`
+	Title   string     `json:"title,omitempty"`
+	Created time.Time  `json:"created"`
+}
+
+// User is a person or a robot. It says nothing of the password.
+type User struct {
+	ID       UserID        `json:"id"`
+	Email    string        `json:"email,omitempty"`
+	Roles    []rights.Role `json:"roles"`
+	Disabled bool          `json:"disabled,omitempty"`
+	Pending  bool          `json:"pending,omitempty"` // has no password yet
+	Created  time.Time     `json:"created"`
+}
+
+// userDoc is a user as stored.
+type userDoc struct {
+	User
+	Hash string    `json:"hash,omitempty"`
+	From time.Time `json:"from,omitzero"` // access tokens that are older do not count
+}
+
+func (d userDoc) public() User {
+	d.Pending = d.Hash == ""
+	d.Roles = slices.Clone(d.Roles)
+	return d.User
+}
+
+// Options are what the service needs. Zero lives get the defaults.
+type Options struct {
+	Store    store.Store
+	Loaded   []store.Doc // what the store holds; other kinds are passed over
+	Ring     *jwt.Ring
+	Issuer   string
+	Audience string // of access tokens, what verifiers ask for
+
+	AccessLife  time.Duration // 10 min
+	RefreshLife time.Duration // 7 d since the last use
+	SessionLife time.Duration // 30 d since the sign-in
+	CodeLife    time.Duration // 10 min
+
+	Cost Cost             // DefaultCost
+	Now  func() time.Time // time.Now
+	Log  *slog.Logger     // slog.Default
+}
+
+// Service is the accounts of one installation. It is safe for concurrent use.
+type Service struct {
+	opt      Options
+	hasher   *hasher
+	signer   jwt.Signer
+	verifier *jwt.Verifier
+
+	tenants *docs.Table[Tenant]
+	users   *docs.Table[userDoc]
+	pats    *docs.Table[patDoc]
+	codes   *docs.Table[codeDoc]
+	refresh *docs.Table[refreshDoc]
+}
+
+// New is the service with what was loaded.
+func New(o Options) (*Service, error) {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&o.AccessLife, jwt.AccessLife)
+	set(&o.RefreshLife, 7*24*time.Hour)
+	set(&o.SessionLife, 30*24*time.Hour)
+	set(&o.CodeLife, 10*time.Minute)
+	if o.Cost == (Cost{}) {
+		o.Cost = DefaultCost
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	s := &Service{
+		opt: o, hasher: newHasher(o.Cost),
+		signer: jwt.Signer{Ring: o.Ring, Issuer: o.Issuer, Now: o.Now},
+		verifier: jwt.NewVerifier(jwt.VerifierOptions{
+			Keys: o.Ring.Key, Issuer: o.Issuer, Audience: o.Audience, Now: o.Now,
+		}),
+		tenants: docs.New[Tenant](KindTenant, o.Store),
+		users:   docs.New[userDoc](KindUser, o.Store),
+		pats:    docs.New[patDoc](KindPAT, o.Store),
+		codes:   docs.New[codeDoc](KindOTP, o.Store),
+		refresh: docs.New[refreshDoc](KindRefresh, o.Store),
+	}
+	for _, take := range []func([]store.Doc) error{s.tenants.Take, s.users.Take, s.pats.Take, s.codes.Take, s.refresh.Take} {
+		if err := take(o.Loaded); err != nil {
+			return nil, fmt.Errorf("load the accounts: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// hashSecret is what is stored of a random secret of 128 bits or more, for
+// which a slow hash would add nothing.
+func hashSecret(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// newSecret is 130 random bits in 26 letters and digits that people can type.
+func newSecret() string { return rand.Text() }

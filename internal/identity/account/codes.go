@@ -1,0 +1,102 @@
+package account
+
+import (
+	"context"
+	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/docs"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+)
+
+// FirstAdmin is the user that Bootstrap makes.
+const FirstAdmin UserID = "admin"
+
+// Code lets a user set a password once.
+type Code struct {
+	User    UserID
+	Text    string // the secret: shown once, kept nowhere
+	Expires time.Time
+}
+
+// LogValue keeps the secret out of logs.
+func (c Code) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("user", string(c.User)), slog.Time("expires", c.Expires))
+}
+
+type codeDoc struct {
+	User    UserID    `json:"user"`
+	Hash    string    `json:"hash"`
+	Expires time.Time `json:"expires"`
+}
+
+// Bootstrap makes the first admin where nobody can administer the system yet,
+// and a code to sign in with; else the code is empty. It may be called at every
+// start: until the code is redeemed, each call makes a new one and the last counts.
+func (s *Service) Bootstrap(ctx context.Context) (Code, error) {
+	if !s.lastAdmin("") {
+		return Code{}, nil
+	}
+	err := s.users.Update(ctx, string(FirstAdmin), func(d userDoc, ok bool) (userDoc, error) {
+		if !ok {
+			d = userDoc{User: User{ID: FirstAdmin, Created: s.opt.Now()}}
+		}
+		d.Roles, d.Disabled = []rights.Role{rights.Admin}, false
+		return d, nil
+	})
+	if err != nil {
+		return Code{}, fmt.Errorf("make the first admin: %w", err)
+	}
+	return s.Invite(ctx, FirstAdmin, s.opt.CodeLife)
+}
+
+// Invite makes a code with which the user sets a password: the first one, or a
+// new one for a forgotten one. A zero life is Options.CodeLife. An earlier code
+// does not count any more.
+func (s *Service) Invite(ctx context.Context, id UserID, life time.Duration) (Code, error) {
+	if _, err := s.User(id); err != nil {
+		return Code{}, err
+	}
+	if life == 0 {
+		life = s.opt.CodeLife
+	}
+	if life < 0 || life > 7*24*time.Hour {
+		return Code{}, fmt.Errorf("code for user %s for %s, at most 7 days: %w", id, life, api.ErrInvalid)
+	}
+	c := Code{User: id, Text: newSecret(), Expires: s.opt.Now().Add(life)}
+	err := s.codes.Update(ctx, string(id), func(codeDoc, bool) (codeDoc, error) {
+		return codeDoc{User: id, Hash: hashSecret(c.Text), Expires: c.Expires}, nil
+	})
+	return c, err
+}
+
+// Redeem uses a code up, sets the password and opens a session. A code that is
+// wrong, used or expired is ErrUnauthenticated. A password that is refused
+// leaves the code as it was.
+func (s *Service) Redeem(ctx context.Context, id UserID, code, password string) (Session, error) {
+	hash, err := s.hasher.hash(ctx, password)
+	if err != nil {
+		return Session{}, err
+	}
+	err = s.codes.Update(ctx, string(id), func(c codeDoc, ok bool) (codeDoc, error) {
+		right := subtle.ConstantTimeCompare([]byte(c.Hash), []byte(hashSecret(code))) == 1
+		if !ok || !right || !s.opt.Now().Before(c.Expires) {
+			return c, fmt.Errorf("the code is wrong, used or expired; ask for a new one: %w", api.ErrUnauthenticated)
+		}
+		return c, docs.ErrDelete
+	})
+	if err != nil {
+		return Session{}, err
+	}
+	if err := s.putHash(ctx, id, hash); err != nil {
+		return Session{}, err
+	}
+	d, ok := s.users.Get(string(id))
+	if !ok || d.Disabled {
+		return Session{}, errRefused
+	}
+	return s.open(ctx, d)
+}

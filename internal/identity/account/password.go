@@ -1,0 +1,128 @@
+package account
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"strings"
+
+	"golang.org/x/crypto/argon2"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Cost is what hashing a password takes. It is stored in each hash, so that it
+// may be raised later and old hashes still check.
+type Cost struct {
+	MemoryKiB uint32
+	Passes    uint32
+	Lanes     uint8
+}
+
+// DefaultCost is OWASP's for argon2id: 19 MiB, two passes, some 30 ms.
+var DefaultCost = Cost{MemoryKiB: 19 << 10, Passes: 2, Lanes: 1}
+
+// maxCost bounds what a stored hash may ask for.
+var maxCost = Cost{MemoryKiB: 256 << 10, Passes: 16, Lanes: 8}
+
+// Two hashes at once and 64 waiting: whoever floods the login gets
+// ErrUnavailable, and 38 MiB is all the memory it takes.
+const (
+	hashesAtOnce  = 2
+	hashesWaiting = 64
+)
+
+const (
+	saltSize    = 16
+	hashSize    = 32
+	minPassword = 10
+	maxPassword = 256
+)
+
+type hasher struct {
+	cost    Cost
+	waiting chan struct{}
+	running chan struct{}
+}
+
+func newHasher(c Cost) *hasher {
+	return &hasher{cost: c, waiting: make(chan struct{}, hashesWaiting+hashesAtOnce), running: make(chan struct{}, hashesAtOnce)}
+}
+
+// enter waits for its turn; leave ends it.
+func (h *hasher) enter(ctx context.Context) error {
+	select {
+	case h.waiting <- struct{}{}:
+	default:
+		return fmt.Errorf("too many sign-ins at once, try again: %w", api.ErrUnavailable)
+	}
+	select {
+	case h.running <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		<-h.waiting
+		return fmt.Errorf("sign in: %w", ctx.Err())
+	}
+}
+
+func (h *hasher) leave() {
+	<-h.running
+	<-h.waiting
+}
+
+// hash is the password's hash in the usual text form, $argon2id$v=19$m=…,t=…,p=…$salt$hash.
+func (h *hasher) hash(ctx context.Context, password string) (string, error) {
+	if n := len(password); n < minPassword || n > maxPassword {
+		return "", fmt.Errorf("password has %d bytes, want %d to %d: %w", n, minPassword, maxPassword, api.ErrInvalid)
+	}
+	if err := h.enter(ctx); err != nil {
+		return "", err
+	}
+	defer h.leave()
+	salt := make([]byte, saltSize)
+	if _, err := rand.Read(salt); err != nil {
+		return "", fmt.Errorf("draw a salt: %w", err)
+	}
+	c := h.cost
+	sum := argon2.IDKey([]byte(password), salt, c.Passes, c.MemoryKiB, c.Lanes, hashSize)
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, c.MemoryKiB, c.Passes, c.Lanes,
+		b64.EncodeToString(salt), b64.EncodeToString(sum)), nil
+}
+
+var b64 = base64.RawStdEncoding
+
+// matches reports whether the password is the hash's. An empty or unknown hash
+// matches nothing and takes as long, so that a name cannot be guessed by time.
+func (h *hasher) matches(ctx context.Context, hash, password string) (bool, error) {
+	if len(password) > maxPassword {
+		return false, nil
+	}
+	if err := h.enter(ctx); err != nil {
+		return false, err
+	}
+	defer h.leave()
+	c, salt, want, ok := parseHash(hash)
+	if !ok {
+		c, salt, want = h.cost, make([]byte, saltSize), make([]byte, hashSize)
+	}
+	got := argon2.IDKey([]byte(password), salt, c.Passes, c.MemoryKiB, c.Lanes, uint32(len(want)))
+	return subtle.ConstantTimeCompare(got, want) == 1 && ok, nil
+}
+
+func parseHash(s string) (c Cost, salt, sum []byte, ok bool) {
+	p := strings.Split(s, "$")
+	if len(p) != 6 || p[1] != "argon2id" || p[2] != fmt.Sprintf("v=%d", argon2.Version) {
+		return c, nil, nil, false
+	}
+	if _, err := fmt.Sscanf(p[3], "m=%d,t=%d,p=%d", &c.MemoryKiB, &c.Passes, &c.Lanes); err != nil {
+		return c, nil, nil, false
+	}
+	salt, err := b64.DecodeString(p[4])
+	sum, err2 := b64.DecodeString(p[5])
+	ok = err == nil && err2 == nil && len(salt) >= 8 && len(sum) == hashSize &&
+		c.MemoryKiB > 0 && c.MemoryKiB <= maxCost.MemoryKiB &&
+		c.Passes > 0 && c.Passes <= maxCost.Passes && c.Lanes > 0 && c.Lanes <= maxCost.Lanes
+	return c, salt, sum, ok
+}

@@ -1,0 +1,91 @@
+package account
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/docs"
+	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+)
+
+// Bounds of personal tokens.
+const (
+	MaxPATLife = 366 * 24 * time.Hour
+	maxPATs    = 100 // of one user
+)
+
+// PAT is a personal token: a named, revocable stand-in for its user, with some
+// or all of the user's roles. It says nothing of the secret.
+type PAT struct {
+	ID      string        `json:"id"`
+	User    UserID        `json:"user"`
+	Name    string        `json:"name"`
+	Roles   []rights.Role `json:"roles"`
+	Expires time.Time     `json:"expires"`
+	Created time.Time     `json:"created"`
+}
+
+type patDoc struct {
+	PAT
+	Hash string `json:"hash"`
+}
+
+// CreatePAT makes a personal token with some of the user's roles, all of them
+// if none is named. Text is the token: shown once, kept as a hash only.
+func (s *Service) CreatePAT(ctx context.Context, id UserID, name string, roles []rights.Role, life time.Duration) (text string, pat PAT, err error) {
+	u, err := s.User(id)
+	if err != nil {
+		return "", PAT{}, err
+	}
+	if len(roles) == 0 {
+		roles = u.Roles
+	}
+	for _, r := range roles {
+		if !slices.Contains(u.Roles, r) {
+			return "", PAT{}, fmt.Errorf("personal token %q of %s: the user is no %s: %w", name, id, r, api.ErrForbidden)
+		}
+	}
+	if name == "" || len(name) > 100 || life < time.Minute || life > MaxPATLife {
+		return "", PAT{}, fmt.Errorf("personal token %q of %s for %s: it takes a name of up to 100 bytes and a life of 1m to 366 days: %w", name, id, life, api.ErrInvalid)
+	}
+	if len(s.PATs(id)) >= maxPATs {
+		return "", PAT{}, fmt.Errorf("personal token %q of %s: there are %d, revoke some: %w", name, id, maxPATs, api.ErrConflict)
+	}
+	pat = PAT{ID: newSecret()[:16], User: id, Name: name, Roles: slices.Clone(roles), Created: s.opt.Now()}
+	text, c, err := s.signer.Sign(jwt.Claims{
+		Subject: string(id), Tenant: id.Tenant(), Roles: roles, PAT: pat.ID, Use: jwt.UseAccess,
+	}, []string{s.opt.Audience}, life)
+	if err != nil {
+		return "", PAT{}, err
+	}
+	pat.Expires = c.Expires
+	err = s.pats.Update(ctx, pat.ID, func(patDoc, bool) (patDoc, error) {
+		return patDoc{PAT: pat, Hash: hashSecret(text)}, nil
+	})
+	return text, pat, err
+}
+
+// PATs are the personal tokens of a user.
+func (s *Service) PATs(id UserID) []PAT {
+	var all []PAT
+	for _, p := range s.pats.All() {
+		if p.User == id {
+			all = append(all, p.PAT)
+		}
+	}
+	return all
+}
+
+// RevokePAT ends a personal token of the user at once; another's is ErrNotFound.
+func (s *Service) RevokePAT(ctx context.Context, id UserID, pat string) error {
+	return s.pats.Update(ctx, pat, func(p patDoc, ok bool) (patDoc, error) {
+		if !ok || p.User != id {
+			return p, fmt.Errorf("personal token %s of %s: %w", pat, id, api.ErrNotFound)
+		}
+		return p, docs.ErrDelete
+	})
+}

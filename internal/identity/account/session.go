@@ -1,0 +1,201 @@
+package account
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/docs"
+	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+)
+
+// Session is what a sign-in gives: an access token for minutes, and a refresh
+// token, used once, for the next two.
+type Session struct {
+	User           User      `json:"user"`
+	Access         string    `json:"access"`
+	AccessExpires  time.Time `json:"access_expires"`
+	Refresh        string    `json:"refresh"`
+	RefreshExpires time.Time `json:"refresh_expires"`
+}
+
+// refreshDoc is a family of refresh tokens, of which one is good: whoever shows
+// another has an old one, so somebody else has used it, and nobody can tell who
+// is the thief. Its text is "<family>.<secret>".
+type refreshDoc struct {
+	Family  string    `json:"family"`
+	User    UserID    `json:"user"`
+	Hash    string    `json:"hash"`
+	Expires time.Time `json:"expires"`
+	Ends    time.Time `json:"ends"`
+}
+
+var errRefused = fmt.Errorf("the name or the password is wrong: %w", api.ErrUnauthenticated)
+
+// Login opens a session. A wrong name, a wrong password and a disabled user are
+// ErrUnauthenticated, all alike and after the same time.
+func (s *Service) Login(ctx context.Context, id UserID, password string) (Session, error) {
+	d, err := s.check(ctx, id, password)
+	if err != nil {
+		return Session{}, err
+	}
+	return s.open(ctx, d)
+}
+
+func (s *Service) check(ctx context.Context, id UserID, password string) (userDoc, error) {
+	d, _ := s.users.Get(string(id)) // nobody has no hash, which matches nothing
+	ok, err := s.hasher.matches(ctx, d.Hash, password)
+	if err != nil {
+		return userDoc{}, err
+	}
+	if !ok || d.Disabled {
+		s.opt.Log.Warn("sign-in refused", "user", string(id))
+		return userDoc{}, errRefused
+	}
+	return d, nil
+}
+
+func (s *Service) open(ctx context.Context, d userDoc) (Session, error) {
+	now := s.opt.Now()
+	family, secret := newSecret(), newSecret()
+	r := refreshDoc{
+		Family: family, User: d.ID, Hash: hashSecret(secret),
+		Expires: now.Add(s.opt.RefreshLife), Ends: now.Add(s.opt.SessionLife),
+	}
+	err := s.refresh.Update(ctx, family, func(refreshDoc, bool) (refreshDoc, error) { return r, nil })
+	if err != nil {
+		return Session{}, err
+	}
+	return s.session(d, r, secret)
+}
+
+func (s *Service) session(d userDoc, r refreshDoc, secret string) (Session, error) {
+	access, c, err := s.signer.Sign(jwt.Claims{
+		Subject: string(d.ID), Tenant: d.ID.Tenant(), Roles: d.Roles, Use: jwt.UseAccess,
+	}, []string{s.opt.Audience}, s.opt.AccessLife)
+	if err != nil {
+		return Session{}, err
+	}
+	return Session{
+		User: d.public(), Access: access, AccessExpires: c.Expires,
+		Refresh: r.Family + "." + secret, RefreshExpires: r.Expires,
+	}, nil
+}
+
+// Refresh exchanges a refresh token for a new session, with today's roles. A
+// token that was used before ends the whole session: ErrUnauthenticated.
+func (s *Service) Refresh(ctx context.Context, token string) (Session, error) {
+	refused := fmt.Errorf("the session has ended, sign in again: %w", api.ErrUnauthenticated)
+	family, secret, ok := strings.Cut(token, ".")
+	if !ok || len(token) > 64 {
+		return Session{}, refused
+	}
+	next := newSecret()
+	var r refreshDoc
+	var user userDoc
+	var reused bool
+	err := s.refresh.Update(ctx, family, func(old refreshDoc, ok bool) (refreshDoc, error) {
+		if !ok {
+			return old, refused
+		}
+		now := s.opt.Now()
+		var known bool
+		user, known = s.users.Get(string(old.User))
+		right := subtle.ConstantTimeCompare([]byte(old.Hash), []byte(hashSecret(secret))) == 1
+		if reused = !right; !right || !known || user.Disabled || !now.Before(old.Expires) {
+			return old, docs.ErrDelete
+		}
+		r = old
+		r.Hash, r.Expires = hashSecret(next), now.Add(s.opt.RefreshLife)
+		if r.Expires.After(r.Ends) {
+			r.Expires = r.Ends
+		}
+		return r, nil
+	})
+	if err != nil {
+		return Session{}, err
+	}
+	if r.Family == "" {
+		if reused {
+			s.opt.Log.Warn("refresh token used twice, session ended", "user", string(user.ID))
+		}
+		return Session{}, refused
+	}
+	return s.session(user, r, next)
+}
+
+// SignOut ends all sessions of the user; access tokens live on for minutes.
+func (s *Service) SignOut(ctx context.Context, id UserID) error {
+	return s.refresh.DeleteWhere(ctx, func(r refreshDoc) bool { return r.User == id })
+}
+
+// End ends one session by its refresh token; one that has ended is no error.
+func (s *Service) End(ctx context.Context, token string) error {
+	family, secret, _ := strings.Cut(token, ".")
+	return s.refresh.Update(ctx, family, func(old refreshDoc, ok bool) (refreshDoc, error) {
+		if ok && subtle.ConstantTimeCompare([]byte(old.Hash), []byte(hashSecret(secret))) != 1 {
+			return old, fmt.Errorf("end a session: %w", api.ErrUnauthenticated)
+		}
+		return old, docs.ErrDelete
+	})
+}
+
+// Authenticate says who shows the bearer token, an access token or a personal
+// one, with the rights that both the token and the user have today. Anything
+// else is ErrUnauthenticated (or ErrForbidden for a token of another use).
+func (s *Service) Authenticate(bearer string) (rights.Principal, error) {
+	c, err := s.verifier.Verify(bearer, jwt.UseAccess)
+	if err != nil {
+		return rights.Principal{}, err
+	}
+	d, ok := s.users.Get(c.Subject)
+	if !ok || d.Disabled || c.Issued.Before(d.Created.Truncate(time.Second)) {
+		return rights.Principal{}, fmt.Errorf("token of %s: the user is gone or disabled: %w", c.Subject, api.ErrUnauthenticated)
+	}
+	if c.PAT != "" {
+		p, ok := s.pats.Get(c.PAT)
+		if !ok || p.User != d.ID || subtle.ConstantTimeCompare([]byte(p.Hash), []byte(hashSecret(bearer))) != 1 {
+			return rights.Principal{}, fmt.Errorf("personal token of %s is revoked: %w", c.Subject, api.ErrUnauthenticated)
+		}
+	} else if c.Issued.Before(d.From) {
+		return rights.Principal{}, fmt.Errorf("token of %s is older than the password: %w", c.Subject, api.ErrUnauthenticated)
+	}
+	p := c.Principal()
+	p.Tenant, p.Roles = d.ID.Tenant(), nil
+	for _, r := range c.Roles {
+		if slices.Contains(d.Roles, r) {
+			p.Roles = append(p.Roles, r)
+		}
+	}
+	return p, nil
+}
+
+// Sweep forgets sessions, personal tokens and codes that have expired.
+func (s *Service) Sweep(ctx context.Context) error {
+	now := s.opt.Now()
+	return errors.Join(
+		s.refresh.DeleteWhere(ctx, func(r refreshDoc) bool { return !now.Before(r.Expires) }),
+		s.pats.DeleteWhere(ctx, func(p patDoc) bool { return !now.Before(p.Expires) }),
+		s.codes.DeleteWhere(ctx, func(c codeDoc) bool { return !now.Before(c.Expires) }),
+	)
+}
+
+// Delegate signs a token with which p acts at another machine, a cluster say:
+// its audience is that machine's alone, so that nobody there can use it
+// elsewhere. A personal token's revocation is not seen offline; what is
+// delegated lives for minutes.
+func (s *Service) Delegate(p rights.Principal, audience string, use jwt.Use, object string) (string, error) {
+	if audience == "" || audience == s.opt.Audience {
+		return "", fmt.Errorf("delegate for %s to %q: the audience is another machine's: %w", p.User, audience, api.ErrInvalid)
+	}
+	text, _, err := s.signer.Sign(jwt.Claims{
+		Subject: p.User, Tenant: p.Tenant, Roles: p.Roles, PAT: p.PAT, Use: use, Object: object,
+	}, []string{audience}, s.opt.AccessLife)
+	return text, err
+}

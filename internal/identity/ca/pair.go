@@ -1,0 +1,118 @@
+package ca
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Pair is a private key with its certificate's chain, the own certificate
+// first and the root's last.
+type Pair struct {
+	Chain []*x509.Certificate
+	Key   crypto.Signer
+}
+
+// TLS is the pair as crypto/tls takes it. With the root's certificate a peer
+// that knows only its hash can check the chain; without it a handshake is shorter.
+func (p Pair) TLS(withRoot bool) *tls.Certificate {
+	c := &tls.Certificate{PrivateKey: p.Key, Leaf: p.Chain[0]}
+	for i, cert := range p.Chain {
+		if i > 0 && i == len(p.Chain)-1 && !withRoot {
+			break
+		}
+		c.Certificate = append(c.Certificate, cert.Raw)
+	}
+	return c
+}
+
+// Root is the last certificate of the chain.
+func (p Pair) Root() *x509.Certificate { return p.Chain[len(p.Chain)-1] }
+
+// Check reports whether the key belongs to the first certificate and each
+// certificate is signed by the next (ErrInvalid).
+func (p Pair) Check() error {
+	if len(p.Chain) == 0 || p.Key == nil {
+		return fmt.Errorf("key pair: a certificate or the key is missing: %w", api.ErrInvalid)
+	}
+	pub, ok := p.Key.Public().(interface{ Equal(crypto.PublicKey) bool })
+	if !ok || !pub.Equal(p.Chain[0].PublicKey) {
+		return fmt.Errorf("key pair of %q: the key is not the certificate's: %w", p.Chain[0].Subject.CommonName, api.ErrInvalid)
+	}
+	for i, c := range p.Chain[1:] {
+		if err := p.Chain[i].CheckSignatureFrom(c); err != nil {
+			return fmt.Errorf("key pair of %q: %q has not signed %q: %w: %w",
+				p.Chain[0].Subject.CommonName, c.Subject.CommonName, p.Chain[i].Subject.CommonName, err, api.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+const (
+	pemCert = "CERTIFICATE"
+	pemKey  = "PRIVATE KEY"
+)
+
+// PEM is the key (PKCS #8) and the chain in one text: one file, which a rename
+// replaces whole, so that key and certificate never disagree. OpenSSL and
+// Mosquitto read it as certificate file and as key file.
+func (p Pair) PEM() ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(p.Key)
+	if err != nil {
+		return nil, fmt.Errorf("encode a private key: %w", err)
+	}
+	return append(pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), EncodeChain(p.Chain)...), nil
+}
+
+// ParsePair reads what PEM wrote and checks it (ErrInvalid).
+func ParsePair(text []byte) (Pair, error) {
+	chain, err := DecodeChain(text)
+	if err != nil {
+		return Pair{}, err
+	}
+	p := Pair{Chain: chain}
+	for b, rest := pem.Decode(text); b != nil; b, rest = pem.Decode(rest) {
+		if b.Type != pemKey {
+			continue
+		}
+		key, err := x509.ParsePKCS8PrivateKey(b.Bytes)
+		if err != nil {
+			return Pair{}, fmt.Errorf("decode a private key: %w: %w", err, api.ErrInvalid)
+		}
+		p.Key, _ = key.(crypto.Signer)
+	}
+	return p, p.Check()
+}
+
+// EncodeChain is the chain as PEM, in its order.
+func EncodeChain(chain []*x509.Certificate) []byte {
+	var b bytes.Buffer
+	for _, c := range chain {
+		_ = pem.Encode(&b, &pem.Block{Type: pemCert, Bytes: c.Raw}) // a buffer does not fail
+	}
+	return b.Bytes()
+}
+
+// DecodeChain reads the certificates in text, which has at least one (ErrInvalid).
+func DecodeChain(text []byte) ([]*x509.Certificate, error) {
+	var chain []*x509.Certificate
+	for b, rest := pem.Decode(text); b != nil; b, rest = pem.Decode(rest) {
+		if b.Type != pemCert {
+			continue
+		}
+		c, err := x509.ParseCertificate(b.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("decode a certificate: %w: %w", err, api.ErrInvalid)
+		}
+		chain = append(chain, c)
+	}
+	if len(chain) == 0 {
+		return nil, fmt.Errorf("decode a certificate: no PEM certificate in %d bytes: %w", len(text), api.ErrInvalid)
+	}
+	return chain, nil
+}

@@ -1,0 +1,179 @@
+// Package docs keeps typed documents of one kind: memory holds them, a store is
+// their journal. It serves the rooms of identity whose documents change rarely
+// and from many goroutines; a core keeps its own.
+//
+//	users := docs.New[User]("user", st)
+//	err := users.Take(loaded) // its own kind out of all that was loaded
+//	err = users.Update(ctx, "acme/alice", func(u User, ok bool) (User, error) { … })
+package docs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// ErrDelete, returned by the function given to Update, deletes the document.
+var ErrDelete = errors.New("docs: delete")
+
+// Table holds the documents of one kind. It is safe for concurrent use.
+// Values are handed out as they are: whoever gets one does not change what it points to.
+type Table[T any] struct {
+	kind string
+	st   store.Store
+
+	writing sync.Mutex // queues writers, across the save, so that read, decide and save are one
+	doubt   map[string]store.Doc
+
+	reading sync.RWMutex // guards rows; never held across I/O
+	rows    map[string]row[T]
+}
+
+type row[T any] struct {
+	val     T
+	version uint64
+}
+
+// New is an empty table of documents of the kind, journaled in st.
+func New[T any](kind string, st store.Store) *Table[T] {
+	return &Table[T]{kind: kind, st: st, doubt: map[string]store.Doc{}, rows: map[string]row[T]{}}
+}
+
+// Take fills the table with the documents of its kind among docs, and passes
+// over the others. It is called once, before the table is used.
+func (t *Table[T]) Take(docs []store.Doc) error {
+	for _, d := range docs {
+		if d.Kind != t.kind {
+			continue
+		}
+		if err := t.apply(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Get is the document under the key.
+func (t *Table[T]) Get(key string) (T, bool) {
+	t.reading.RLock()
+	defer t.reading.RUnlock()
+	r, ok := t.rows[key]
+	return r.val, ok
+}
+
+// All are the documents in the order of their keys.
+func (t *Table[T]) All() []T {
+	t.reading.RLock()
+	defer t.reading.RUnlock()
+	all := make([]T, 0, len(t.rows))
+	for _, key := range slices.Sorted(maps.Keys(t.rows)) {
+		all = append(all, t.rows[key].val)
+	}
+	return all
+}
+
+// Len counts the documents.
+func (t *Table[T]) Len() int {
+	t.reading.RLock()
+	defer t.reading.RUnlock()
+	return len(t.rows)
+}
+
+// Update changes one document: fn gets what is there and returns what shall be,
+// ErrDelete, or an error that leaves everything as it was. No other write comes
+// between. The change is durable before anybody sees it. After an error of the
+// store the change may or may not have happened; the next Update of the key
+// finds out first.
+func (t *Table[T]) Update(ctx context.Context, key string, fn func(old T, ok bool) (T, error)) error {
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	if d, ok := t.doubt[key]; ok {
+		// The same version with the same data may be saved again: that settles it.
+		if err := t.save(ctx, d); err != nil {
+			return err
+		}
+	}
+	t.reading.RLock()
+	old, ok := t.rows[key]
+	t.reading.RUnlock()
+	val, err := fn(old.val, ok)
+	d := store.Doc{Kind: t.kind, Key: key, Version: old.version + 1}
+	switch {
+	case errors.Is(err, ErrDelete):
+		if !ok {
+			return nil
+		}
+	case err != nil:
+		return err
+	default:
+		if d.Data, err = json.Marshal(val); err != nil {
+			return fmt.Errorf("encode %s %q: %w", t.kind, key, err)
+		}
+	}
+	return t.save(ctx, d)
+}
+
+// Delete removes the document; one that is not there is no error.
+func (t *Table[T]) Delete(ctx context.Context, key string) error {
+	return t.Update(ctx, key, func(old T, _ bool) (T, error) { return old, ErrDelete })
+}
+
+// DeleteWhere removes the documents that match, one after the other.
+func (t *Table[T]) DeleteWhere(ctx context.Context, match func(T) bool) error {
+	t.reading.RLock()
+	var keys []string
+	for key, r := range t.rows {
+		if match(r.val) {
+			keys = append(keys, key)
+		}
+	}
+	t.reading.RUnlock()
+	slices.Sort(keys)
+	for _, key := range keys {
+		err := t.Update(ctx, key, func(old T, ok bool) (T, error) {
+			if ok && !match(old) {
+				return old, errKept
+			}
+			return old, ErrDelete
+		})
+		if err != nil && !errors.Is(err, errKept) {
+			return err
+		}
+	}
+	return nil
+}
+
+var errKept = errors.New("docs: changed meanwhile, kept")
+
+func (t *Table[T]) save(ctx context.Context, d store.Doc) error {
+	if err := t.st.Save(ctx, []store.Doc{d}); err != nil {
+		t.doubt[d.Key] = d
+		return fmt.Errorf("save %s %q: %w", t.kind, d.Key, err)
+	}
+	delete(t.doubt, d.Key)
+	return t.apply(d)
+}
+
+func (t *Table[T]) apply(d store.Doc) error {
+	r := row[T]{version: d.Version}
+	if d.Data != nil {
+		// Decoding what was stored leaves no pointer shared with the writer.
+		if err := json.Unmarshal(d.Data, &r.val); err != nil {
+			return fmt.Errorf("decode %s %q: %w: %w", t.kind, d.Key, store.ErrCorrupt, err)
+		}
+	}
+	t.reading.Lock()
+	defer t.reading.Unlock()
+	if d.Data == nil {
+		delete(t.rows, d.Key)
+	} else {
+		t.rows[d.Key] = r
+	}
+	return nil
+}

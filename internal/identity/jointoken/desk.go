@@ -1,0 +1,207 @@
+package jointoken
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/docs"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// Kind is the kind of the desk's documents in a store.
+const Kind = "join_token"
+
+// Bounds of what may be ordered.
+const (
+	MaxUses    = 1000
+	MaxTTL     = 30 * 24 * time.Hour
+	DefaultTTL = time.Hour
+	maxTokens  = 10000
+)
+
+// Order is what a new token shall be. Zero Uses is one, zero TTL an hour.
+type Order struct {
+	Scope   Scope
+	Cluster api.ClusterID // ForNode: required; ForCluster: the only name allowed, if set
+	Uses    int
+	TTL     time.Duration
+	Tenant  api.Tenant // who owns what joins
+	By      string     // who ordered it
+	Note    string
+}
+
+// Record is what is kept of a token: everything but its secret.
+type Record struct {
+	ID      string            `json:"id"`
+	Hash    string            `json:"hash"`
+	Scope   Scope             `json:"scope"`
+	Cluster api.ClusterID     `json:"cluster,omitempty"`
+	Uses    int               `json:"uses"`
+	Holders map[string]string `json:"holders,omitempty"` // fingerprint of the key that used it → the name it got
+	Expires time.Time         `json:"expires"`
+	Created time.Time         `json:"created"`
+	Tenant  api.Tenant        `json:"tenant,omitempty"`
+	By      string            `json:"by,omitempty"`
+	Note    string            `json:"note,omitempty"`
+}
+
+// Left is how many uses are left.
+func (r Record) Left() int { return r.Uses - len(r.Holders) }
+
+// Claim is what somebody with a token's secret asks for.
+type Claim struct {
+	Secret  []byte
+	Scope   Scope
+	Cluster api.ClusterID // ForNode: the cluster that is asked; ForCluster: the name that is asked for
+	Key     string        // ca.Fingerprint of the request that comes along
+	Name    string        // what the machine will be called
+}
+
+// Desk makes and redeems tokens. It is safe for concurrent use.
+type Desk struct {
+	url   string
+	ca    [sha256.Size]byte
+	now   func() time.Time
+	table *docs.Table[Record]
+}
+
+// NewDesk is the desk of the server at url whose root certificate has the hash
+// ca, with the tokens among loaded.
+func NewDesk(st store.Store, loaded []store.Doc, url string, ca [sha256.Size]byte, now func() time.Time) (*Desk, error) {
+	d := &Desk{url: url, ca: ca, now: now, table: docs.New[Record](Kind, st)}
+	return d, d.table.Take(loaded)
+}
+
+// Create makes a token. The secret is in the token returned and nowhere else.
+func (d *Desk) Create(ctx context.Context, o Order) (Token, Record, error) {
+	if o.Uses == 0 {
+		o.Uses = 1
+	}
+	if o.TTL == 0 {
+		o.TTL = DefaultTTL
+	}
+	if o.Scope != ForCluster && o.Scope != ForNode {
+		return Token{}, Record{}, fmt.Errorf("join token of scope %q, want %q or %q: %w", o.Scope, ForCluster, ForNode, api.ErrInvalid)
+	}
+	if o.Uses < 1 || o.Uses > MaxUses || o.TTL < time.Second || o.TTL > MaxTTL {
+		return Token{}, Record{}, fmt.Errorf("join token for %d uses within %s, want 1 to %d uses and 1s to %s: %w",
+			o.Uses, o.TTL, MaxUses, MaxTTL, api.ErrInvalid)
+	}
+	if err := d.Sweep(ctx); err != nil {
+		return Token{}, Record{}, err
+	}
+	if d.table.Len() >= maxTokens {
+		return Token{}, Record{}, fmt.Errorf("%d join tokens are open, revoke some: %w", maxTokens, api.ErrConflict)
+	}
+	now := d.now()
+	t := Token{
+		URL: d.url, CA: d.ca, Scope: o.Scope, Cluster: o.Cluster,
+		Expires: now.Add(o.TTL).Truncate(time.Second), Secret: make([]byte, secretSize),
+	}
+	if _, err := rand.Read(t.Secret); err != nil {
+		return Token{}, Record{}, fmt.Errorf("draw a join token: %w", err)
+	}
+	if err := t.check(); err != nil {
+		return Token{}, Record{}, err
+	}
+	r := Record{
+		ID: t.ID(), Hash: hashOf(t.Secret), Scope: o.Scope, Cluster: o.Cluster, Uses: o.Uses,
+		Expires: t.Expires, Created: now, Tenant: o.Tenant, By: o.By, Note: o.Note,
+	}
+	err := d.table.Update(ctx, r.ID, func(_ Record, taken bool) (Record, error) {
+		if taken {
+			return Record{}, fmt.Errorf("join token %s exists, try again: %w", r.ID, api.ErrConflict)
+		}
+		return r, nil
+	})
+	return t, r, err
+}
+
+// Redeem counts one use and returns the name that the claim's key has by it.
+// The same key gets the same name again without another use, so that an answer
+// that was lost may be asked for again. A secret that is unknown, used up,
+// expired or revoked is ErrUnauthenticated, all alike; a token for something
+// else is ErrForbidden.
+func (d *Desk) Redeem(ctx context.Context, c Claim) (name string, r Record, err error) {
+	refused := fmt.Errorf("join token is unknown, used up, expired or revoked; ask for a new one: %w", api.ErrUnauthenticated)
+	if len(c.Secret) != secretSize || c.Key == "" || c.Name == "" {
+		return "", Record{}, fmt.Errorf("claim lacks a secret, a key or a name: %w", api.ErrInvalid)
+	}
+	hash := hashOf(c.Secret)
+	err = d.table.Update(ctx, idOf(hash), func(old Record, ok bool) (Record, error) {
+		r = old
+		same := subtle.ConstantTimeCompare([]byte(old.Hash), []byte(hash)) == 1
+		if !ok || !same || !d.now().Before(old.Expires) {
+			return old, refused
+		}
+		if old.Scope != c.Scope || old.Cluster != "" && old.Cluster != c.Cluster {
+			return old, fmt.Errorf("join token is for a %s %s, not for %s %s: %w", old.Scope, old.Cluster, c.Scope, c.Cluster, api.ErrForbidden)
+		}
+		if had, again := old.Holders[c.Key]; again {
+			name = had
+			return old, errAgain
+		}
+		if old.Left() <= 0 {
+			return old, refused
+		}
+		// Documents are handed out as they are: change a copy.
+		r.Holders = maps.Clone(old.Holders)
+		if r.Holders == nil {
+			r.Holders = map[string]string{}
+		}
+		r.Holders[c.Key], name = c.Name, c.Name
+		return r, nil
+	})
+	if errors.Is(err, errAgain) {
+		err = nil
+	}
+	if err != nil {
+		return "", Record{}, err
+	}
+	return name, r, nil
+}
+
+var errAgain = errors.New("jointoken: redeemed before by the same key")
+
+// List are the open tokens, those that are used up included until they expire.
+func (d *Desk) List() []Record {
+	var open []Record
+	for _, r := range d.table.All() {
+		if d.now().Before(r.Expires) {
+			open = append(open, r)
+		}
+	}
+	return open
+}
+
+// Get is the token with the id, or ErrNotFound.
+func (d *Desk) Get(id string) (Record, error) {
+	r, ok := d.table.Get(id)
+	if !ok {
+		return Record{}, fmt.Errorf("join token %s: %w", id, api.ErrNotFound)
+	}
+	return r, nil
+}
+
+// Revoke ends a token at once. One that is not there is ErrNotFound.
+func (d *Desk) Revoke(ctx context.Context, id string) error {
+	return d.table.Update(ctx, id, func(old Record, ok bool) (Record, error) {
+		if !ok {
+			return old, fmt.Errorf("revoke join token %s: %w", id, api.ErrNotFound)
+		}
+		return old, docs.ErrDelete
+	})
+}
+
+// Sweep forgets the tokens that have expired.
+func (d *Desk) Sweep(ctx context.Context) error {
+	now := d.now()
+	return d.table.DeleteWhere(ctx, func(r Record) bool { return !now.Before(r.Expires) })
+}

@@ -1,0 +1,216 @@
+// Package jointoken lets machines in: one pasted line says where to go, which
+// CA must answer there, what it lets in, and until when. The secret in it is
+// kept as a hash only.
+//
+// Desk makes and redeems tokens, at the root for clusters and at a cluster for
+// its nodes; Token is the line, and dials. What a redeemer gets for it, a
+// certificate, is package ca's.
+//
+//	tok, rec, err := desk.Create(ctx, jointoken.Order{Scope: jointoken.ForNode, Uses: 5, TTL: time.Hour})
+//	fmt.Println(tok.Line())                        // TL1.….…
+//	tok, err := jointoken.Parse(line)              // at the joining machine
+//	resp, err := tok.HTTPClient().Post(tok.URL+"/v1/join", …)
+package jointoken
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+)
+
+// Scope says what a token lets in.
+type Scope string
+
+// The scopes.
+const (
+	ForCluster Scope = "cluster" // a cluster, at the root
+	ForNode    Scope = "node"    // a node, at a cluster
+)
+
+const (
+	prefix     = "TL1"
+	secretSize = 16
+	maxLine    = 1024
+)
+
+// Token is what a join line says. It holds the secret: String hides it, Line does not.
+type Token struct {
+	URL     string            // https://host:port of whom to ask
+	CA      [sha256.Size]byte // of the root's certificate
+	Scope   Scope
+	Cluster api.ClusterID // ForNode: whom the node joins; ForCluster: the only name allowed, or ""
+	Expires time.Time     // whole seconds
+	Secret  []byte
+}
+
+// ID names the token in lists; it gives nothing away.
+func (t Token) ID() string { return idOf(hashOf(t.Secret)) }
+
+// String is the token without its secret, for logs.
+func (t Token) String() string {
+	return fmt.Sprintf("%s.%s(%s at %s)", prefix, t.ID(), t.Scope, t.URL)
+}
+
+// LogValue keeps the secret out of logs.
+func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
+
+// MarshalText keeps the secret out of JSON; the line is Line.
+func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// Line is the token as one line to paste: TL1.<what>.<secret>.
+func (t Token) Line() string {
+	// Binary, because the line is read by people: 120 characters instead of 200.
+	b := append([]byte(nil), t.CA[:]...)
+	b = binary.BigEndian.AppendUint32(b, uint32(t.Expires.Unix()))
+	b = append(b, t.Scope[0], byte(len(t.Cluster)))
+	b = append(append(b, t.Cluster...), t.URL...)
+	return prefix + "." + b64.EncodeToString(b) + "." + b64.EncodeToString(t.Secret)
+}
+
+var b64 = base64.RawURLEncoding.Strict()
+
+// Parse reads a join line. A damaged one is ErrInvalid. An expired one parses:
+// who issued it decides, by their own clock.
+func Parse(line string) (Token, error) {
+	bad := func(why string) (Token, error) {
+		return Token{}, fmt.Errorf("join token %s; copy the whole line that token create printed: %w", why, api.ErrInvalid)
+	}
+	line = strings.TrimSpace(line)
+	parts := strings.Split(line, ".")
+	switch {
+	case line == "":
+		return bad("is empty")
+	case len(line) > maxLine:
+		return bad("is too long")
+	case parts[0] != prefix:
+		return bad("does not begin with " + prefix + ".")
+	case len(parts) != 3:
+		return bad("is cut off")
+	}
+	b, err := b64.DecodeString(parts[1])
+	secret, err2 := b64.DecodeString(parts[2])
+	head := sha256.Size + 4 + 2
+	if err != nil || err2 != nil || len(secret) != secretSize || len(b) < head || len(b) < head+int(b[head-1]) {
+		return bad("is damaged")
+	}
+	t := Token{Secret: secret, Expires: time.Unix(int64(binary.BigEndian.Uint32(b[sha256.Size:])), 0)}
+	copy(t.CA[:], b)
+	switch b[head-2] {
+	case ForCluster[0]:
+		t.Scope = ForCluster
+	case ForNode[0]:
+		t.Scope = ForNode
+	default:
+		return bad("has an unknown scope")
+	}
+	name := head + int(b[head-1])
+	t.Cluster, t.URL = api.ClusterID(b[head:name]), string(b[name:])
+	if err := t.check(); err != nil {
+		return Token{}, err
+	}
+	return t, nil
+}
+
+func (t Token) check() error {
+	u, err := url.Parse(t.URL)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("join token's URL %q is not https://host:port: %w", t.URL, api.ErrInvalid)
+	}
+	if len(t.URL) > 256 {
+		return fmt.Errorf("join token's URL has %d bytes, at most 256: %w", len(t.URL), api.ErrInvalid)
+	}
+	named := t.Cluster != "" || t.Scope == ForNode
+	if named && !api.ValidMachineName(string(t.Cluster)) {
+		return fmt.Errorf("join token's cluster %q is no name of a cluster: %w", t.Cluster, api.ErrInvalid)
+	}
+	if u := t.Expires.Unix(); u <= 0 || u > math.MaxUint32 {
+		return fmt.Errorf("join token's end %s is out of range: %w", t.Expires, api.ErrInvalid)
+	}
+	return nil
+}
+
+// Server is who must answer at the token's URL.
+func (t Token) Server() identity.Identity {
+	if t.Scope == ForCluster {
+		return identity.OfRoot()
+	}
+	return identity.OfCluster(t.Cluster)
+}
+
+// TLSConfig trusts a server that shows a chain up to the CA certificate with
+// the token's hash and is the one the token is for. No secret is sent before.
+func (t Token) TLSConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		// The CA is known by its hash only, so there is no pool before the
+		// handshake; VerifyConnection makes it and checks everything.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			_, err := t.verify(cs)
+			return err
+		},
+	}
+}
+
+func (t Token) verify(cs tls.ConnectionState) (*x509.Certificate, error) {
+	for _, c := range cs.PeerCertificates {
+		if sha256.Sum256(c.Raw) != t.CA || !c.IsCA {
+			continue
+		}
+		id, err := trust.New(c).Peer(cs)
+		if err != nil {
+			return nil, err
+		}
+		if id != t.Server() {
+			return nil, fmt.Errorf("%s is %s, want %s: %w", t.URL, id, t.Server(), api.ErrUnauthenticated)
+		}
+		return c, nil
+	}
+	return nil, fmt.Errorf("%s does not show the CA that the join token names; the token is for another installation, or somebody stands between: %w",
+		t.URL, api.ErrUnauthenticated)
+}
+
+// HTTPClient dials with TLSConfig. It follows no redirects, which could carry
+// the secret elsewhere, and keeps no connections.
+func (t Token) HTTPClient() *http.Client {
+	return &http.Client{
+		Timeout: 30 * time.Second,
+		Transport: &http.Transport{
+			TLSClientConfig: t.TLSConfig(), ForceAttemptHTTP2: true, DisableKeepAlives: true,
+			TLSHandshakeTimeout: 10 * time.Second, Proxy: http.ProxyFromEnvironment,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Root is the CA certificate out of the answer to a request that HTTPClient
+// made: what the joining machine pins from then on.
+func (t Token) Root(resp *http.Response) (*x509.Certificate, error) {
+	if resp.TLS == nil {
+		return nil, fmt.Errorf("answer of %s came without TLS: %w", t.URL, api.ErrUnauthenticated)
+	}
+	return t.verify(*resp.TLS)
+}
+
+// hashOf is what is stored of a secret. It has 128 random bits, so that a slow
+// hash would add nothing.
+func hashOf(secret []byte) string {
+	sum := sha256.Sum256(secret)
+	return hex.EncodeToString(sum[:])
+}
+
+func idOf(hash string) string { return hash[:12] }

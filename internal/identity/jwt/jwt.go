@@ -1,0 +1,257 @@
+package jwt
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"sync"
+	"time"
+
+	gojwt "github.com/golang-jwt/jwt/v5"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+)
+
+// AccessLife is how long an access token lives.
+const AccessLife = 10 * time.Minute
+
+// MaxLeeway is how far two machines' clocks may be apart.
+const MaxLeeway = 5 * time.Minute
+
+// Use says what a token is good for. A token for one use is refused for another.
+type Use string
+
+// The uses.
+const (
+	UseAccess Use = "access" // the API, many times
+	UseStream Use = "stream" // opening one stream, once: see Spend
+)
+
+// Claims are what a token says.
+type Claims struct {
+	Subject string // "acme/alice"
+	Tenant  api.Tenant
+	Roles   []rights.Role
+	PAT     string // id of the personal token, if it is one
+	Use     Use    // empty: UseAccess
+	Object  string // what a token for one use is about: an instance, say
+
+	// Set by Sign.
+	ID      string
+	Issued  time.Time
+	Expires time.Time
+}
+
+// Principal is who the token speaks for.
+func (c Claims) Principal() rights.Principal {
+	return rights.Principal{User: c.Subject, Tenant: c.Tenant, Roles: c.Roles, PAT: c.PAT}
+}
+
+type wire struct {
+	gojwt.RegisteredClaims
+	Tenant api.Tenant    `json:"tenant"`
+	Roles  []rights.Role `json:"roles"`
+	PAT    string        `json:"pat,omitempty"`
+	Use    Use           `json:"use"`
+	Object string        `json:"obj,omitempty"`
+}
+
+// Signer signs tokens.
+type Signer struct {
+	Ring   *Ring
+	Issuer string
+	Now    func() time.Time // nil: time.Now
+}
+
+// Sign makes a token for the audiences, which lives for the given time.
+func (s Signer) Sign(c Claims, audience []string, life time.Duration) (text string, signed Claims, err error) {
+	now := time.Now()
+	if s.Now != nil {
+		now = s.Now()
+	}
+	id := make([]byte, 16)
+	if _, err := rand.Read(id); err != nil {
+		return "", Claims{}, fmt.Errorf("draw a token's id: %w", err)
+	}
+	if c.Use == "" {
+		c.Use = UseAccess
+	}
+	if c.ID == "" {
+		c.ID = base64.RawURLEncoding.EncodeToString(id)
+	}
+	c.Issued, c.Expires = now.Truncate(time.Second), now.Add(life).Truncate(time.Second)
+	key := s.Ring.signing()
+	t := gojwt.NewWithClaims(gojwt.SigningMethodEdDSA, wire{
+		RegisteredClaims: gojwt.RegisteredClaims{
+			Issuer: s.Issuer, Subject: c.Subject, Audience: audience, ID: c.ID,
+			IssuedAt:  gojwt.NewNumericDate(c.Issued),
+			NotBefore: gojwt.NewNumericDate(c.Issued),
+			ExpiresAt: gojwt.NewNumericDate(c.Expires),
+		},
+		Tenant: c.Tenant, Roles: c.Roles, PAT: c.PAT, Use: c.Use, Object: c.Object,
+	})
+	t.Header["kid"] = KeyID(key.Public().(ed25519.PublicKey))
+	text, err = t.SignedString(key)
+	if err != nil {
+		return "", Claims{}, fmt.Errorf("sign a token for %s: %w", c.Subject, err)
+	}
+	return text, c, nil
+}
+
+// VerifierOptions are what a verifier needs. Issuer and Audience are required.
+type VerifierOptions struct {
+	Keys     func(kid string) (ed25519.PublicKey, bool) // Ring.Key or PublicKeys.Key
+	Issuer   string
+	Audience string
+	Leeway   time.Duration    // at most MaxLeeway; 0: none
+	Now      func() time.Time // nil: time.Now
+}
+
+// Bounds of a verifier's memory.
+const (
+	maxToken  = 8 << 10
+	maxCached = 4096
+	maxSpent  = 65536
+)
+
+// Verifier checks tokens, and remembers those it checked until they expire: a
+// check costs 80 µs, remembering one less than one. It is safe for concurrent use.
+type Verifier struct {
+	opt    VerifierOptions
+	parser *gojwt.Parser
+
+	mu     sync.Mutex // guards both maps
+	cached map[[sha256.Size]byte]entry
+	spent  map[string]time.Time // ids of tokens for one use, until when they count
+}
+
+type entry struct {
+	claims Claims
+	kid    string
+}
+
+// NewVerifier makes a verifier. Options without which it could be fooled are
+// required, and missing ones panic: that is our bug.
+func NewVerifier(o VerifierOptions) *Verifier {
+	if o.Keys == nil || o.Issuer == "" || o.Audience == "" || o.Leeway > MaxLeeway || o.Leeway < 0 {
+		panic("jwt: a verifier needs keys, an issuer, an audience, and a leeway of at most 5 minutes")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Verifier{
+		opt: o,
+		parser: gojwt.NewParser(
+			gojwt.WithValidMethods([]string{gojwt.SigningMethodEdDSA.Alg()}),
+			gojwt.WithIssuer(o.Issuer), gojwt.WithAudience(o.Audience),
+			gojwt.WithExpirationRequired(), gojwt.WithNotBeforeRequired(), gojwt.WithIssuedAt(),
+			gojwt.WithLeeway(o.Leeway), gojwt.WithTimeFunc(o.Now), gojwt.WithStrictDecoding(),
+		),
+		cached: map[[sha256.Size]byte]entry{},
+		spent:  map[string]time.Time{},
+	}
+}
+
+// Verify checks a token that is shown for the use. One that does not hold is
+// ErrUnauthenticated; one that holds for another use is ErrForbidden.
+func (v *Verifier) Verify(text string, use Use) (Claims, error) {
+	c, err := v.verify(text)
+	if err != nil {
+		return Claims{}, err
+	}
+	if c.Use != use {
+		return Claims{}, fmt.Errorf("token is for %q, not for %q: %w", c.Use, use, api.ErrForbidden)
+	}
+	return c, nil
+}
+
+// Spend is Verify for a token that counts once: a second time it is ErrUnauthenticated.
+func (v *Verifier) Spend(text string, use Use) (Claims, error) {
+	c, err := v.Verify(text, use)
+	if err != nil {
+		return Claims{}, err
+	}
+	now := v.opt.Now()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if _, ok := v.spent[c.ID]; ok {
+		return Claims{}, fmt.Errorf("token was used before: %w", api.ErrUnauthenticated)
+	}
+	if len(v.spent) >= maxSpent {
+		for id, until := range v.spent {
+			if until.Before(now) {
+				delete(v.spent, id)
+			}
+		}
+		if len(v.spent) >= maxSpent {
+			// Forgetting one would let it be used twice.
+			return Claims{}, fmt.Errorf("too many one-use tokens at once, try again: %w", api.ErrUnavailable)
+		}
+	}
+	v.spent[c.ID] = c.Expires.Add(v.opt.Leeway + time.Second)
+	return c, nil
+}
+
+func (v *Verifier) verify(text string) (Claims, error) {
+	if len(text) > maxToken {
+		return Claims{}, fmt.Errorf("token of %d bytes: %w", len(text), api.ErrUnauthenticated)
+	}
+	sum := sha256.Sum256([]byte(text))
+	v.mu.Lock()
+	e, ok := v.cached[sum]
+	v.mu.Unlock()
+	if ok {
+		_, known := v.opt.Keys(e.kid) // a key that was dropped takes its tokens along
+		if known && v.opt.Now().Before(e.claims.Expires.Add(v.opt.Leeway)) {
+			return e.claims, nil
+		}
+		v.mu.Lock()
+		delete(v.cached, sum)
+		v.mu.Unlock()
+	}
+	e, err := v.parse(text)
+	if err != nil {
+		return Claims{}, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.cached) >= maxCached {
+		for old := range v.cached { // any one: a wrong guess costs one check
+			delete(v.cached, old)
+			break
+		}
+	}
+	v.cached[sum] = e
+	return e.claims, nil
+}
+
+func (v *Verifier) parse(text string) (entry, error) {
+	var w wire
+	var kid string
+	_, err := v.parser.ParseWithClaims(text, &w, func(t *gojwt.Token) (any, error) {
+		for _, h := range []string{"jwk", "jku", "x5u", "x5c", "crit"} {
+			if _, ok := t.Header[h]; ok {
+				return nil, fmt.Errorf("header %q is not taken", h)
+			}
+		}
+		kid, _ = t.Header["kid"].(string)
+		pub, ok := v.opt.Keys(kid)
+		if !ok {
+			return nil, fmt.Errorf("no such key id")
+		}
+		return pub, nil
+	})
+	if err != nil {
+		return entry{}, fmt.Errorf("token: %w: %w", err, api.ErrUnauthenticated)
+	}
+	if w.Subject == "" || w.ID == "" || w.Use == "" || w.IssuedAt == nil {
+		return entry{}, fmt.Errorf("token lacks sub, jti, iat or use: %w", api.ErrUnauthenticated)
+	}
+	return entry{kid: kid, claims: Claims{
+		Subject: w.Subject, Tenant: w.Tenant, Roles: w.Roles, PAT: w.PAT, Use: w.Use, Object: w.Object,
+		ID: w.ID, Issued: w.IssuedAt.Time, Expires: w.ExpiresAt.Time,
+	}}, nil
+}

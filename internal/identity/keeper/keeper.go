@@ -1,0 +1,181 @@
+// Package keeper keeps a machine's certificate fresh: it serves it to crypto/tls
+// and renews it at two thirds of its life. Connections that are open stay open;
+// the next handshake shows the new certificate.
+//
+// How a certificate is asked for is the owner's (Options.Renew), and so is
+// where it is kept (Options.Save).
+//
+//	k, err := keeper.New(keeper.Options{Pair: p, Renew: askCluster, Save: toFile})
+//	go k.Run(ctx)
+//	cfg := verifier.Server(k.GetCertificate, true)
+package keeper
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+)
+
+// Retries wait from minRetry to maxRetry. A sleep is at most maxSleep, because
+// a suspended machine's timers stand still while certificates grow old.
+const (
+	minRetry = 10 * time.Second
+	maxRetry = 10 * time.Minute
+	maxSleep = time.Hour
+)
+
+// Options are what a keeper needs.
+type Options struct {
+	Pair ca.Pair // what it serves until the first renewal
+
+	// Renew asks for a certificate for the request (PKCS #10, DER); it may be
+	// called again with another request after an error.
+	Renew func(ctx context.Context, csr []byte) ([]*x509.Certificate, error)
+	Save  func(ca.Pair) error // makes a renewed pair durable before it is served; nil: nothing to do
+
+	KeepKey bool // renew with the same key, as authorities do
+
+	Now   func() time.Time                     // nil: time.Now
+	After func(time.Duration) <-chan time.Time // nil: time.After
+	Log   *slog.Logger                         // nil: slog.Default
+}
+
+// Keeper serves and renews one certificate. It is safe for concurrent use.
+type Keeper struct {
+	opt     Options
+	current atomic.Pointer[served]
+}
+
+type served struct {
+	pair           ca.Pair
+	server, client *tls.Certificate
+}
+
+// New checks the pair (ErrInvalid) and serves it; Run renews it.
+func New(o Options) (*Keeper, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.After == nil {
+		o.After = time.After
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if err := o.Pair.Check(); err != nil {
+		return nil, err
+	}
+	k := &Keeper{opt: o}
+	k.serve(o.Pair)
+	return k, nil
+}
+
+func (k *Keeper) serve(p ca.Pair) {
+	k.current.Store(&served{pair: p, server: p.TLS(true), client: p.TLS(false)})
+}
+
+// Pair is what is served now.
+func (k *Keeper) Pair() ca.Pair { return k.current.Load().pair }
+
+// GetCertificate is for tls.Config: what a server shows. The root's certificate
+// goes along, for those who join and know only its hash.
+func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return k.current.Load().server, nil
+}
+
+// GetClientCertificate is for tls.Config: what a client shows.
+func (k *Keeper) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return k.current.Load().client, nil
+}
+
+// Due is when the pair's certificate is to be renewed: at two thirds of its life.
+func Due(p ca.Pair) time.Time {
+	c := p.Chain[0]
+	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 3 * 2)
+}
+
+// Run renews until ctx ends, and then returns nil. A renewal that fails is
+// tried again, also when the certificate has ended meanwhile.
+func (k *Keeper) Run(ctx context.Context) error {
+	retry := time.Duration(0)
+	for {
+		wait := k.untilDue()
+		if wait <= 0 {
+			if err := k.renew(ctx); err != nil && ctx.Err() == nil {
+				retry = min(max(2*retry, minRetry), maxRetry)
+				wait = retry/2 + rand.N(retry) // a fleet that failed together does not return together
+				k.opt.Log.Warn("certificate not renewed", "error", err, "retry_in", wait.Round(time.Second),
+					"ends", k.Pair().Chain[0].NotAfter)
+			} else {
+				retry = 0
+				wait = k.untilDue()
+			}
+		}
+		// A fresh certificate that is due at once (a signer near its end) is no reason to spin.
+		wait = max(min(wait, maxSleep), time.Second)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.opt.After(wait):
+		}
+	}
+}
+
+func (k *Keeper) untilDue() time.Duration { return Due(k.Pair()).Sub(k.opt.Now()) }
+
+func (k *Keeper) renew(ctx context.Context) error {
+	old := k.Pair()
+	next := ca.Pair{Key: old.Key}
+	if !k.opt.KeepKey {
+		key, err := ca.NewKey()
+		if err != nil {
+			return err
+		}
+		next.Key = key
+	}
+	csr, err := ca.Request(next.Key)
+	if err != nil {
+		return err
+	}
+	if next.Chain, err = k.opt.Renew(ctx, csr); err != nil {
+		return fmt.Errorf("renew the certificate of %q: %w", old.Chain[0].Subject.CommonName, err)
+	}
+	if err := k.accept(old, next); err != nil {
+		return fmt.Errorf("renew the certificate of %q: %w", old.Chain[0].Subject.CommonName, err)
+	}
+	if k.opt.Save != nil {
+		if err := k.opt.Save(next); err != nil {
+			return fmt.Errorf("save the renewed certificate of %q: %w", old.Chain[0].Subject.CommonName, err)
+		}
+	}
+	k.serve(next)
+	k.opt.Log.Info("certificate renewed", "ends", next.Chain[0].NotAfter)
+	return nil
+}
+
+// accept refuses a certificate that would cut the machine off: another's, one
+// below another root, or one that has ended.
+func (k *Keeper) accept(old, next ca.Pair) error {
+	if err := next.Check(); err != nil {
+		return err
+	}
+	was, is := old.Chain[0], next.Chain[0]
+	if len(is.URIs) != 1 || len(was.URIs) != 1 || is.URIs[0].String() != was.URIs[0].String() {
+		return fmt.Errorf("the new certificate names %v, not %v: %w", is.URIs, was.URIs, api.ErrInvalid)
+	}
+	if !next.Root().Equal(old.Root()) {
+		return fmt.Errorf("the new certificate is below another root: %w", api.ErrInvalid)
+	}
+	if !is.NotAfter.After(k.opt.Now()) {
+		return fmt.Errorf("the new certificate ended at %s: %w", is.NotAfter.UTC().Format(time.RFC3339), api.ErrInvalid)
+	}
+	return nil
+}
