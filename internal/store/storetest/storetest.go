@@ -32,8 +32,16 @@ import (
 // again only after the store before was closed, and then opens what that left.
 type Place func(t *testing.T) store.Store
 
+// Deviation is a promise that a backend is known not to keep.
+type Deviation int
+
+// RacyVersions is declared where the engine reads a version and writes the next
+// in two steps: of several writers of one key at the same moment more than one
+// may win. A writer that comes later still meets the conflict.
+const RacyVersions Deviation = iota + 1
+
 // Run runs the suite. Each test asks factory for a new place.
-func Run(t *testing.T, factory func(t *testing.T) Place) {
+func Run(t *testing.T, factory func(t *testing.T) Place, deviations ...Deviation) {
 	for _, test := range []struct {
 		name string
 		run  func(t *testing.T, place Place)
@@ -50,7 +58,9 @@ func Run(t *testing.T, factory func(t *testing.T) Place) {
 		{"odd keys are kept apart", testOddKeys},
 		{"big documents", testBig},
 		{"concurrent saves", testConcurrent},
-		{"concurrent writers of one key", testRace},
+		{"concurrent writers of one key", func(t *testing.T, place Place) {
+			testRace(t, place, slices.Contains(deviations, RacyVersions))
+		}},
 		{"load stops at the first error", testLoadStops},
 		{"a closed store says so", testClosed},
 		{"a reopened store holds the same", testReopen},
@@ -290,7 +300,7 @@ func testConcurrent(t *testing.T, place Place) {
 	expect(t, s, want...)
 }
 
-func testRace(t *testing.T, place Place) {
+func testRace(t *testing.T, place Place, racy bool) {
 	const writers = 16
 	s := open(t, place)
 	for v := range uint64(5) {
@@ -310,7 +320,7 @@ func testRace(t *testing.T, place Place) {
 			})
 		}
 		group.Wait()
-		if won.Load() != 1 || lost.Load() != writers-1 {
+		if won.Load() < 1 || won.Load()+lost.Load() != writers || (won.Load() > 1 && !racy) {
 			t.Fatalf("version %d: %d writers won and %d lost", v+1, won.Load(), lost.Load())
 		}
 	}

@@ -1,0 +1,289 @@
+// Package mongo is a store in a MongoDB replica set, or in what speaks its
+// protocol, such as FerretDB. It uses nothing that not both have: no
+// transactions, no change streams, no expiry. Every document of ours is one of
+// the server's, and its version is compared in the filter of the write. That is
+// atomic in MongoDB. FerretDB 1 reads and writes in two steps, so there two
+// processes of one role can both succeed if they write the same document in the
+// same moment: it is for tests and for a single process.
+//
+//	s, err := mongo.Open(ctx, "mongodb://db1,db2,db3/treeline?replicaSet=rs0", "root")
+//	if err != nil {
+//		return err
+//	}
+//	defer s.Close()
+//
+// It uses go.mongodb.org/mongo-driver/v2, the official driver, which follows a
+// replica set to its new primary.
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/connstring"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// DefaultDatabase is used when the URI names none.
+const DefaultDatabase = "treeline"
+
+// Bounds of waiting, unless the URI sets its own: for one operation
+// (timeoutMS), for a primary (serverSelectionTimeoutMS), and for Close.
+const (
+	operationTimeout = 10 * time.Second
+	selectionTimeout = 5 * time.Second
+	closeTimeout     = 5 * time.Second
+)
+
+// Store implements store.Store in one collection.
+type Store struct {
+	client *mongo.Client
+	docs   *mongo.Collection // reads see what a majority has
+	exact  *mongo.Collection // a read of one document sees its last write, and waits until that is durable
+	name   string            // for errors: without the password of the URI
+	closed atomic.Bool
+}
+
+// record is a document as the server has it. Its id is kind/key.
+type record struct {
+	ID      string      `bson:"_id"`
+	Version int64       `bson:"version"`
+	Data    bson.Binary `bson:"data"`
+}
+
+// fenceID cannot be the id of a document, which holds a slash.
+const fenceID = "fence"
+
+var validRole = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$`)
+
+// Open connects to the server at uri and opens the store of a role, such as
+// "root" or "cluster-berlin". Roles that share a database know nothing of each
+// other; two processes with the same role meet in ErrConflict. It fails with
+// api.ErrUnavailable when no primary answers in time.
+func Open(ctx context.Context, uri, role string) (*Store, error) {
+	if !validRole.MatchString(role) {
+		return nil, fmt.Errorf("open a store in MongoDB for role %q: it must match %s: %w", role, validRole, api.ErrInvalid)
+	}
+	parsed, err := connstring.ParseAndValidate(uri)
+	if err != nil {
+		return nil, fmt.Errorf("open a store in MongoDB: its URI: %w: %w", err, api.ErrInvalid)
+	}
+	database := parsed.Database
+	if database == "" {
+		database = DefaultDatabase
+	}
+	opts := options.Client().SetAppName("treeline/" + role).
+		SetTimeout(operationTimeout).SetServerSelectionTimeout(selectionTimeout).
+		ApplyURI(uri).
+		SetWriteConcern(&writeconcern.WriteConcern{W: writeconcern.WCMajority, Journal: ptr(true)}).
+		SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary())
+	client, err := mongo.Connect(opts)
+	if err != nil {
+		return nil, fmt.Errorf("open a store in MongoDB: %w: %w", err, api.ErrInvalid)
+	}
+	collection := "store." + role
+	s := &Store{
+		client: client,
+		docs:   client.Database(database).Collection(collection),
+		exact:  client.Database(database).Collection(collection, options.Collection().SetReadConcern(readconcern.Linearizable())),
+		name:   fmt.Sprintf("%s/%s.%s", strings.Join(parsed.Hosts, ","), database, collection),
+	}
+	if err := client.Ping(ctx, nil); err != nil {
+		return nil, errors.Join(s.failed(ctx, "reach", err), s.Close())
+	}
+	return s, nil
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// Save implements store.Store. Each document takes one round trip.
+func (s *Store) Save(ctx context.Context, docs []store.Doc) error {
+	if err := store.Validate(docs); err != nil {
+		return err
+	}
+	for i := range docs {
+		if s.closed.Load() {
+			return store.ErrClosed
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := s.save(ctx, docs[i:]); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// save writes docs[0]. It writes first and asks only when the version does not
+// fit, since it nearly always does.
+func (s *Store) save(ctx context.Context, docs []store.Doc) error {
+	d := docs[0]
+	// A version that fits again when it is asked for was changed by another
+	// process in between, and the next try meets that.
+	for range 3 {
+		done, err := s.write(ctx, d)
+		if err != nil {
+			return s.failed(ctx, fmt.Sprintf("save %s %q to", d.Kind, d.Key), err)
+		}
+		if done {
+			return nil
+		}
+		stored, err := s.stored(ctx, d)
+		if err != nil {
+			return err
+		}
+		switch store.Decide(stored, docs) {
+		case store.Repeat:
+			return nil
+		case store.Refuse:
+			return store.Conflict(d, stored.Version)
+		case store.Write:
+		}
+	}
+	return fmt.Errorf("save %s %q version %d: it changes all the time: %w", d.Kind, d.Key, d.Version, store.ErrConflict)
+}
+
+// write writes d over the version before it, if that is what is stored.
+func (s *Store) write(ctx context.Context, d store.Doc) (done bool, err error) {
+	before := bson.D{{Key: "_id", Value: id(d)}, {Key: "version", Value: int64(d.Version - 1)}}
+	data := bson.Binary{Data: d.Data}
+	switch {
+	case d.Data == nil:
+		result, err := s.docs.DeleteOne(ctx, before)
+		return err == nil && result.DeletedCount == 1, err
+	case d.Version == 1:
+		_, err := s.docs.InsertOne(ctx, record{id(d), 1, data})
+		if mongo.IsDuplicateKeyError(err) {
+			return false, nil
+		}
+		return err == nil, err
+	default:
+		change := bson.D{{Key: "version", Value: int64(d.Version)}, {Key: "data", Value: data}}
+		result, err := s.docs.UpdateOne(ctx, before, bson.D{{Key: "$set", Value: change}})
+		return err == nil && result.MatchedCount == 1, err
+	}
+}
+
+// stored is what the key of d holds. A repeat must not be acknowledged on the
+// word of a primary that may yet lose it, so the read is linearizable.
+func (s *Store) stored(ctx context.Context, d store.Doc) (store.Doc, error) {
+	var r record
+	err := s.exact.FindOne(ctx, bson.D{{Key: "_id", Value: id(d)}}).Decode(&r)
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return store.Doc{}, nil
+	}
+	if err != nil {
+		return store.Doc{}, s.failed(ctx, fmt.Sprintf("read %s %q from", d.Kind, d.Key), err)
+	}
+	return s.doc(r)
+}
+
+// Load implements store.Store. It writes one record of its own first: once a
+// majority has that, the primary knows of everything that was acknowledged
+// before, even if it is new in its office.
+func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
+	if s.closed.Load() {
+		return store.ErrClosed
+	}
+	fence := bson.D{{Key: "$inc", Value: bson.D{{Key: "version", Value: int64(1)}}}}
+	_, err := s.docs.UpdateOne(ctx, bson.D{{Key: "_id", Value: fenceID}}, fence, options.UpdateOne().SetUpsert(true))
+	if err != nil {
+		return s.failed(ctx, "load", err)
+	}
+	cursor, err := s.docs.Find(ctx, bson.D{})
+	if err != nil {
+		return s.failed(ctx, "load", err)
+	}
+	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }()
+	for cursor.Next(ctx) {
+		if id, ok := cursor.Current.Lookup("_id").StringValueOK(); ok && id == fenceID {
+			continue
+		}
+		var r record
+		if err := cursor.Decode(&r); err != nil {
+			return s.corrupt(fmt.Sprint(cursor.Current.Lookup("_id")), err)
+		}
+		d, err := s.doc(r)
+		if err != nil {
+			return err
+		}
+		if err := fn(d); err != nil {
+			return err
+		}
+	}
+	if err := cursor.Err(); err != nil {
+		return s.failed(ctx, "load", err)
+	}
+	return nil
+}
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := s.client.Disconnect(ctx); err != nil {
+		return fmt.Errorf("close %s: %w", s.name, err)
+	}
+	return nil
+}
+
+func id(d store.Doc) string {
+	return d.Kind + "/" + d.Key
+}
+
+// doc is what r says, checked by the rule that it was saved by.
+func (s *Store) doc(r record) (store.Doc, error) {
+	kind, key, _ := strings.Cut(r.ID, "/")
+	d := store.Doc{Kind: kind, Key: key, Version: uint64(r.Version), Data: r.Data.Data}
+	if d.Data == nil {
+		d.Data = []byte{} // nil would say that it is deleted
+	}
+	if err := store.Validate([]store.Doc{d}); err != nil {
+		return store.Doc{}, s.corrupt(r.ID, err)
+	}
+	return d, nil
+}
+
+func (s *Store) corrupt(id string, err error) error {
+	return fmt.Errorf("%w: the record %q in %s: %w; it was kept as it is: restore the collection from a backup", store.ErrCorrupt, id, s.name, err)
+}
+
+// What a server answers when its disk is full: MongoDB by code, FerretDB by the
+// words of SQLite.
+const (
+	codeOutOfDiskSpace = 14031
+	textDiskFull       = "database or disk is full"
+)
+
+// failed puts an error of the driver into our kinds.
+func (s *Store) failed(ctx context.Context, verb string, err error) error {
+	var server mongo.ServerError
+	switch {
+	case s.closed.Load() || errors.Is(err, mongo.ErrClientDisconnected):
+		return store.ErrClosed
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s %s: %w", verb, s.name, ctx.Err())
+	case errors.As(err, &server) && server.HasErrorCode(codeOutOfDiskSpace), strings.Contains(err.Error(), textDiskFull):
+		return fmt.Errorf("%s %s: free some space on the server's disk: %w (%w)", verb, s.name, store.ErrFull, err)
+	case errors.As(err, &server) && !server.HasErrorLabel("RetryableWriteError"):
+		return fmt.Errorf("%s %s: %w", verb, s.name, err)
+	}
+	return fmt.Errorf("%s %s: %w: is the server up, and a primary elected? %w", verb, s.name, api.ErrUnavailable, err)
+}

@@ -1,0 +1,246 @@
+package mongo_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.uber.org/goleak"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/internal/store/storetest"
+)
+
+func TestStore(t *testing.T) {
+	uri := server(t)
+	var places atomic.Int64
+	storetest.Run(t, func(*testing.T) storetest.Place {
+		role := fmt.Sprintf("suite-%d", places.Add(1))
+		return func(t *testing.T) store.Store { return open(t, uri, role) }
+	}, deviations(t, uri)...)
+}
+
+// deviations are those of FerretDB 1, whose update reads the documents that
+// match, and writes them back in a second step. MongoDB has none.
+func deviations(t *testing.T, uri string) []storetest.Deviation {
+	t.Helper()
+	client, err := driver.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) }()
+	info, err := client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "buildInfo", Value: 1}}).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := info.LookupErr("ferretdb"); err != nil {
+		return nil
+	}
+	return []storetest.Deviation{storetest.RacyVersions}
+}
+
+func TestRolesShareADatabase(t *testing.T) {
+	uri := server(t)
+	root, cluster := open(t, uri, "root"), open(t, uri, "cluster-a")
+	d := store.Doc{Kind: "app", Key: "acme/shop", Version: 1, Data: []byte("of the root")}
+	if err := root.Save(t.Context(), []store.Doc{d}); err != nil {
+		t.Fatal(err)
+	}
+	if docs, err := store.Load(t.Context(), cluster); err != nil || len(docs) != 0 {
+		t.Errorf("the cluster sees %v, %v", docs, err)
+	}
+	d.Data = []byte("of the cluster")
+	if err := cluster.Save(t.Context(), []store.Doc{d}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTwoProcessesOfOneRoleMeetInAConflict(t *testing.T) {
+	uri := server(t)
+	one, two := open(t, uri, "same"), open(t, uri, "same")
+	d := store.Doc{Kind: "app", Key: "acme/shop", Version: 1, Data: []byte("one")}
+	if err := one.Save(t.Context(), []store.Doc{d}); err != nil {
+		t.Fatal(err)
+	}
+	d.Data = []byte("two")
+	if err := two.Save(t.Context(), []store.Doc{d}); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("got %v, want a conflict", err)
+	}
+}
+
+func TestForeignRecordIsCorruption(t *testing.T) {
+	uri := server(t)
+	s := open(t, uri, "foreign")
+	client, err := driver.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) }()
+	database := strings.TrimPrefix(uri[strings.LastIndex(uri, "/"):], "/")
+	records := client.Database(database).Collection("store.foreign")
+	if _, err := records.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "app/a"}, {Key: "version", Value: "one"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Load(t.Context(), s); !errors.Is(err, store.ErrCorrupt) || !strings.Contains(err.Error(), "app/a") {
+		t.Errorf("got %v, want ErrCorrupt that names the record", err)
+	}
+}
+
+func TestNoServerIsUnavailable(t *testing.T) {
+	leaks := goleak.IgnoreCurrent()
+	uri := "mongodb://user:secret@" + freeAddr(t) + "/treeline?serverSelectionTimeoutMS=200"
+	_, err := mongo.Open(t.Context(), uri, "root")
+	if !errors.Is(err, api.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v, want ErrUnavailable without the password", err)
+	}
+	goleak.VerifyNone(t, leaks)
+}
+
+func TestAServerThatStallsIsUnavailable(t *testing.T) {
+	// It takes the connection and never answers.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	uri := "mongodb://" + listener.Addr().String() + "/?serverSelectionTimeoutMS=200"
+	if _, err := mongo.Open(t.Context(), uri, "root"); !errors.Is(err, api.ErrUnavailable) {
+		t.Errorf("got %v, want ErrUnavailable", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := mongo.Open(ctx, uri, "root"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the end of the context", err)
+	}
+}
+
+func TestBadConfigurationIsRefused(t *testing.T) {
+	for _, tc := range []struct{ uri, role string }{
+		{"mongodb://127.0.0.1", ""},
+		{"mongodb://127.0.0.1", "a$b"},
+		{"http://127.0.0.1", "root"},
+	} {
+		if _, err := mongo.Open(t.Context(), tc.uri, tc.role); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("%+v: got %v, want ErrInvalid", tc, err)
+		}
+	}
+}
+
+func BenchmarkSave(b *testing.B) {
+	s := open(b, server(b), "bench")
+	data := make([]byte, 1024)
+	for i := range b.N {
+		if err := s.Save(b.Context(), []store.Doc{{Kind: "app", Key: "one", Version: uint64(i + 1), Data: data}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func open(t testing.TB, uri, role string) *mongo.Store {
+	t.Helper()
+	s, err := mongo.Open(t.Context(), uri, role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// server is the URI of a database of this test alone, on the server that
+// TREELINE_TEST_MONGODB_URI names or on a FerretDB of its own.
+func server(t testing.TB) string {
+	t.Helper()
+	uri := os.Getenv("TREELINE_TEST_MONGODB_URI")
+	binary := os.Getenv("TREELINE_TEST_FERRETDB")
+	switch {
+	case uri != "":
+	case binary != "":
+		uri = ferretDB(t, binary)
+	case os.Getenv("TREELINE_TEST_REQUIRE") == "1":
+		t.Fatal("TREELINE_TEST_REQUIRE=1 asks for a MongoDB server: set TREELINE_TEST_MONGODB_URI, or TREELINE_TEST_FERRETDB=$(scripts/ferretdb)")
+	default:
+		t.Skip("no MongoDB server: set TREELINE_TEST_MONGODB_URI, or TREELINE_TEST_FERRETDB=$(scripts/ferretdb)")
+	}
+
+	database := fmt.Sprintf("treeline_test_%d", time.Now().UnixNano())
+	base, query, _ := strings.Cut(uri, "?")
+	if i := strings.Index(base[len("mongodb://"):], "/"); i >= 0 {
+		base = base[:len("mongodb://")+i]
+	}
+	t.Cleanup(func() {
+		client, err := driver.Connect(options.Client().ApplyURI(uri))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		ctx := context.WithoutCancel(t.Context())
+		if err := errors.Join(client.Database(database).Drop(ctx), client.Disconnect(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	if query != "" {
+		query = "?" + query
+	}
+	return base + "/" + database + query
+}
+
+// ferretDB starts a server that ends with the test.
+func ferretDB(t testing.TB, binary string) string {
+	t.Helper()
+	dir := t.TempDir()
+	addr := freeAddr(t)
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "--handler=sqlite", "--sqlite-url=file:"+dir+"/", "--state-dir="+dir,
+		"--listen-addr="+addr, "--debug-addr=-", "--telemetry=disable", "--log-level=warn")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", binary, err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = log.Close()
+		if t.Failed() {
+			b, _ := os.ReadFile(log.Name())
+			t.Logf("the end of what FerretDB said:\n%s", b[max(0, len(b)-4096):])
+		}
+	})
+
+	uri := "mongodb://" + addr
+	client, err := driver.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(20 * time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) }()
+	// The driver tries until somebody answers.
+	if err := client.Ping(t.Context(), nil); err != nil {
+		t.Fatalf("FerretDB does not answer at %s: %v", addr, err)
+	}
+	return uri
+}
+
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
