@@ -38,9 +38,15 @@ type Wait struct {
 	reg    *Registry
 	id     string
 	from   string
-	body   chan io.Reader // at most one, ever
+	body   chan result // at most one, ever
 	closed chan struct{}
 	once   sync.Once
+}
+
+// result is the dialled end, or why there is none.
+type result struct {
+	body io.Reader
+	err  error
 }
 
 // Expect awaits one stream from the peer that from names. Too many at once are
@@ -52,7 +58,7 @@ func (r *Registry) Expect(from string) (*Wait, error) {
 	}
 	w := &Wait{
 		reg: r, id: base64.RawURLEncoding.EncodeToString(secret), from: from,
-		body: make(chan io.Reader, 1), closed: make(chan struct{}),
+		body: make(chan result, 1), closed: make(chan struct{}),
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,15 +78,10 @@ func (r *Registry) Expect(from string) (*Wait, error) {
 // or expects from another peer, is ErrNotFound; an id counts once. An asker that
 // closes before the body's end is no error: the caller ends the request.
 func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader) error {
-	r.mu.Lock()
-	w := r.waiting[id]
-	if w == nil || w.from != from {
-		r.mu.Unlock()
-		return fmt.Errorf("stream %q: nobody waits for it any more: %w", id, api.ErrNotFound)
+	w, err := r.settle(id, from, result{body: body})
+	if err != nil {
+		return err
 	}
-	delete(r.waiting, id)
-	r.mu.Unlock()
-	w.body <- body
 	select {
 	case <-w.closed:
 		return nil
@@ -89,22 +90,42 @@ func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader)
 	}
 }
 
+// Fail tells whoever expects stream id from the peer that there will be none,
+// and why. It refuses what Deliver refuses.
+func (r *Registry) Fail(id, from string, why error) error {
+	_, err := r.settle(id, from, result{err: why})
+	return err
+}
+
+func (r *Registry) settle(id, from string, res result) (*Wait, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.waiting[id]
+	if w == nil || w.from != from {
+		return nil, fmt.Errorf("stream %q: nobody waits for it any more: %w", id, api.ErrNotFound)
+	}
+	delete(r.waiting, id)
+	w.body <- res
+	return w, nil
+}
+
 // ID is the stream's id, to be sent to the peer and to nobody else.
 func (w *Wait) ID() string { return w.id }
 
-// Body waits for the dialled end; ctx bounds the wait (ErrTimeout). What it
-// yields may be read until Close.
+// Body waits for the dialled end, or for the peer's reason why there is none;
+// ctx bounds the wait (ErrTimeout). What it yields may be read until Close, which
+// ends a read under way if the body is an HTTP request's.
 func (w *Wait) Body(ctx context.Context) (io.Reader, error) {
 	select {
-	case b := <-w.body:
-		return b, nil
+	case r := <-w.body:
+		return r.body, r.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for a stream from %s: %w: %w", w.from, api.ErrTimeout, ctx.Err())
 	}
 }
 
 // Close ends the stream; the handler that delivers it returns. It may be called
-// more than once, and not while the body is being read.
+// more than once.
 func (w *Wait) Close() {
 	w.once.Do(func() {
 		close(w.closed)

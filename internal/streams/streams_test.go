@@ -82,3 +82,18 @@ func TestStreamsAreBoundedAndCountOnce(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestFailureReachesTheAsker(t *testing.T) {
+	var r Registry
+	w, err := r.Expect("node/n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := r.Fail(w.ID(), "node/n1", api.ErrGone); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Body(t.Context()); !errors.Is(err, api.ErrGone) {
+		t.Errorf("the asker is told %v", err)
+	}
+}
