@@ -1,0 +1,127 @@
+package yaml_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/yaml"
+)
+
+func TestToJSON(t *testing.T) {
+	tests := []struct{ name, doc, want string }{
+		{"scalars", "a: 1\nb: 0.25\nc: yes\nd: true\ne: ~\nf: \"7\"\ng:\n", `{"a":1,"b":0.25,"c":"yes","d":true,"e":null,"f":"7","g":null}`},
+		{"numbers", "a: -3\nb: 0x10\nc: 1.5\nd: 12345678901234567890\n", `{"a":-3,"b":16,"c":1.5,"d":12345678901234567890}`},
+		{"lists", "a:\n- x\n- b: 1\n  c: 2\n- [1, {d: e}]\n", `{"a":["x",{"b":1,"c":2},[1,{"d":"e"}]]}`},
+		{"one member", "a: {b: c}", `{"a":{"b":"c"}}`},
+		{"literal", "a: |\n  one\n  two\nb: >-\n  x\n  y\n", `{"a":"one\ntwo\n","b":"x y"}`},
+		{"comments and a marker", "# hello\n---\na: b # there\n", `{"a":"b"}`},
+		{"aliases are written out", "a: &x [1]\nb: *x\n", `{"a":[1],"b":[1]}`},
+		{"empty collections", "a: []\nb: {}\n", `{"a":[],"b":{}}`},
+		{"JSON stays as it is", `{"a":1,"a":2}`, `{"a":1,"a":2}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := yaml.ToJSON([]byte(tt.doc))
+			if err != nil || string(got) != tt.want {
+				t.Fatalf("got %s, %v, want %s", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	tests := []struct{ name, doc, says string }{
+		{"key twice", "a: 1\nb: 2\na: 3\n", "line 3, column 1"},
+		{"bad indent", "a:\n  b: 1\n c: 2\n", "line 3"},
+		{"open bracket", "a: [1, 2\n", "line 1"},
+		{"tag", "a: !!binary aGk=\n", "line 1, column 4: tags"},
+		{"merge", "a: &x {b: 1}\nc:\n  <<: *x\n", "line 3, column 3: merge keys"},
+		{"key that is no text", "1: a\n", "line 1, column 1: the key 1 is not text"},
+		{"two documents", "a: 1\n---\nb: 2\n", "line 3"},
+		{"unknown alias", "a: *x\n", "*x is not defined"},
+		{"alias of itself", "a: &x [*x]\n", "nested deeper than 32"},
+		{"infinity", "a: .inf\n", "no number"},
+		{"empty", "# nothing\n", "empty"},
+		{"binary", "\xff\xfe", "UTF-8"},
+		{"brackets", "a: " + strings.Repeat("[", 500_000), "nested deeper than 32"},
+		{"dashes", strings.Repeat("- ", 500_000) + "a", "nested deeper than 32"},
+		{"questions", strings.Repeat("? ", 500_000) + "a", "nested deeper than 32"},
+		{"indentation", stairs(100), "nested deeper than 32"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := yaml.ToJSON([]byte(tt.doc))
+			if !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), tt.says) {
+				t.Fatalf("want invalid and %q, got %v", tt.says, err)
+			}
+		})
+	}
+}
+
+func stairs(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	return b.String()
+}
+
+func TestTooLarge(t *testing.T) {
+	bomb := "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"
+	for i := range 12 {
+		prev, name := string(rune('a'+i))+"0", string(rune('b'+i))+"0"
+		bomb += name + ": &" + name + " [*" + prev + strings.Repeat(", *"+prev, 9) + "]\n"
+	}
+	for name, doc := range map[string]string{
+		"alias bomb": bomb,
+		"big":        "a: " + strings.Repeat("x", yaml.MaxBytes),
+	} {
+		if _, err := yaml.ToJSON([]byte(doc)); !errors.Is(err, api.ErrTooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A big document of anything is answered. The bound is far above what is
+// measured (about 0.4 s where it is worst, 2 s for a whole megabyte): it catches
+// what is quadratic, not what is slow.
+func TestABigDocumentIsAnswered(t *testing.T) {
+	fill := func(unit string) string { return strings.Repeat(unit, (1<<18)/len(unit)) }
+	for name, doc := range map[string]string{
+		"list":   fill("- a\n"),
+		"flow":   "[" + fill("a,") + "]",
+		"quotes": fill("\"a\" "), "anchors": fill("&a "), "tags": fill("!a "), "colons": fill("a: "),
+		"comments": fill("#\n"), "stairs": stairs(700), "aliases": "a: &a 1\nb: [" + fill("*a,") + "]",
+		"keys": fill("k: {}\n"), "open quote": "\"" + fill("\\n"), "literal": "a: |\n" + fill("  x\n"), "markers": fill("---\n"),
+	} {
+		start := time.Now()
+		_, err := yaml.ToJSON([]byte(doc))
+		if d := time.Since(start); d > 20*time.Second {
+			t.Errorf("%s took %v", name, d)
+		} else {
+			t.Logf("%s: %v %.80v", name, d.Round(time.Millisecond), err)
+		}
+	}
+}
+
+func FuzzToJSON(f *testing.F) {
+	for _, doc := range []string{"a: 1", "- a\n- b: c", "a: &x [1]\nb: *x", "? a\n: b", "a: |\n x", "{a: b, c: [d]}", "--- a\n...\n", "!!str 1"} {
+		f.Add([]byte(doc))
+	}
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		out, err := yaml.ToJSON(doc)
+		if err != nil {
+			if !errors.Is(err, api.ErrInvalid) && !errors.Is(err, api.ErrTooLarge) {
+				t.Fatalf("an error of no kind: %v", err)
+			}
+			return
+		}
+		if !json.Valid(out) {
+			t.Fatalf("%q became %q", doc, out)
+		}
+	})
+}
