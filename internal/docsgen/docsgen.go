@@ -1,0 +1,147 @@
+// Package docsgen writes the parts of docs that are made from tables in the
+// code, so that prose and code cannot part. Its test fails when a committed file
+// is stale; to write them anew:
+//
+//	go generate ./internal/docsgen
+package docsgen
+
+//go:generate go test . -run TestDocsAreFresh -update
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+)
+
+const generated = "<!-- Made by `go generate ./internal/docsgen`; do not edit. -->\n"
+
+// SLA is docs/reference/sla.md.
+func SLA() string {
+	var b strings.Builder
+	b.WriteString("# The SLA\n" + generated + `
+A developer hands in an SLA: which services should exist, what they need, where they may run. The format is
+Oakestra's SLA v2.0 with a few fields of Treeline's own, as JSON or YAML, at most 1 MiB and nested at most
+` + fmt.Sprint(api.MaxSLADepth) + ` deep. A JSON Schema of it is [sla.schema.json](sla.schema.json).
+
+**Honour or refuse.** Each field below is *enforced*, *informational* or *refused*. Nothing is accepted and
+ignored: a refused field with a value that asks for something is an error that names it. Neutral values
+(` + "`0`, `\"\"`, `[]`, `{}`, `false`, `null`" + `) are taken for it, because Oakestra's files carry them. An
+unknown key is an error too. All that is wrong with a document is reported at once, each with its JSON pointer.
+
+`)
+	for _, s := range []struct {
+		status api.FieldStatus
+		title  string
+		intro  string
+	}{
+		{api.Enforced, "Enforced", "What these say is done."},
+		{api.Informational, "Informational", "These are kept or checked, and change nothing."},
+		{api.Refused, "Refused", "These are refused today, each with what it waits for or what to write instead."},
+	} {
+		fmt.Fprintf(&b, "## %s\n%s\n\n", s.title, s.intro)
+		if s.status == api.Refused {
+			b.WriteString("| Field | Type | Meaning | Refused |\n| --- | --- | --- | --- |\n")
+		} else {
+			b.WriteString("| Field | Type | Meaning | Default | Bounds |\n| --- | --- | --- | --- | --- |\n")
+		}
+		for _, f := range api.Fields {
+			if f.Status != s.status || f.Pointer == "" {
+				continue
+			}
+			if f.Status == api.Refused {
+				row(&b, code(f.Pointer), string(f.Type), f.Doc, f.Until)
+				continue
+			}
+			row(&b, code(f.Pointer), string(f.Type), f.Doc, defaultOf(f), bounds(f))
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString(`## What is filled in
+- ` + "`virtualization: docker`" + ` becomes ` + "`container`" + `.
+- Without ` + "`arch`" + `, the processor of ` + "`platform`" + ` is the one that is asked for; without both, any will do.
+- Everything else that is absent stays absent and means its default above.
+`)
+	return b.String()
+}
+
+// Lifecycle is docs/reference/lifecycle.md.
+func Lifecycle() string {
+	var b strings.Builder
+	b.WriteString("# The life of an instance\n" + generated + `
+Every instance is in one of these states, each with a reason and a detail. What should be comes only from above,
+what is true only from below; what carries an older epoch is dropped.
+
+` + LifecycleDiagram() + `
+| From | Event | To |
+| --- | --- | --- |
+`)
+	for _, e := range lifecycle.Edges() {
+		row(&b, code(string(e.From)), code(string(e.Event)), code(string(e.To)))
+	}
+	b.WriteString("\nThe same as text:\n\n```text\n" + lifecycle.Text() + "```\n")
+	return b.String()
+}
+
+// LifecycleDiagram is the fenced diagram that docs/architecture.md embeds.
+func LifecycleDiagram() string { return "```mermaid\n" + lifecycle.Diagram() + "```\n" }
+
+// Embed puts text between the markers of a name in a document, or fails when
+// the document has no such markers.
+func Embed(doc, name, text string) (string, error) {
+	begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
+	head, rest, ok := strings.Cut(doc, begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		return "", fmt.Errorf("the document has no %q … %q", strings.TrimSpace(begin), end)
+	}
+	return head + begin + text + end + tail, nil
+}
+
+func row(b *strings.Builder, cells ...string) {
+	for _, c := range cells {
+		b.WriteString("| " + strings.ReplaceAll(c, "|", `\|`) + " ")
+	}
+	b.WriteString("|\n")
+}
+
+func code(s string) string { return "`" + s + "`" }
+
+func defaultOf(f api.Field) string {
+	if f.Required {
+		return "**required**"
+	}
+	return f.Default
+}
+
+func bounds(f api.Field) string {
+	var parts []string
+	switch {
+	case f.Type == api.ArrayField && f.Min > 0:
+		parts = append(parts, fmt.Sprintf("%d to %d entries", f.Min, f.Max))
+	case f.Type == api.ArrayField:
+		parts = append(parts, fmt.Sprintf("at most %d entries", f.Max))
+	case f.Max > 0:
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%d to %d %s", f.Min, f.Max, f.Unit)))
+	}
+	if f.Length > 0 {
+		parts = append(parts, fmt.Sprintf("at most %d bytes", f.Length))
+	}
+	var values []string
+	for _, e := range f.Enum {
+		if e != "" {
+			values = append(values, code(e))
+		}
+	}
+	if len(values) > 0 {
+		parts = append(parts, strings.Join(values, ", "))
+	}
+	if f.Pattern != "" {
+		parts = append(parts, code(f.Pattern))
+	}
+	if f.Rule != "" {
+		parts = append(parts, f.Rule)
+	}
+	return strings.Join(parts, "; ")
+}
