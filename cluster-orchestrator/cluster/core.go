@@ -1,0 +1,320 @@
+// Package cluster is the core of a cluster orchestrator: it keeps what the root
+// wants of its cluster on the nodes that it has, notices nodes that fall silent,
+// places again what they had, and hands back what fits nowhere. It goes on
+// without its root.
+//
+//	c := cluster.New(cluster.Config{ID: "munich"})
+//	eff := c.Step(now, cluster.Desired{Desired: want})
+package cluster
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Config is what a cluster's core needs to know. Zero values mean the defaults.
+//
+// Dead must be longer than Timing.Lease by all that may lie between a node's
+// lease and its workloads' end: clocks that drift apart by 5 % each, and a kill
+// of up to a second (see node.link). The defaults are 2.5, 5 and 7 seconds.
+type Config struct {
+	ID           api.ClusterID
+	LocalNumbers int           // the first instance number that this cluster may give: api.ClusterInfo.LocalNumbers
+	Timing       api.Timing    // for nodes; grows with their number
+	Dead         time.Duration // silence after which a node's instances are placed elsewhere
+	ReportIdle   time.Duration // between reports when nothing changes: 5 s
+	ReportRetry  time.Duration // how long a report may stay without an answer: 3 s
+	Plugin       sched.Plugin  // rom
+}
+
+func (c Config) withDefaults() Config {
+	c.Timing.Beat = cmp.Or(c.Timing.Beat, 2500*time.Millisecond)
+	c.Timing.Lease = cmp.Or(c.Timing.Lease, 5*time.Second)
+	c.Dead = cmp.Or(c.Dead, 7*time.Second)
+	c.ReportIdle = cmp.Or(c.ReportIdle, 5*time.Second)
+	c.ReportRetry = cmp.Or(c.ReportRetry, 3*time.Second)
+	if c.Plugin == nil {
+		c.Plugin = rom.Plugin{}
+	}
+	return c
+}
+
+const (
+	resend      = time.Second            // how soon a desired set is sent again to a node that does not hold it
+	pauseSlack  = 2 * time.Second        // a wake-up that is later than this was a pause of ours, not silence of theirs
+	gather      = 250 * time.Millisecond // how long a change of the aggregate waits for company
+	largeSet    = 32                     // sets above this travel as changes
+	nodesAtBase = 2000                   // nodes that the configured beat serves; more slow it down
+)
+
+// Core is a cluster's state. It has one owner.
+type Core struct {
+	cfg       Config
+	boot      uint64
+	nodes     map[api.NodeID]*node
+	instances map[api.InstanceID]*instance
+	services  map[api.ServiceID]*service
+	cands     []sched.Candidate // one per node, at node.at
+	waiting   queue             // instances that fit nowhere, in the order they came
+	held      []api.InstanceID  // to be placed again at a pace, after half the cluster fell silent
+	grown     map[api.NodeID]bool
+	touched   map[api.NodeID]bool
+	scale     int // what the timing is multiplied with; it never shrinks
+	unheard   int // nodes not heard since the start
+	silent    int // nodes that are silent
+	settled   bool
+
+	root    root
+	counter step.Counter
+	local   int // instance numbers given by this cluster so far
+	journal step.Journal
+	timers  step.Timers[timerKey]
+
+	wall   time.Time     // the step's time, for people
+	now    time.Time     // less the pauses of this process, for silence and leases
+	paused time.Duration // the sum of those pauses
+	last   time.Time     // of the last step
+	send   []api.Envelope
+}
+
+type timerKey struct {
+	what timerKind
+	node api.NodeID
+}
+
+type timerKind uint8
+
+const (
+	timerDead   timerKind = iota // look whether the node is silent
+	timerReport                  // report to the root
+	timerPace                    // place the next of those that are held
+	timerSettle                  // stop waiting for nodes that were not heard since the start
+)
+
+// New is the core of a cluster that nothing is known of yet.
+func New(cfg Config) *Core {
+	cfg = cfg.withDefaults()
+	return &Core{
+		cfg:       cfg,
+		nodes:     map[api.NodeID]*node{},
+		instances: map[api.InstanceID]*instance{},
+		services:  map[api.ServiceID]*service{},
+		waiting:   newQueue(),
+		grown:     map[api.NodeID]bool{},
+		touched:   map[api.NodeID]bool{},
+		root:      newRoot(),
+		scale:     1,
+		settled:   true,
+	}
+}
+
+// Step takes one input.
+func (c *Core) Step(now time.Time, in Input) step.Effects {
+	c.discountPause(now)
+	c.send = nil
+	err := c.take(in)
+	c.expire()
+	c.retryWaiting()
+	c.flushNodes()
+	c.report()
+	wake := c.timers.Next()
+	if !wake.IsZero() {
+		wake = wake.Add(c.paused)
+	}
+	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: wake, Err: err}
+}
+
+func (c *Core) take(in Input) error {
+	switch in := in.(type) {
+	case Start:
+		c.start()
+	case Desired:
+		c.desired(in.Desired)
+	case Ack:
+		c.acked(in.ReportAck)
+	case RootLink:
+		c.rootLink(in.Up)
+	case JoinNode:
+		c.joinNode(in.Info)
+	case NodeReport:
+		c.nodeReport(in.NodeReport)
+	case NodeAlive:
+		c.nodeAlive(in.Node, in.Alive)
+	case NodeWill:
+		c.nodeWill(in.Node)
+	case Cordon:
+		return c.cordon(in.Node, in.On)
+	case Drain:
+		return c.drain(in.Node)
+	case RemoveNode:
+		return c.removeNode(in.Node)
+	case LocalScale:
+		return c.localScale(in.Service, in.Replicas)
+	}
+	return nil
+}
+
+// discountPause keeps the time that this process did not run out of the
+// reckoning: nodes were not silent while nobody listened.
+func (c *Core) discountPause(now time.Time) {
+	expected := c.last
+	if wake := c.timers.Next(); !wake.IsZero() {
+		if wake = wake.Add(c.paused); wake.After(expected) {
+			expected = wake
+		}
+		if late := now.Sub(expected); !c.last.IsZero() && late > pauseSlack {
+			c.paused += late
+		}
+	}
+	c.wall, c.now, c.last = now, now.Add(-c.paused), now
+}
+
+func (c *Core) start() {
+	c.boot++
+	c.saveMeta()
+	for _, id := range sortedKeys(c.nodes) {
+		n := c.nodes[id]
+		n.lastAlive = c.now
+		c.timers.Set(timerKey{timerDead, id}, c.now.Add(c.dead()))
+		c.touch(n) // numbers of an earlier life may have been lost: begin anew above them
+		c.refresh(n)
+	}
+	for _, id := range sortedKeys(c.instances) {
+		in := c.instances[id]
+		in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return c.nodes[v.Node] == nil })
+		for i := range in.Vacancies {
+			in.Vacancies[i].Gen = c.nodes[in.Vacancies[i].Node].gen
+		}
+		if in.Moving || in.Node == "" && !in.Leaving && !in.Withdrawn && !in.Bound {
+			c.waiting.add(id)
+		}
+		c.finish(in)
+	}
+	c.settled, c.unheard = false, len(c.nodes)
+	c.timers.Set(timerKey{what: timerSettle}, c.now.Add(c.dead()))
+	if c.unheard == 0 {
+		c.settle()
+	}
+	c.timers.Set(timerKey{what: timerReport}, c.now)
+	c.hello()
+}
+
+func (c *Core) expire() {
+	for {
+		k, ok := c.timers.Pop(c.now)
+		if !ok {
+			return
+		}
+		switch k.what {
+		case timerDead:
+			if n := c.nodes[k.node]; n != nil {
+				c.checkSilence(n)
+			}
+		case timerReport:
+			c.root.due = true
+		case timerPace:
+			c.pace()
+		case timerSettle:
+			c.settle()
+		}
+	}
+}
+
+// settle ends the time after a start in which the cluster did not know yet what
+// its nodes have room for.
+func (c *Core) settle() {
+	if c.settled {
+		return
+	}
+	c.settled = true
+	c.timers.Clear(timerKey{what: timerSettle})
+	for _, id := range c.waiting.list() {
+		if in := c.instances[id]; in != nil && in.Node == "" {
+			c.tryPlace(in)
+		}
+	}
+	for _, id := range sortedKeys(c.nodes) {
+		if n := c.nodes[id]; n.draining && n.heard {
+			c.evictAll(n)
+		}
+	}
+}
+
+func (c *Core) emit(to api.Addr, msg any) {
+	c.send = append(c.send, api.Envelope{To: to, Msg: msg})
+}
+
+func (c *Core) nextGen() api.Generation {
+	return api.Generation(c.counter.Next(&c.journal, kindMeta, metaCounter))
+}
+
+// The cluster's documents: one per node and instance, and a few of its own.
+const (
+	kindInstance = "instance"
+	kindNode     = "node"
+	kindMeta     = "meta"
+	metaCluster  = "cluster"
+	metaCounter  = "generation"
+)
+
+type metaRecord struct {
+	Boot  uint64         `json:"boot"`
+	Gen   api.Generation `json:"gen"` // of the root's desired set
+	Local int            `json:"local,omitempty"`
+	Scale int            `json:"scale,omitempty"`
+}
+
+func (c *Core) saveMeta() {
+	c.journal.Put(kindMeta, metaCluster, metaRecord{Boot: c.boot, Gen: c.root.gen, Local: c.local, Scale: c.scale})
+}
+
+// Restore takes in what an earlier life saved. Kinds that are not the core's are
+// left alone.
+func (c *Core) Restore(docs []store.Doc) error {
+	// Instances refer to nodes, so nodes come first.
+	docs = slices.Clone(docs)
+	slices.SortStableFunc(docs, func(a, b store.Doc) int {
+		return -cmp.Compare(a.Kind, b.Kind)
+	})
+	for _, d := range docs {
+		var err error
+		switch {
+		case d.Kind == kindNode:
+			err = c.restoreNode(d)
+		case d.Kind == kindInstance:
+			err = c.restoreInstance(d)
+		case d.Kind == kindMeta && d.Key == metaCounter:
+			err = c.counter.Restore(d.Data)
+		case d.Kind == kindMeta && d.Key == metaCluster:
+			var m metaRecord
+			if err = json.Unmarshal(d.Data, &m); err == nil {
+				c.boot, c.root.gen, c.local, c.scale = m.Boot, m.Gen, m.Local, max(m.Scale, 1)
+			}
+		default:
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("restore %s %s: %w", d.Kind, d.Key, err)
+		}
+		c.journal.Restored(d)
+	}
+	return nil
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

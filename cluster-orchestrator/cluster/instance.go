@@ -1,0 +1,193 @@
+package cluster
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// instance is what the cluster knows of one instance. What is exported is saved.
+type instance struct {
+	Want      api.Assignment `json:"want"`  // as the root wants it
+	Epoch     api.Epoch      `json:"epoch"` // of the newest placement here
+	Node      api.NodeID     `json:"node,omitempty"`
+	State     api.State      `json:"state"`
+	Reason    api.Reason     `json:"reason,omitempty"`
+	Detail    string         `json:"detail,omitempty"`
+	Restarts  int            `json:"restarts,omitempty"`
+	ExitCode  *int           `json:"exit_code,omitempty"`
+	Leaving   bool           `json:"leaving,omitempty"`     // nobody wants it; it goes when nothing of it is left
+	Local     bool           `json:"local,omitempty"`       // added by the operator, not yet taken over by the root
+	Withdrawn bool           `json:"withdrawn,omitempty"`   // taken away by the operator, not yet taken over by the root
+	Offered   bool           `json:"handed_back,omitempty"` // the root may place it elsewhere
+	Bound     bool           `json:"bound,omitempty"`       // and it is not placed here until the root offers it anew
+	Moving    bool           `json:"moving,omitempty"`      // it is to leave its node as soon as another has room
+	Vacancies []vacancy      `json:"vacancies,omitempty"`
+
+	avoid  []string         // nodes that it failed on, under the root's present epoch
+	why    *api.Explanation // why it fits nowhere
+	shown  api.Digest       // of what the root was shown, to change the digest of all
+	inList bool             // it counts in the digest
+}
+
+// vacancy is a node that may still run an earlier placement: its room stays
+// taken until the node, holding generation Gen or a later one, has nothing of it.
+type vacancy struct {
+	Node api.NodeID     `json:"node"`
+	Gen  api.Generation `json:"gen"`
+}
+
+// service is what placement asks of a service's instances.
+type service struct {
+	instances map[api.InstanceID]*instance
+	peers     map[string]int // instances per node
+}
+
+func (in *instance) id() api.InstanceID   { return in.Want.Instance }
+func (in *instance) needs() api.Resources { return in.Want.Spec.Needs() }
+
+// exclusive reports whether the instance must never run twice, so that a new
+// placement waits until the old one has ended.
+func (in *instance) exclusive() bool { return in.Want.Spec.Exclusive }
+
+// assignment is what the instance's node is told.
+func (in *instance) assignment() api.Assignment {
+	a := in.Want
+	a.Epoch = in.Epoch
+	return a
+}
+
+func (c *Core) save(in *instance) { c.journal.Put(kindInstance, string(in.id()), in) }
+
+func (c *Core) restoreInstance(d store.Doc) error {
+	in := new(instance)
+	if err := json.Unmarshal(d.Data, in); err != nil {
+		return err
+	}
+	c.enter(in)
+	if !in.Local {
+		c.root.wanted = c.root.wanted.Toggle(in.Want.Digest())
+	}
+	if in.Leaving && !in.Local {
+		c.root.wanted = c.root.wanted.Toggle(in.Want.Digest())
+	}
+	for _, v := range in.Vacancies {
+		if n := c.nodes[v.Node]; n != nil {
+			n.hold(in)
+		}
+	}
+	if n := c.nodes[in.Node]; n != nil {
+		n.take(in)
+		c.countPeer(in, +1)
+	} else {
+		in.Node = ""
+	}
+	c.show(in)
+	return nil
+}
+
+func (c *Core) enter(in *instance) {
+	c.instances[in.id()] = in
+	s := c.services[in.id().Service()]
+	if s == nil {
+		s = &service{instances: map[api.InstanceID]*instance{}, peers: map[string]int{}}
+		c.services[in.id().Service()] = s
+	}
+	s.instances[in.id()] = in
+}
+
+func (c *Core) countPeer(in *instance, by int) {
+	peers := c.services[in.id().Service()].peers
+	if peers[string(in.Node)] += by; peers[string(in.Node)] == 0 {
+		delete(peers, string(in.Node))
+	}
+}
+
+// become changes the instance's state through the lifecycle's table and notes
+// the change for the root.
+func (c *Core) become(in *instance, e lifecycle.Event, reason api.Reason, detail string) {
+	in.State = lifecycle.Must(in.State, e)
+	in.Reason, in.Detail = reason, detail
+	c.changed(in)
+}
+
+func (c *Core) changed(in *instance) {
+	c.save(in)
+	c.show(in)
+}
+
+// view is what the root is told: no node is named.
+func (in *instance) view() api.Observed {
+	o := api.Observed{
+		Instance: in.id(), Epoch: in.Epoch, State: in.State, Reason: in.Reason, Detail: in.Detail,
+		Restarts: in.Restarts, ExitCode: in.ExitCode, HandedBack: in.Offered, Local: in.Local,
+	}
+	if in.Offered && in.Node == "" {
+		o.State = api.Requested
+	}
+	if in.Withdrawn {
+		o.State, o.Reason, o.Stopped = api.Terminated, api.ReasonScaledLocally, in.Node == "" && len(in.Vacancies) == 0
+	}
+	if in.Offered && in.why != nil {
+		veiled := sched.Veil(*in.why)
+		o.Why = &veiled
+	}
+	return o
+}
+
+// show brings the digest of what the root should know up to date, and has the
+// instance reported.
+func (c *Core) show(in *instance) {
+	v := in.view()
+	if in.inList {
+		c.root.known = c.root.known.Toggle(in.shown)
+	}
+	in.shown, in.inList = v.Digest(), !v.Stopped
+	if in.inList {
+		c.root.known = c.root.known.Toggle(in.shown)
+	}
+	c.root.dirty[in.id()] = 0
+	c.root.fresh = true
+}
+
+// finish forgets an instance that nobody wants and of which nothing is left.
+func (c *Core) finish(in *instance) {
+	if !in.Leaving || in.Node != "" || len(in.Vacancies) > 0 {
+		return
+	}
+	id := in.id()
+	delete(c.instances, id)
+	s := c.services[id.Service()]
+	if delete(s.instances, id); len(s.instances) == 0 {
+		delete(c.services, id.Service())
+	}
+	c.waiting.remove(id)
+	if in.inList {
+		c.root.known = c.root.known.Toggle(in.shown)
+	}
+	c.journal.Delete(kindInstance, string(id))
+	delete(c.root.dirty, id)
+	c.root.fresh = true
+	c.root.gone[id] = goneReport{Observed: api.Observed{
+		Instance: id, Epoch: in.Epoch, State: api.Terminated, Stopped: true, Local: in.Local,
+		Reason: in.Reason, Restarts: in.Restarts,
+	}}
+}
+
+// dropVacancy notes that nothing of an earlier placement is left on the node.
+func (c *Core) dropVacancy(in *instance, id api.NodeID) {
+	n := len(in.Vacancies)
+	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
+	if len(in.Vacancies) == n {
+		return
+	}
+	c.changed(in)
+	c.finish(in)
+	if c.waiting.has(in.id()) {
+		c.tryPlace(in)
+	}
+}

@@ -1,0 +1,590 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// node is what the cluster knows of one node.
+type node struct {
+	info     api.NodeInfo
+	joined   time.Time
+	cordoned bool
+	draining bool
+
+	heard     bool // in this life
+	silent    bool
+	suspect   bool // its connection ended without a goodbye
+	lastAlive time.Time
+
+	boot      uint64
+	reportSeq uint64
+	aliveSeq  uint64
+	synced    bool           // a whole report was taken in this boot and life
+	ack       api.Generation // the newest that it said it holds
+	cpu, mem  uint8
+
+	gen      api.Generation // of its desired set
+	from     api.Generation // before this step's changes
+	wanted   api.Digest
+	assigned map[api.InstanceID]*instance
+	leaving  map[api.InstanceID]api.Resources // vacated, and perhaps still running
+	drop     map[api.InstanceID]bool          // taken away in this step
+	put      map[api.InstanceID]bool          // given or changed in this step
+	used     api.Resources
+	leased   int // assigned instances that stop when cut off
+	sentAt   time.Time
+
+	observed map[api.InstanceID]api.Observed
+	room     map[api.InstanceID]api.Resources // needs of what it was ever seen with, while it is
+	known    api.Digest
+	differ   int // signs of life in a row whose digest was not ours
+
+	at int // its candidate
+}
+
+type nodeRecord struct {
+	Info     api.NodeInfo `json:"info"`
+	Joined   time.Time    `json:"joined"`
+	Cordoned bool         `json:"cordoned,omitempty"`
+	Draining bool         `json:"draining,omitempty"`
+}
+
+func newNode(info api.NodeInfo) *node {
+	return &node{
+		info:     info,
+		assigned: map[api.InstanceID]*instance{},
+		leaving:  map[api.InstanceID]api.Resources{},
+		drop:     map[api.InstanceID]bool{},
+		put:      map[api.InstanceID]bool{},
+		observed: map[api.InstanceID]api.Observed{},
+		room:     map[api.InstanceID]api.Resources{},
+	}
+}
+
+func (c *Core) saveNode(n *node) {
+	c.journal.Put(kindNode, string(n.info.ID), nodeRecord{n.info, n.joined, n.cordoned, n.draining})
+}
+
+func (c *Core) restoreNode(d store.Doc) error {
+	var r nodeRecord
+	if err := json.Unmarshal(d.Data, &r); err != nil {
+		return err
+	}
+	n := newNode(r.Info)
+	n.joined, n.cordoned, n.draining = r.Joined, r.Cordoned, r.Draining
+	c.addNode(n)
+	return nil
+}
+
+func (c *Core) addNode(n *node) {
+	n.at = len(c.cands)
+	c.cands = append(c.cands, sched.Candidate{})
+	c.nodes[n.info.ID] = n
+	c.refresh(n)
+	c.rescale()
+}
+
+// joinNode takes a node in. What it says of itself later comes with its reports.
+func (c *Core) joinNode(info api.NodeInfo) {
+	if n := c.nodes[info.ID]; n != nil {
+		c.nodeInfo(n, info)
+		return
+	}
+	n := newNode(info)
+	n.joined, n.lastAlive = c.wall, c.now
+	c.addNode(n)
+	c.saveNode(n)
+	c.touch(n)
+	c.timers.Set(timerKey{timerDead, info.ID}, c.now.Add(c.dead()))
+	c.aggregateChanged()
+}
+
+func (c *Core) nodeInfo(n *node, info api.NodeInfo) {
+	info.ID = n.info.ID
+	a, _ := json.Marshal(n.info)
+	b, _ := json.Marshal(info)
+	if string(a) == string(b) {
+		return
+	}
+	n.info = info
+	c.saveNode(n)
+	c.refresh(n)
+}
+
+// take gives the node an instance; hold keeps the room of one that leaves it.
+func (n *node) take(in *instance) {
+	id := in.id()
+	if room, ok := n.leaving[id]; ok {
+		// The node ends the old placement before it begins the new one.
+		n.used = n.used.Minus(room)
+		delete(n.leaving, id)
+	}
+	n.assigned[id] = in
+	n.room[id] = in.needs()
+	n.wanted = n.wanted.Toggle(in.assignment().Digest())
+	if in.State != api.Completed {
+		n.used = n.used.Plus(in.needs())
+	}
+	if in.Want.Spec.StopsWhenCutOff() {
+		n.leased++
+	}
+}
+
+func (n *node) lose(in *instance) {
+	delete(n.assigned, in.id())
+	n.wanted = n.wanted.Toggle(in.assignment().Digest())
+	if in.State != api.Completed {
+		n.used = n.used.Minus(in.needs())
+	}
+	if in.Want.Spec.StopsWhenCutOff() {
+		n.leased--
+	}
+}
+
+func (n *node) hold(in *instance) {
+	if _, ok := n.leaving[in.id()]; !ok {
+		n.leaving[in.id()] = in.needs()
+		n.used = n.used.Plus(in.needs())
+	}
+}
+
+func (n *node) release(id api.InstanceID) {
+	if room, ok := n.leaving[id]; ok {
+		n.used = n.used.Minus(room)
+		delete(n.leaving, id)
+	}
+}
+
+func (n *node) sorted() []*instance {
+	out := make([]*instance, 0, len(n.assigned))
+	for _, id := range sortedKeys(n.assigned) {
+		out = append(out, n.assigned[id])
+	}
+	return out
+}
+
+// out says why the node takes no new work, or nothing.
+func (n *node) out() string {
+	switch {
+	case n.silent:
+		return "silent"
+	case !n.heard:
+		return "not heard yet"
+	case n.suspect:
+		return "connection lost"
+	case n.draining:
+		return "draining"
+	case n.cordoned:
+		return "cordoned"
+	case n.info.RuntimeError != "":
+		return "runtime: " + n.info.RuntimeError
+	}
+	return ""
+}
+
+// refresh brings the node's candidate up to date, and remembers whether there is
+// more room than before for those that wait.
+func (c *Core) refresh(n *node) {
+	old := &c.cands[n.at]
+	free := n.info.Capacity.Minus(n.used)
+	out := n.out()
+	more := out == "" && (old.Out != "" || free.MilliCPU > old.Free.MilliCPU || free.MemoryMB > old.Free.MemoryMB)
+	if more {
+		c.grown[n.info.ID] = true
+	}
+	if old.Out != out || old.Free != free || old.Capacity != n.info.Capacity {
+		c.aggregateChanged()
+	}
+	rooms := old.Rooms
+	if len(rooms) != 1 || !slices.Equal(rooms[0].Runtimes, n.info.Runtimes) {
+		rooms = []sched.Room{{Runtimes: n.info.Runtimes}}
+	}
+	rooms[0].Arch, rooms[0].Privileged = n.info.Arch, n.info.Privileged
+	rooms[0].Free, rooms[0].Largest = free, free
+	*old = sched.Candidate{
+		ID: string(n.info.ID), Level: sched.Nodes, Out: out, Capacity: n.info.Capacity, Free: free,
+		Rooms: rooms, Load: len(n.assigned),
+	}
+}
+
+// touch begins a new generation of the node's desired set, once a step.
+func (c *Core) touch(n *node) {
+	if c.touched[n.info.ID] {
+		return
+	}
+	c.touched[n.info.ID] = true
+	n.from = n.gen
+	n.gen = max(c.nextGen(), n.gen+1)
+}
+
+// flushNodes sends what this step changed of the nodes' desired sets.
+func (c *Core) flushNodes() {
+	for _, id := range sortedKeys(c.touched) {
+		n := c.nodes[id]
+		if n == nil {
+			continue
+		}
+		if len(n.assigned) <= largeSet || n.from == 0 || len(n.put)+len(n.drop) > len(n.assigned)/2 {
+			c.sendWhole(n)
+		} else {
+			d := api.Desired{Gen: n.gen, From: n.from, Digest: n.wanted}
+			for _, i := range sortedKeys(n.put) {
+				d.Put = append(d.Put, n.assigned[i].assignment())
+			}
+			d.Drop = sortedKeys(n.drop)
+			n.sentAt = c.now
+			c.emit(id.Addr(), d)
+		}
+		clear(n.put)
+		clear(n.drop)
+	}
+	clear(c.touched)
+}
+
+func (c *Core) sendWhole(n *node) {
+	timing := c.timing()
+	d := api.Desired{Gen: n.gen, Digest: n.wanted, Timing: &timing}
+	for _, in := range n.sorted() {
+		d.Put = append(d.Put, in.assignment())
+	}
+	n.sentAt = c.now
+	c.emit(n.info.ID.Addr(), d)
+}
+
+// timing and dead grow together with the number of nodes, so that signs of life
+// cost a large cluster no more than a small one.
+func (c *Core) timing() api.Timing {
+	t := c.cfg.Timing
+	return api.Timing{Beat: t.Beat * time.Duration(c.scale), Lease: t.Lease * time.Duration(c.scale)}
+}
+
+func (c *Core) dead() time.Duration { return c.cfg.Dead * time.Duration(c.scale) }
+
+func (c *Core) rescale() {
+	// It never shrinks: a node may still hold the longer lease.
+	if s := 1 + len(c.nodes)/nodesAtBase; s > c.scale {
+		c.scale = s
+		c.saveMeta()
+		for _, id := range sortedKeys(c.nodes) {
+			c.touch(c.nodes[id])
+		}
+	}
+}
+
+// nodeAlive takes a sign of life. It costs the same whatever the cluster's size.
+func (c *Core) nodeAlive(id api.NodeID, a api.Alive) {
+	n := c.nodes[id]
+	if n == nil || a.Boot < n.boot {
+		return
+	}
+	c.boots(n, a.Boot)
+	if a.Seq <= n.aliveSeq {
+		return
+	}
+	n.aliveSeq, n.lastAlive = a.Seq, c.now
+	n.cpu, n.mem = a.CPUUsed, a.MemUsed
+	n.ack = max(n.ack, a.Gen)
+	c.back(n)
+	if a.Gen > n.gen {
+		// It holds a generation that this cluster never reached: the store was restored
+		// from an older copy. Go on above it.
+		n.gen = a.Gen
+		c.touch(n)
+	}
+	if (a.Gen != n.gen || a.Desired != n.wanted) && !c.touched[id] && c.now.Sub(n.sentAt) >= resend {
+		c.sendWhole(n)
+	}
+	want := !n.synced
+	if a.Observed == n.known {
+		n.differ = 0
+		if a.Gen == n.gen {
+			c.settleLeaving(n)
+		}
+	} else if n.differ++; n.differ >= 2 {
+		n.differ, want = 0, true
+	}
+	if n.leased > 0 || want {
+		c.emit(id.Addr(), api.Lease{Boot: n.boot, Seq: a.Seq, Gen: n.gen, WantWhole: want})
+	}
+}
+
+// boots begins a new life of the node's engine in our books.
+func (c *Core) boots(n *node, boot uint64) {
+	if boot > n.boot {
+		n.boot, n.reportSeq, n.aliveSeq, n.synced, n.ack = boot, 0, 0, false, 0
+	}
+}
+
+// nodeReport takes what a node observed. A report that is older than one that
+// was taken changes nothing; what it alone said comes again with a whole one.
+func (c *Core) nodeReport(r api.NodeReport) {
+	n := c.nodes[r.Node]
+	if n == nil || r.Boot < n.boot {
+		return
+	}
+	c.boots(n, r.Boot)
+	if r.Seq <= n.reportSeq {
+		return
+	}
+	n.reportSeq = r.Seq
+	n.ack = max(n.ack, r.Gen)
+	if r.Info != nil {
+		c.nodeInfo(n, *r.Info)
+	}
+	if r.Whole {
+		n.synced, n.differ = true, 0
+		present := make(map[api.InstanceID]bool, len(r.Observed))
+		for _, o := range r.Observed {
+			present[o.Instance] = true
+		}
+		for _, id := range sortedKeys(n.observed) {
+			if !present[id] {
+				n.forget(id)
+			}
+		}
+	}
+	for _, o := range r.Observed {
+		c.nodeObserved(n, o)
+	}
+	if r.Gen == n.gen && (r.Whole || n.synced) {
+		c.settleLeaving(n)
+	}
+	c.refresh(n)
+}
+
+// strangers bounds what a node may report beyond what it was given.
+const strangers = 1000
+
+func (c *Core) nodeObserved(n *node, o api.Observed) {
+	_, leaving := n.leaving[o.Instance]
+	if n.assigned[o.Instance] == nil && !leaving && len(n.observed) > len(n.assigned)+len(n.leaving)+strangers {
+		return
+	}
+	if o.Stopped {
+		n.forget(o.Instance)
+	} else {
+		if old, ok := n.observed[o.Instance]; ok {
+			n.known = n.known.Toggle(old.Digest())
+		}
+		n.observed[o.Instance] = o
+		n.known = n.known.Toggle(o.Digest())
+	}
+	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped {
+		c.observed(n, in, o)
+	}
+}
+
+func (n *node) forget(id api.InstanceID) {
+	old, ok := n.observed[id]
+	if !ok {
+		return
+	}
+	n.known = n.known.Toggle(old.Digest())
+	delete(n.observed, id)
+	if n.assigned[id] == nil {
+		delete(n.room, id)
+	}
+}
+
+// settleLeaving frees the room of what has left the node: the node holds the
+// generation that took it away, and has nothing of it any more.
+func (c *Core) settleLeaving(n *node) {
+	if len(n.leaving) == 0 {
+		return
+	}
+	freed := false
+	for _, id := range sortedKeys(n.leaving) {
+		if _, still := n.observed[id]; still {
+			continue
+		}
+		in := c.instances[id]
+		if in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node == n.info.ID && v.Gen > n.ack }) {
+			continue
+		}
+		n.release(id)
+		freed = true
+		if in != nil {
+			c.dropVacancy(in, n.info.ID)
+		}
+	}
+	if freed {
+		c.refresh(n)
+	}
+}
+
+// observed takes what the instance's own node says of its present placement.
+func (c *Core) observed(n *node, in *instance, o api.Observed) {
+	if in.State != o.State && !lifecycle.Leads(in.State, o.State) {
+		return // from outside: not ours to panic about
+	}
+	switch {
+	case o.State == api.Completed && in.State != api.Completed:
+		n.used = n.used.Minus(in.needs())
+	case in.State == api.Completed && o.State != api.Completed:
+		return // it is over; a late message does not revive it
+	}
+	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, o.Detail, o.Restarts, o.ExitCode
+	if !in.Moving {
+		in.Offered = false
+		c.waiting.remove(in.id())
+	}
+	c.changed(in)
+	c.refresh(n)
+	if o.State == api.Failed && o.Reason == api.ReasonTooManyFails {
+		c.escalate(in)
+	}
+}
+
+// nodeWill notes that a node's connection ended. It may be back in a moment, so
+// it only gets no new work until it is heard again.
+func (c *Core) nodeWill(id api.NodeID) {
+	if n := c.nodes[id]; n != nil && !n.suspect {
+		n.suspect = true
+		c.refresh(n)
+	}
+}
+
+// back takes a node as alive again.
+func (c *Core) back(n *node) {
+	if n.heard && !n.silent && !n.suspect {
+		return
+	}
+	first, was := !n.heard, n.silent
+	n.heard, n.silent, n.suspect = true, false, false
+	if was {
+		c.silent--
+		c.timers.Set(timerKey{timerDead, n.info.ID}, c.now.Add(c.dead()))
+		c.reclaim(n)
+	}
+	c.refresh(n)
+	if was && n.draining {
+		c.evictAll(n)
+	}
+	if first && !c.settled {
+		if c.unheard--; c.unheard <= 0 {
+			c.settle()
+		}
+	}
+}
+
+// reclaim takes a returning node's instances as its own again where they were
+// not placed elsewhere meanwhile, and holds room for those that were.
+func (c *Core) reclaim(n *node) {
+	for _, in := range n.sorted() {
+		if in.State == api.ClusterScheduled && in.Reason == api.ReasonNodeLost {
+			c.waiting.remove(in.id())
+			in.Offered = false
+			c.become(in, lifecycle.NodeChosen, api.ReasonNone, "its node is back")
+			if o, ok := n.observed[in.id()]; ok && o.Epoch == in.Epoch {
+				c.observed(n, in, o)
+			}
+		}
+	}
+	for _, id := range sortedKeys(n.observed) {
+		if n.assigned[id] == nil {
+			if _, held := n.leaving[id]; !held {
+				n.leaving[id] = n.room[id]
+				n.used = n.used.Plus(n.room[id])
+			}
+		}
+	}
+}
+
+// checkSilence looks whether the node was heard since the timer was set.
+func (c *Core) checkSilence(n *node) {
+	if due := n.lastAlive.Add(c.dead()); due.After(c.now) {
+		c.timers.Set(timerKey{timerDead, n.info.ID}, due)
+		return
+	}
+	if n.silent {
+		return
+	}
+	n.silent = true
+	c.silent++
+	c.refresh(n)
+	for _, id := range sortedKeys(n.leaving) {
+		n.release(id)
+		if in := c.instances[id]; in != nil {
+			c.dropVacancy(in, n.info.ID)
+		}
+	}
+	c.refresh(n)
+	c.lost(n)
+}
+
+func (n *node) lostDetail() string {
+	return fmt.Sprintf("node %s has not been heard", n.info.ID)
+}
+
+func (c *Core) removeNode(id api.NodeID) error {
+	n := c.nodes[id]
+	if n == nil {
+		return c.noNode(id)
+	}
+	if !n.silent && n.heard && len(n.assigned)+len(n.leaving) > 0 {
+		return fmt.Errorf("node %s is alive and has %d instances; drain it first: %w", id, len(n.assigned)+len(n.leaving), api.ErrConflict)
+	}
+	if !n.silent && c.now.Sub(n.lastAlive) < c.dead() && n.leased > 0 {
+		return fmt.Errorf("node %s may still run instances that must not run twice; try again in %s: %w", id, c.dead(), api.ErrConflict)
+	}
+	for _, lid := range sortedKeys(n.leaving) {
+		n.release(lid)
+		if in := c.instances[lid]; in != nil {
+			c.dropVacancy(in, id)
+		}
+	}
+	lost := n.sorted()
+	for _, in := range lost {
+		c.unassign(in, false)
+	}
+	c.timers.Clear(timerKey{timerDead, id})
+	if n.silent {
+		c.silent--
+	}
+	delete(c.nodes, id)
+	delete(c.grown, id)
+	delete(c.touched, id)
+	if !n.heard && !c.settled {
+		if c.unheard--; c.unheard <= 0 {
+			c.settle()
+		}
+	}
+	last := len(c.cands) - 1
+	if n.at != last {
+		c.cands[n.at] = c.cands[last]
+		c.nodes[api.NodeID(c.cands[n.at].ID)].at = n.at
+	}
+	c.cands[last] = sched.Candidate{}
+	c.cands = c.cands[:last]
+	c.journal.Delete(kindNode, string(id))
+	for _, in := range lost {
+		if in.State == api.Completed {
+			c.changed(in)
+			continue
+		}
+		if in.State != api.ClusterScheduled {
+			c.become(in, lifecycle.NodeLost, api.ReasonNodeLost, fmt.Sprintf("node %s was removed", id))
+		}
+		c.tryPlace(in)
+	}
+	c.aggregateChanged()
+	return nil
+}
+
+func (c *Core) noNode(id api.NodeID) error {
+	known := sortedKeys(c.nodes)
+	names := make([]string, len(known))
+	for i, k := range known {
+		names[i] = string(k)
+	}
+	return fmt.Errorf("cluster %s has no node %s (it has %s): %w", c.cfg.ID, id, strings.Join(names, ", "), api.ErrNotFound)
+}

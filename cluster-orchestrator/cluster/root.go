@@ -1,0 +1,258 @@
+package cluster
+
+import (
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+)
+
+// root is what the cluster knows of its root and owes it.
+type root struct {
+	up      bool
+	gen     api.Generation // of the desired set from the root
+	wanted  api.Digest     // of that set
+	helloAt time.Time
+
+	seq      uint64
+	sent     uint64 // the report that waits for its answer; 0: none does
+	sentAt   time.Time
+	due      bool
+	wantAll  bool
+	known    api.Digest                // of all observations
+	dirty    map[api.InstanceID]uint64 // changed, with the report that last carried it; 0: none did
+	gone     map[api.InstanceID]goneReport
+	fresh    bool // something of dirty or gone was in no report yet
+}
+
+// goneReport is the last word about an instance that is forgotten here, kept
+// until the root has it.
+type goneReport struct {
+	api.Observed
+	seq uint64
+}
+
+func newRoot() root {
+	return root{dirty: map[api.InstanceID]uint64{}, gone: map[api.InstanceID]goneReport{}, wantAll: true}
+}
+
+func (c *Core) rootLink(up bool) {
+	c.root.up = up
+	if up {
+		c.root.due, c.root.sent = true, 0
+	}
+}
+
+// hello asks the root for all that this cluster does not have yet.
+func (c *Core) hello() {
+	c.root.helloAt = c.now
+	c.emit(api.ToRoot, api.Hello{Cluster: c.cfg.ID, Since: c.root.gen, Digest: c.root.wanted})
+}
+
+func (c *Core) helloSoon() {
+	if c.root.helloAt.IsZero() || c.now.Sub(c.root.helloAt) >= resend {
+		c.hello()
+	}
+}
+
+// desired takes what the root wants. A change that does not start from what the
+// cluster has is answered with a request for the rest.
+func (c *Core) desired(d api.Desired) {
+	r := &c.root
+	switch {
+	case d.From != 0 && d.From != r.gen:
+		if d.Gen > r.gen {
+			c.helloSoon()
+		}
+		return
+	case d.Gen < r.gen:
+		return
+	case d.Gen == r.gen && d.Digest == r.wanted && len(d.Drop) == 0:
+		return
+	}
+	put := make(map[api.InstanceID]bool, len(d.Put))
+	for _, a := range d.Put {
+		put[a.Instance] = true
+		c.want(a)
+	}
+	if d.From != 0 {
+		for _, id := range d.Drop {
+			c.unwant(id)
+		}
+	} else {
+		for _, id := range sortedKeys(c.instances) {
+			if in := c.instances[id]; !put[id] && !in.Local {
+				c.unwant(id)
+			}
+		}
+	}
+	r.gen = d.Gen
+	c.saveMeta()
+	r.due = true // the root counts what it reserved until it knows that we have it
+	if r.wanted != d.Digest {
+		// Something was lost between us; the whole set mends it.
+		c.emit(api.ToRoot, api.Hello{Cluster: c.cfg.ID, Digest: r.wanted})
+	}
+}
+
+func (c *Core) want(a api.Assignment) {
+	in := c.instances[a.Instance]
+	switch {
+	case in == nil:
+		in = &instance{Want: a, Epoch: a.Epoch, State: api.ClusterScheduled}
+		c.enter(in)
+		c.root.wanted = c.root.wanted.Toggle(a.Digest())
+		delete(c.root.gone, a.Instance)
+		c.changed(in)
+		c.tryPlace(in)
+	case in.Local && a.Epoch.Root() == in.Epoch.Root():
+		// The root took over what the operator added.
+		in.Local, in.Want = false, a
+		c.root.wanted = c.root.wanted.Toggle(a.Digest())
+		c.changed(in)
+	case !in.Local && !in.Leaving && in.Want.Digest() == a.Digest():
+	default:
+		c.rewant(in, a)
+	}
+}
+
+// rewant begins a new placement of the root for an instance that is here.
+func (c *Core) rewant(in *instance, a api.Assignment) {
+	if !in.Local && !in.Leaving {
+		c.root.wanted = c.root.wanted.Toggle(in.Want.Digest())
+	}
+	c.root.wanted = c.root.wanted.Toggle(a.Digest())
+	old := in.Node
+	if old != "" {
+		c.unassign(in, true)
+	}
+	in.Want, in.Epoch = a, max(a.Epoch, in.Epoch)
+	in.Local, in.Leaving, in.Withdrawn, in.Offered, in.Bound, in.Moving = false, false, false, false, false, false
+	in.avoid, in.why, in.Restarts, in.ExitCode = nil, nil, 0, nil
+	in.State = api.ClusterScheduled
+	in.Reason, in.Detail = api.ReasonUpdated, ""
+	c.changed(in)
+	if old != "" && c.staysOn(in, c.nodes[old]) {
+		c.moveTo(in, old)
+		return
+	}
+	c.tryPlace(in)
+}
+
+// staysOn reports whether the instance's own node can take the new placement:
+// the room that the old one frees counts, for the node ends it first.
+func (c *Core) staysOn(in *instance, n *node) bool {
+	if n.out() != "" {
+		return false
+	}
+	if slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node != n.info.ID }) && in.exclusive() {
+		return false
+	}
+	cand := c.cands[n.at]
+	room, held := n.leaving[in.id()]
+	if held {
+		cand.Free = cand.Free.Plus(room)
+		r := cand.Rooms[0]
+		r.Free, r.Largest = cand.Free, cand.Free
+		cand.Rooms = append(cand.Rooms[:0:0], r)
+	}
+	return c.fits(in, cand)
+}
+
+func (c *Core) unwant(id api.InstanceID) {
+	in := c.instances[id]
+	if in == nil || in.Leaving {
+		return
+	}
+	if !in.Local {
+		c.root.wanted = c.root.wanted.Toggle(in.Want.Digest())
+	}
+	in.Leaving = true
+	c.waiting.remove(id)
+	if in.Node != "" {
+		c.unassign(in, true)
+	}
+	if in.State != api.Terminated {
+		in.State = lifecycle.Must(in.State, lifecycle.Withdraw)
+	}
+	in.Offered, in.Moving = false, false
+	in.Reason, in.Detail = api.ReasonDeleted, ""
+	c.changed(in)
+	c.finish(in)
+}
+
+// aggregateChanged has the root told of the cluster's room, a little later, so
+// that changes that come together travel together.
+func (c *Core) aggregateChanged() {
+	c.timers.SetEarlier(timerKey{what: timerReport}, c.now.Add(gather))
+}
+
+func (c *Core) acked(a api.ReportAck) {
+	r := &c.root
+	if a.Boot != c.boot || a.Seq > r.seq {
+		return
+	}
+	if a.Seq >= r.sent {
+		r.sent = 0
+	}
+	for id, seq := range r.dirty {
+		if seq != 0 && seq <= a.Seq {
+			delete(r.dirty, id)
+		}
+	}
+	for id, g := range r.gone {
+		if g.seq != 0 && g.seq <= a.Seq {
+			delete(r.gone, id)
+		}
+	}
+	if a.WantWhole {
+		r.wantAll, r.due = true, true
+	}
+	if a.Gen > r.gen {
+		// The stream should bring it; if it does not, the next answer finds us here again.
+		c.helloSoon()
+	}
+}
+
+// report tells the root what changed, one report at a time: what changes while
+// one is on its way travels together in the next.
+func (c *Core) report() {
+	r := &c.root
+	if !r.due && !r.wantAll && !r.fresh {
+		return
+	}
+	if r.sent != 0 {
+		if retry := r.sentAt.Add(c.cfg.ReportRetry); c.now.Before(retry) {
+			c.timers.SetEarlier(timerKey{what: timerReport}, retry)
+			return
+		}
+	}
+	r.seq++
+	rep := api.Report{
+		Cluster: c.cfg.ID, Boot: c.boot, Seq: r.seq, Gen: r.gen, Desired: r.wanted, Known: r.known,
+		Whole: r.wantAll, Aggregate: c.Aggregate(),
+	}
+	if r.wantAll {
+		for _, id := range sortedKeys(c.instances) {
+			r.dirty[id] = 0
+		}
+	}
+	for _, id := range sortedKeys(r.dirty) {
+		if in := c.instances[id]; in != nil {
+			rep.Observed = append(rep.Observed, in.view())
+			r.dirty[id] = r.seq
+		} else {
+			delete(r.dirty, id)
+		}
+	}
+	for _, id := range sortedKeys(r.gone) {
+		g := r.gone[id]
+		g.seq = r.seq
+		r.gone[id] = g
+		rep.Observed = append(rep.Observed, g.Observed)
+	}
+	r.sent, r.sentAt, r.due, r.wantAll, r.fresh = r.seq, c.now, false, false, false
+	c.timers.Set(timerKey{what: timerReport}, c.now.Add(c.cfg.ReportIdle))
+	c.emit(api.ToRoot, rep)
+}
