@@ -8,7 +8,7 @@
 //	ring, err := jwt.NewRing(now)
 //	s := jwt.Signer{Ring: ring, Issuer: "treeline-root", Now: time.Now}
 //	text, err := s.Sign(jwt.Claims{Subject: "acme/alice", …}, []string{"treeline"}, 10*time.Minute)
-//	v := jwt.NewVerifier(jwt.VerifierOptions{Keys: ring.Public, Issuer: "treeline-root", Audience: "treeline"})
+//	v := jwt.NewVerifier(jwt.VerifierOptions{Keys: ring.Key, Issuer: "treeline-root", Audience: "treeline"})
 //	claims, err := v.Verify(text, jwt.UseAccess)
 package jwt
 
@@ -38,8 +38,10 @@ func KeyID(pub ed25519.PublicKey) string {
 // Ring holds the key that signs and the earlier ones whose tokens still live.
 // It is safe for concurrent use.
 type Ring struct {
-	mu   sync.RWMutex // guards keys
-	keys []ringKey    // the newest, which signs, first
+	mu     sync.RWMutex // guards all
+	keys   []ringKey    // the newest, which signs, first
+	signer ed25519.PrivateKey
+	public PublicKeys // replaced, never changed
 }
 
 type ringKey struct {
@@ -54,7 +56,8 @@ func NewRing(now time.Time) (*Ring, error) {
 }
 
 // Rotate makes a new key sign, and drops the keys that were replaced before
-// now minus keep, the longest life of a token.
+// now minus keep, the longest life of a token (personal ones live longest). A
+// keep of 0 drops all of them: nothing that a stolen key signed counts.
 func (r *Ring) Rotate(now time.Time, keep time.Duration) error {
 	seed := make([]byte, ed25519.SeedSize)
 	if _, err := rand.Read(seed); err != nil {
@@ -65,25 +68,31 @@ func (r *Ring) Rotate(now time.Time, keep time.Duration) error {
 	kept := []ringKey{{Seed: seed, Made: now}}
 	replaced := now
 	for _, k := range r.keys {
-		if !replaced.Before(now.Add(-keep)) {
+		if replaced.After(now.Add(-keep)) {
 			kept = append(kept, k)
 		}
 		replaced = k.Made
 	}
 	r.keys = kept
+	r.derive()
 	return nil
 }
 
-// Public are the public keys of the ring.
+// derive makes from the seeds what is asked for with every token.
+func (r *Ring) derive() {
+	r.signer = ed25519.NewKeyFromSeed(r.keys[0].Seed)
+	r.public = PublicKeys{}
+	for _, k := range r.keys {
+		pub := ed25519.NewKeyFromSeed(k.Seed).Public().(ed25519.PublicKey)
+		r.public[KeyID(pub)] = pub
+	}
+}
+
+// Public are the public keys of the ring; the map is not to be changed.
 func (r *Ring) Public() PublicKeys {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	keys := PublicKeys{}
-	for _, k := range r.keys {
-		pub := ed25519.NewKeyFromSeed(k.Seed).Public().(ed25519.PublicKey)
-		keys[KeyID(pub)] = pub
-	}
-	return keys
+	return r.public
 }
 
 // Key is the public key of the id.
@@ -116,11 +125,12 @@ func ParseRing(data []byte) (*Ring, error) {
 			return nil, fmt.Errorf("decode the token keys: a key has %d bytes: %w", len(k.Seed), api.ErrInvalid)
 		}
 	}
+	r.derive()
 	return r, nil
 }
 
 func (r *Ring) signing() ed25519.PrivateKey {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return ed25519.NewKeyFromSeed(r.keys[0].Seed)
+	return r.signer
 }

@@ -1,0 +1,389 @@
+package account_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/account"
+	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/store/mem"
+)
+
+var ctx = context.Background()
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func is(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
+	}
+}
+
+type fixture struct {
+	*account.Service
+	st   store.Store
+	ring *jwt.Ring
+	now  time.Time
+}
+
+const pw = "correct horse battery"
+
+func newFixture() *fixture {
+	f := &fixture{st: mem.New(), now: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}
+	f.ring = must(jwt.NewRing(f.now))
+	f.restart()
+	return f
+}
+
+// restart builds the service anew from what the store holds.
+func (f *fixture) restart() {
+	f.Service = must(account.New(account.Options{
+		Store: f.st, Loaded: must(store.Load(ctx, f.st)), Ring: f.ring, Issuer: "root", Audience: "treeline",
+		Cost: account.Cost{MemoryKiB: 64, Passes: 1, Lanes: 1}, // tests log in often
+		Now:  func() time.Time { return f.now }, Log: slog.New(slog.DiscardHandler),
+	}))
+}
+
+// alice is an application provider of acme with a password.
+func (f *fixture) alice(t *testing.T) account.Session {
+	t.Helper()
+	must(f.CreateTenant(ctx, "acme", "Acme"))
+	must(f.CreateUser(ctx, "acme/alice", "a@acme", []rights.Role{rights.ApplicationProvider, rights.InfrastructureProvider}))
+	code := must(f.Invite(ctx, "acme/alice", 0))
+	s, err := f.Redeem(ctx, "acme/alice", code.Text, pw)
+	ok(t, err)
+	return s
+}
+
+func TestFirstAdminSignsInOnce(t *testing.T) {
+	f := newFixture()
+	_, err := f.Login(ctx, "admin", "admin")
+	is(t, err, api.ErrUnauthenticated)
+	first := must(f.Bootstrap(ctx))
+	f.restart()
+	code := must(f.Bootstrap(ctx)) // the output of the first start was lost
+	if code.User != "admin" || code.Text == "" || code.Text == first.Text {
+		t.Fatalf("code %+v", code)
+	}
+	_, err = f.Redeem(ctx, "admin", first.Text, pw)
+	is(t, err, api.ErrUnauthenticated)
+	_, err = f.Redeem(ctx, "admin", code.Text, "short")
+	is(t, err, api.ErrInvalid)
+	s, err := f.Redeem(ctx, "admin", code.Text, pw)
+	ok(t, err)
+	if p := must(f.Authenticate(s.Access)); !p.Global() {
+		t.Errorf("%+v", p)
+	}
+	_, err = f.Redeem(ctx, "admin", code.Text, pw+"2")
+	is(t, err, api.ErrUnauthenticated)
+	f.restart()
+	if again := must(f.Bootstrap(ctx)); again.Text != "" {
+		t.Error("an admin exists and a code was made")
+	}
+	must(f.Login(ctx, "admin", pw))
+}
+
+func TestCodesEnd(t *testing.T) {
+	f := newFixture()
+	code := must(f.Bootstrap(ctx))
+	f.now = code.Expires
+	_, err := f.Redeem(ctx, "admin", code.Text, pw)
+	is(t, err, api.ErrUnauthenticated)
+	_, err = f.Redeem(ctx, "nobody", code.Text, pw)
+	is(t, err, api.ErrUnauthenticated)
+}
+
+func TestCodeRace(t *testing.T) {
+	f := newFixture()
+	code := must(f.Bootstrap(ctx))
+	var won atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			if _, err := f.Redeem(ctx, "admin", code.Text, fmt.Sprint(pw, i)); err == nil {
+				won.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 {
+		t.Errorf("%d of 50 redeemed one code", won.Load())
+	}
+}
+
+func TestLogin(t *testing.T) {
+	f := newFixture()
+	f.alice(t)
+	s := must(f.Login(ctx, "acme/alice", pw))
+	p := must(f.Authenticate(s.Access))
+	if p.User != "acme/alice" || p.Tenant != "acme" || len(p.Roles) != 2 {
+		t.Errorf("%+v", p)
+	}
+	must(f.CreateUser(ctx, "acme/pending", "", nil))
+	for _, c := range [][2]string{{"acme/alice", "wrong"}, {"acme/bob", pw}, {"alice", pw}, {"acme/pending", ""}, {"acme/alice", ""}, {"acme/alice", strings.Repeat("x", 1<<20)}} {
+		_, err := f.Login(ctx, account.UserID(c[0]), c[1])
+		is(t, err, api.ErrUnauthenticated)
+	}
+	f.now = s.AccessExpires
+	_, err := f.Authenticate(s.Access)
+	is(t, err, api.ErrUnauthenticated)
+}
+
+func TestRightsAreTodays(t *testing.T) {
+	f := newFixture()
+	s := f.alice(t)
+	must(f.UpdateUser(ctx, "acme/alice", func(u *account.User) error {
+		u.Roles = []rights.Role{rights.ApplicationProvider, rights.OrganizationAdmin}
+		return nil
+	}))
+	if p := must(f.Authenticate(s.Access)); len(p.Roles) != 1 || p.Roles[0] != rights.ApplicationProvider {
+		t.Errorf("an old token has %v", p.Roles)
+	}
+	s = must(f.Refresh(ctx, s.Refresh))
+	if p := must(f.Authenticate(s.Access)); !p.Has(rights.OrganizationAdmin) {
+		t.Errorf("a new token has %v", p.Roles)
+	}
+	must(f.UpdateUser(ctx, "acme/alice", func(u *account.User) error { u.Disabled = true; return nil }))
+	_, err := f.Authenticate(s.Access)
+	is(t, err, api.ErrUnauthenticated)
+	_, err = f.Refresh(ctx, s.Refresh)
+	is(t, err, api.ErrUnauthenticated)
+	_, err = f.Login(ctx, "acme/alice", pw)
+	is(t, err, api.ErrUnauthenticated)
+}
+
+func TestReusedRefreshEndsTheFamily(t *testing.T) {
+	f := newFixture()
+	first := f.alice(t)
+	other := must(f.Login(ctx, "acme/alice", pw))
+	second := must(f.Refresh(ctx, first.Refresh))
+	f.restart()
+	_, err := f.Refresh(ctx, first.Refresh) // stolen, or the thief was faster
+	is(t, err, api.ErrUnauthenticated)
+	_, err = f.Refresh(ctx, second.Refresh)
+	is(t, err, api.ErrUnauthenticated)
+	must(f.Refresh(ctx, other.Refresh)) // another session is another family
+	for _, s := range []string{"", ".", "x", "a.b", strings.Repeat("a", 1000) + ".b"} {
+		_, err := f.Refresh(ctx, s)
+		is(t, err, api.ErrUnauthenticated)
+	}
+}
+
+func TestRefreshRace(t *testing.T) {
+	f := newFixture()
+	s := f.alice(t)
+	var won atomic.Int64
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if _, err := f.Refresh(ctx, s.Refresh); err == nil {
+				won.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 {
+		t.Errorf("%d of 50 used one refresh token", won.Load())
+	}
+}
+
+func TestSessionsEnd(t *testing.T) {
+	f := newFixture()
+	s := f.alice(t)
+	begin := f.now
+	for range 100 {
+		f.now = f.now.Add(24 * time.Hour)
+		next, err := f.Refresh(ctx, s.Refresh)
+		if err != nil {
+			break
+		}
+		s = next
+	}
+	if days := f.now.Sub(begin) / (24 * time.Hour); days != 30 {
+		t.Errorf("a session in daily use lives %d days", days)
+	}
+	s = must(f.Login(ctx, "acme/alice", pw))
+	f.now = s.RefreshExpires
+	_, err := f.Refresh(ctx, s.Refresh)
+	is(t, err, api.ErrUnauthenticated)
+	s = must(f.Login(ctx, "acme/alice", pw))
+	is(t, f.End(ctx, s.Refresh[:len(s.Refresh)-1]), api.ErrUnauthenticated)
+	ok(t, f.End(ctx, s.Refresh))
+	ok(t, f.End(ctx, s.Refresh))
+	_, err = f.Refresh(ctx, s.Refresh)
+	is(t, err, api.ErrUnauthenticated)
+}
+
+func TestNewPasswordEndsSessions(t *testing.T) {
+	f := newFixture()
+	s := f.alice(t)
+	f.now = f.now.Add(2 * time.Second)
+	is(t, f.SetPassword(ctx, "acme/alice", "wrong", pw+"2"), api.ErrUnauthenticated)
+	ok(t, f.SetPassword(ctx, "acme/alice", pw, pw+"2"))
+	_, err := f.Authenticate(s.Access)
+	is(t, err, api.ErrUnauthenticated)
+	_, err = f.Refresh(ctx, s.Refresh)
+	is(t, err, api.ErrUnauthenticated)
+	_, err = f.Login(ctx, "acme/alice", pw)
+	is(t, err, api.ErrUnauthenticated)
+	s = must(f.Login(ctx, "acme/alice", pw+"2"))
+	must(f.Authenticate(s.Access))
+}
+
+func TestPersonalTokens(t *testing.T) {
+	f := newFixture()
+	f.alice(t)
+	text, pat, err := f.CreatePAT(ctx, "acme/alice", "ci", []rights.Role{rights.ApplicationProvider}, time.Hour)
+	ok(t, err)
+	p := must(f.Authenticate(text))
+	if p.PAT != pat.ID || p.Has(rights.InfrastructureProvider) || !p.Has(rights.ApplicationProvider) {
+		t.Errorf("%+v", p)
+	}
+	_, _, err = f.CreatePAT(ctx, "acme/alice", "more", []rights.Role{rights.Admin}, time.Hour)
+	is(t, err, api.ErrForbidden)
+	_, _, err = f.CreatePAT(ctx, "acme/alice", "", nil, time.Hour)
+	is(t, err, api.ErrInvalid)
+	_, _, err = f.CreatePAT(ctx, "acme/alice", "ever", nil, 2*account.MaxPATLife)
+	is(t, err, api.ErrInvalid)
+	is(t, f.RevokePAT(ctx, "acme/bob", pat.ID), api.ErrNotFound)
+	f.restart()
+	must(f.Authenticate(text))
+	ok(t, f.RevokePAT(ctx, "acme/alice", pat.ID))
+	_, err = f.Authenticate(text)
+	is(t, err, api.ErrUnauthenticated)
+
+	text, pat, err = f.CreatePAT(ctx, "acme/alice", "short", nil, time.Minute)
+	ok(t, err)
+	f.now = pat.Expires
+	_, err = f.Authenticate(text)
+	is(t, err, api.ErrUnauthenticated)
+	ok(t, f.Sweep(ctx))
+	if n := len(f.PATs("acme/alice")); n != 0 {
+		t.Errorf("%d expired tokens are kept", n)
+	}
+}
+
+func TestDelegatedTokensAreForOneMachine(t *testing.T) {
+	f := newFixture()
+	s := f.alice(t)
+	p := must(f.Authenticate(s.Access))
+	text := must(f.Delegate(p, "cluster/munich", jwt.UseStream, "acme/a.b.c.d#0"))
+	_, err := f.Authenticate(text)
+	is(t, err, api.ErrUnauthenticated)
+	at := func(cluster string) *jwt.Verifier {
+		return jwt.NewVerifier(jwt.VerifierOptions{
+			Keys: f.ring.Public().Key, Issuer: "root", Audience: "cluster/" + cluster, Leeway: jwt.MaxLeeway, Now: func() time.Time { return f.now },
+		})
+	}
+	if c := must(at("munich").Spend(text, jwt.UseStream)); c.Subject != "acme/alice" || c.Object != "acme/a.b.c.d#0" {
+		t.Errorf("%+v", c)
+	}
+	_, err = at("rome").Verify(text, jwt.UseStream)
+	is(t, err, api.ErrUnauthenticated)
+	_, err = f.Delegate(p, "treeline", jwt.UseAccess, "")
+	is(t, err, api.ErrInvalid)
+}
+
+func TestUsersAndTenants(t *testing.T) {
+	f := newFixture()
+	f.alice(t)
+	_, err := f.CreateTenant(ctx, "evil/lab", "")
+	is(t, err, api.ErrNotFound)
+	_, err = f.CreateTenant(ctx, "acme", "")
+	is(t, err, api.ErrConflict)
+	_, err = f.CreateTenant(ctx, "../x", "")
+	is(t, err, api.ErrInvalid)
+	must(f.CreateTenant(ctx, "acme/lab", ""))
+	is(t, f.DeleteTenant(ctx, "acme"), api.ErrConflict)
+	for id, want := range map[account.UserID]error{
+		"acme/alice": api.ErrConflict, "evil/bob": api.ErrNotFound, "acme/": api.ErrInvalid, "/admin": api.ErrInvalid,
+		"acme/a b": api.ErrInvalid, "": api.ErrInvalid, "ACME/bob": api.ErrInvalid,
+	} {
+		_, err := f.CreateUser(ctx, id, "", nil)
+		is(t, err, want)
+	}
+	_, err = f.CreateUser(ctx, "acme/bob", "", []rights.Role{"King"})
+	is(t, err, api.ErrInvalid)
+	must(f.CreateUser(ctx, "acme/lab/bob", "", nil))
+	f.restart()
+	if us := f.Users(); len(us) != 2 || us[0].ID != "acme/alice" || us[0].Pending || !us[1].Pending {
+		t.Errorf("%+v", us)
+	}
+	ok(t, f.DeleteUser(ctx, "acme/lab/bob"))
+	is(t, f.DeleteUser(ctx, "acme/lab/bob"), api.ErrNotFound)
+	ok(t, f.DeleteTenant(ctx, "acme/lab"))
+}
+
+// Whoever gets a deleted user's name gets nothing else.
+func TestDeletedUserLeavesNothing(t *testing.T) {
+	f := newFixture()
+	s := f.alice(t)
+	text, _, err := f.CreatePAT(ctx, "acme/alice", "ci", nil, time.Hour)
+	ok(t, err)
+	ok(t, f.DeleteUser(ctx, "acme/alice"))
+	f.now = f.now.Add(2 * time.Second)
+	must(f.CreateUser(ctx, "acme/alice", "", []rights.Role{rights.ApplicationProvider}))
+	for _, bearer := range []string{s.Access, text} {
+		_, err := f.Authenticate(bearer)
+		is(t, err, api.ErrUnauthenticated)
+	}
+	_, err = f.Refresh(ctx, s.Refresh)
+	is(t, err, api.ErrUnauthenticated)
+}
+
+func TestLastAdminStays(t *testing.T) {
+	f := newFixture()
+	code := must(f.Bootstrap(ctx))
+	must(f.Redeem(ctx, "admin", code.Text, pw))
+	disable := func(u *account.User) error { u.Disabled = true; return nil }
+	_, err := f.UpdateUser(ctx, "admin", disable)
+	is(t, err, api.ErrConflict)
+	is(t, f.DeleteUser(ctx, "admin"), api.ErrConflict)
+	must(f.CreateUser(ctx, "second", "", []rights.Role{rights.Admin}))
+	is(t, f.DeleteUser(ctx, "admin"), api.ErrConflict) // the second cannot sign in yet
+	code = must(f.Invite(ctx, "second", time.Hour))
+	must(f.Redeem(ctx, "second", code.Text, pw))
+	ok(t, f.DeleteUser(ctx, "admin"))
+}
+
+func TestNoSecretIsStored(t *testing.T) {
+	f := newFixture()
+	s := f.alice(t)
+	code := must(f.Invite(ctx, "acme/alice", 0))
+	text, _, err := f.CreatePAT(ctx, "acme/alice", "ci", nil, time.Hour)
+	ok(t, err)
+	kinds := strings.Join(account.Kinds, " ")
+	for _, d := range must(store.Load(ctx, f.st)) {
+		if !strings.Contains(kinds, d.Kind) {
+			t.Errorf("kind %s", d.Kind)
+		}
+		for _, secret := range []string{pw, code.Text, text, s.Access, s.Refresh, strings.Split(s.Refresh, ".")[1]} {
+			if strings.Contains(string(d.Data), secret) {
+				t.Errorf("%s %s holds a secret", d.Kind, d.Key)
+			}
+		}
+	}
+}
