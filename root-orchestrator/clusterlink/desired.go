@@ -1,0 +1,162 @@
+package clusterlink
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+// conn is one cluster's open stream.
+type conn struct {
+	queue chan message
+	done  chan struct{}
+	once  sync.Once
+}
+
+type message struct {
+	event, id string
+	data      any
+}
+
+func newConn() *conn {
+	return &conn{queue: make(chan message, streamBuffer), done: make(chan struct{})}
+}
+
+// push hands a message over, or closes a stream whose cluster does not keep up:
+// it then asks for what it missed.
+func (c *conn) push(m message) bool {
+	select {
+	case <-c.done:
+		return false
+	default:
+	}
+	select {
+	case c.queue <- m:
+		return true
+	default:
+		c.close()
+		return false
+	}
+}
+
+func (c *conn) close() { c.once.Do(func() { close(c.done) }) }
+
+// desired streams what the cluster should have, from what it says it has on. A
+// new stream of a cluster replaces its old one, which is usually dead and does
+// not know it yet.
+func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID) error {
+	hello, err := helloOf(r, id)
+	if err != nil {
+		return err
+	}
+	c := newConn()
+	l.open(id, c)
+	defer l.closed(id, c)
+	// The stream is open before the core answers the hello, so that the answer finds it.
+	if err := l.opt.Owner.Do(r.Context(), root.Hello{Hello: hello}, nil); err != nil {
+		return err
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{})
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+	write := func(text []byte) error {
+		_ = rc.SetWriteDeadline(time.Now().Add(writeWait))
+		if _, err := w.Write(text); err != nil {
+			return err
+		}
+		return rc.Flush()
+	}
+	if write([]byte(": hello\n\n")) != nil {
+		return nil
+	}
+	beat := time.NewTicker(keepAlive)
+	defer beat.Stop()
+	for {
+		var text []byte
+		select {
+		case <-r.Context().Done():
+			return nil
+		case <-c.done:
+			return nil
+		case <-beat.C:
+			text = []byte(": alive\n\n")
+		case m := <-c.queue:
+			if text, err = m.encode(); err != nil {
+				l.opt.Log.Error("message to a cluster not sent", "cluster", id, "err", err)
+				return nil
+			}
+		}
+		if write(text) != nil {
+			return nil
+		}
+	}
+}
+
+func (m message) encode() ([]byte, error) {
+	data, err := json.Marshal(m.data)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", m.event, err)
+	}
+	text := []byte("event: " + m.event + "\n")
+	if m.id != "" {
+		text = append(text, "id: "+m.id+"\n"...)
+	}
+	text = append(text, "data: "...)
+	text = append(text, data...)
+	return append(text, "\n\n"...), nil
+}
+
+func (l *Link) open(id api.ClusterID, c *conn) {
+	l.mu.Lock()
+	old := l.conns[id]
+	l.conns[id] = c
+	l.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+	l.opt.Log.Info("cluster connected", "cluster", id)
+}
+
+func (l *Link) closed(id api.ClusterID, c *conn) {
+	c.close()
+	l.mu.Lock()
+	last := l.conns[id] == c
+	if last {
+		delete(l.conns, id)
+	}
+	l.mu.Unlock()
+	if last {
+		l.opt.Log.Info("cluster disconnected", "cluster", id)
+	}
+}
+
+func helloOf(r *http.Request, id api.ClusterID) (api.Hello, error) {
+	q := r.URL.Query()
+	number := func(key string) (uint64, error) {
+		if q.Get(key) == "" {
+			return 0, nil
+		}
+		n, err := strconv.ParseUint(q.Get(key), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s=%q of cluster %s is no number: %w", key, q.Get(key), id, api.ErrInvalid)
+		}
+		return n, nil
+	}
+	since, err := number("since")
+	if err != nil {
+		return api.Hello{}, err
+	}
+	digest, err := number("digest")
+	if err != nil {
+		return api.Hello{}, err
+	}
+	return api.Hello{Cluster: id, Since: api.Generation(since), Digest: api.Digest(digest)}, nil
+}

@@ -1,0 +1,317 @@
+// Package clusterlink is the root's end of the links that clusters dial: joining
+// and renewing, the stream of desired state down, reports up, and the bulk
+// streams that the root asks for. A cluster is who its certificate says.
+//
+// It carries and decides nothing: what a cluster should have, and whether a
+// message is stale, the core knows (package root). Nothing here is a promise: a
+// stream that overflows is closed, and the cluster resumes it.
+//
+//	link := clusterlink.New(clusterlink.Options{Core: core, Owner: loop, …})
+//	mux.Handle("/v1/cluster/", link.Handler())
+//	link.Send(envelope)                          // from the loop's send function
+//	logs, err := link.Ask(ctx, "munich", api.StreamRequest{Kind: "logs", …})
+package clusterlink
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+// Bounds and times of a link.
+const (
+	streamBuffer = 64               // messages that may wait for a cluster to read them
+	keepAlive    = 15 * time.Second // between two signs of life on a quiet stream
+	writeWait    = 30 * time.Second // for a cluster to read one message
+	askWait      = 10 * time.Second // for a cluster to dial a stream out
+	maxReport    = 16 << 20
+	maxJoin      = 64 << 10
+)
+
+// Owner is the goroutine that owns the core (package loop).
+type Owner interface {
+	Do(ctx context.Context, in root.Input, after func()) error
+	Read(ctx context.Context, fn func()) error
+}
+
+// Core is what is read of the core, on its owner's goroutine.
+type Core interface {
+	Cluster(api.ClusterID) (api.Cluster, bool)
+}
+
+// Options are what the link needs.
+type Options struct {
+	Core      Core
+	Owner     Owner
+	Authority *ca.Authority
+	Verifier  *trust.Verifier
+	Issued    *Issued
+	Desk      *jointoken.Desk
+	Keys      func() jwt.PublicKeys // with which people's tokens are checked
+	Now       func() time.Time      // time.Now
+	Log       *slog.Logger          // slog.Default
+}
+
+// Link serves the clusters. It is safe for concurrent use.
+type Link struct {
+	opt     Options
+	streams streams.Registry
+	mux     *http.ServeMux
+
+	mu    sync.Mutex // guards all below
+	conns map[api.ClusterID]*conn
+	acks  map[ackKey]chan api.ReportAck
+}
+
+type ackKey struct {
+	cluster   api.ClusterID
+	boot, seq uint64
+}
+
+// New is a link without clusters.
+func New(o Options) *Link {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	l := &Link{opt: o, mux: http.NewServeMux(), conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan api.ReportAck{}}
+	l.mux.HandleFunc("POST /v1/join/cluster", l.join)
+	l.mux.HandleFunc("GET /v1/cluster/desired", l.asCluster(l.desired))
+	l.mux.HandleFunc("POST /v1/cluster/report", l.asCluster(l.report))
+	l.mux.HandleFunc("POST /v1/cluster/renew", l.asCluster(l.renew))
+	l.mux.HandleFunc("POST /v1/cluster/streams/{id}", l.asCluster(l.deliver))
+	return l
+}
+
+// Handler serves /v1/join/cluster and /v1/cluster/.
+func (l *Link) Handler() http.Handler { return l.mux }
+
+// Connected counts the clusters whose stream is open.
+func (l *Link) Connected() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.conns)
+}
+
+// Send carries one envelope of the core to a cluster. It does not block; what
+// finds no open stream is dropped, for the cluster will ask.
+func (l *Link) Send(e api.Envelope) {
+	id, ok := strings.CutPrefix(string(e.To), "cluster/")
+	if !ok {
+		return
+	}
+	c := api.ClusterID(id)
+	switch m := e.Msg.(type) {
+	case api.Desired:
+		if conn := l.conn(c); conn != nil {
+			conn.push(message{event: "desired", id: strconv.FormatUint(uint64(m.Gen), 10), data: m})
+		}
+	case api.ReportAck:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if ch := l.acks[ackKey{c, m.Boot, m.Seq}]; ch != nil {
+			select {
+			case ch <- m:
+			default: // answered already
+			}
+		}
+	}
+}
+
+func (l *Link) conn(c api.ClusterID) *conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conns[c]
+}
+
+// asCluster serves who shows the certificate of a cluster. It is checked with
+// every request, because a certificate may be revoked while a connection lasts.
+func (l *Link) asCluster(serve func(http.ResponseWriter, *http.Request, api.ClusterID) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		id, err := l.peer(r)
+		if err == nil {
+			err = serve(w, r, id)
+		}
+		if err != nil {
+			l.fail(w, r, err)
+		}
+	}
+}
+
+func (l *Link) peer(r *http.Request) (api.ClusterID, error) {
+	if r.TLS == nil {
+		return "", fmt.Errorf("a cluster shows its certificate: %w", api.ErrUnauthenticated)
+	}
+	id, err := l.opt.Verifier.Peer(*r.TLS)
+	if err != nil {
+		return "", err
+	}
+	if id.Kind != identity.Cluster {
+		return "", fmt.Errorf("%s is no cluster: %w", id, api.ErrForbidden)
+	}
+	return id.Cluster, nil
+}
+
+func (l *Link) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status, code := api.HTTPStatus(err)
+	p := api.Problem{
+		Type: api.ProblemType(code), Title: http.StatusText(status), Status: status, Code: code,
+		Detail: err.Error(), Retryable: errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrTimeout),
+	}
+	if status == http.StatusInternalServerError {
+		l.opt.Log.Error("request of a cluster failed", "path", r.URL.Path, "err", err)
+		p.Detail = "something went wrong here; the root's log says what"
+	} else {
+		l.opt.Log.Debug("request of a cluster refused", "path", r.URL.Path, "err", err)
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(p) // who asked is gone
+}
+
+func readJSON(w http.ResponseWriter, r *http.Request, limit int64, into any) error {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(writeWait))
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit)).Decode(into)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return fmt.Errorf("the body has more than %d bytes: %w", large.Limit, api.ErrTooLarge)
+	case err != nil:
+		return fmt.Errorf("read the body of %s: %w: %w", r.URL.Path, err, api.ErrInvalid)
+	}
+	return nil
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // who asked is gone
+}
+
+// report takes a report and answers with what the core acknowledges.
+func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) error {
+	var rep api.Report
+	if err := readJSON(w, r, maxReport, &rep); err != nil {
+		return err
+	}
+	if rep.Cluster != c {
+		return fmt.Errorf("cluster %s reports as %s: %w", c, rep.Cluster, api.ErrForbidden)
+	}
+	key := ackKey{c, rep.Boot, rep.Seq}
+	ch := make(chan api.ReportAck, 1)
+	l.mu.Lock()
+	l.acks[key] = ch
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.acks[key] == ch {
+			delete(l.acks, key)
+		}
+	}()
+	if err := l.opt.Owner.Do(r.Context(), root.Report{Report: rep}, nil); err != nil {
+		return err
+	}
+	// The loop has sent before it answered, so the ack is here or will not come.
+	select {
+	case ack := <-ch:
+		writeJSON(w, ack)
+		return nil
+	default:
+		return fmt.Errorf("report %d.%d of cluster %s was not acknowledged: %w", rep.Boot, rep.Seq, c, api.ErrUnavailable)
+	}
+}
+
+// deliver splices the body that a cluster dialled out with to who asked for it.
+func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) error {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{})
+	body := interruptible{r.Body, func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) }}
+	if err := l.streams.Deliver(r.Context(), r.PathValue("id"), string(c.Addr()), body); err != nil {
+		if r.Context().Err() != nil {
+			return nil
+		}
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// interruptible is a body whose read can be ended from outside.
+type interruptible struct {
+	io.Reader
+	interrupt func()
+}
+
+// Ask has the cluster dial a stream out, and returns its bytes. A cluster that
+// is not connected is ErrUnavailable, one that does not dial in time ErrTimeout.
+// The caller closes the stream, from any goroutine.
+func (l *Link) Ask(ctx context.Context, c api.ClusterID, r api.StreamRequest) (io.ReadCloser, error) {
+	conn := l.conn(c)
+	if conn == nil {
+		return nil, fmt.Errorf("cluster %s is not connected now: %w", c, api.ErrUnavailable)
+	}
+	wait, err := l.streams.Expect(string(c.Addr()))
+	if err != nil {
+		return nil, err
+	}
+	r.ID = wait.ID()
+	if !conn.push(message{event: "stream", data: r}) {
+		wait.Close()
+		return nil, fmt.Errorf("cluster %s is reconnecting, try again: %w", c, api.ErrUnavailable)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWait)
+	defer cancel()
+	body, err := wait.Body(ctx)
+	if err != nil {
+		wait.Close()
+		return nil, fmt.Errorf("cluster %s: %w", c, err)
+	}
+	return &asked{wait: wait, body: body.(interruptible)}, nil
+}
+
+// asked is a stream in the hands of who asked for it. The body may not be read
+// after the wait is closed, so that Close first ends a read that is under way.
+type asked struct {
+	wait *streams.Wait
+	body interruptible
+
+	mu     sync.Mutex // guards closed, and is held while the body is read
+	closed bool
+}
+
+func (a *asked) Read(b []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return 0, io.ErrClosedPipe
+	}
+	return a.body.Read(b)
+}
+
+func (a *asked) Close() error {
+	a.body.interrupt()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	a.wait.Close()
+	return nil
+}

@@ -1,0 +1,324 @@
+// Package httpapi is the root's REST API for people and programs, /v1: sign-in,
+// tenants, users and tokens, applications, services, instances, clusters,
+// events, and what is asked of a cluster through the root. Huma makes the
+// OpenAPI document out of the types; openapi.json is served and committed.
+//
+// It decides about requests: who asks, whether they may, whether what they hold
+// is fresh. What happens to objects is the core's to decide (package root), and
+// the words are api's.
+//
+// Ids have "/" and "#" in them; in URLs each is "~" (api.PathOf), so that
+// acme/shop.prod.web.v1#2 is /v1/instances/acme~shop.prod.web.v1~2.
+//
+//	h := httpapi.New(httpapi.Options{Core: core, Owner: loop, Accounts: accounts, …})
+//	srv := http.Server{Handler: h.Handler()}
+//	h.Changed(change) // for watchers, from the loop's send function
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/go-chi/chi/v5"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/account"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+// Owner is the goroutine that owns the core (package loop).
+type Owner interface {
+	// Do steps the core; after runs right behind it, on the owner's goroutine.
+	Do(ctx context.Context, in root.Input, after func()) error
+	// Read runs fn on the owner's goroutine.
+	Read(ctx context.Context, fn func()) error
+}
+
+// Core is what is read of the root's core, on its owner's goroutine.
+type Core interface {
+	Revision() api.Revision
+	App(api.AppID) (api.App, bool)
+	Apps(api.Tenant) []api.App
+	Service(api.ServiceID) (api.Service, bool)
+	Services(api.Tenant) []api.Service
+	Instance(api.InstanceID) (api.Instance, bool)
+	Instances(api.Tenant) []api.Instance
+	Cluster(api.ClusterID) (api.Cluster, bool)
+	Clusters() []api.Cluster
+	Why(api.InstanceID, time.Time) (api.Why, bool)
+	Events(root.EventFilter) []api.Event
+}
+
+// Clusters reaches clusters through the streams that they hold open.
+type Clusters interface {
+	// Ask has the cluster dial a stream out. ErrUnavailable: it is not connected.
+	// The caller closes what it gets.
+	Ask(ctx context.Context, c api.ClusterID, r api.StreamRequest) (io.ReadCloser, error)
+	// Revoke ends the cluster's connection and refuses its certificates from now on.
+	Revoke(ctx context.Context, c api.ClusterID) error
+}
+
+// Options are what the API needs.
+type Options struct {
+	Core     Core
+	Owner    Owner
+	Accounts *account.Service
+	Desk     *jointoken.Desk // join tokens for clusters
+	Clusters Clusters
+	Version  string
+
+	FeedSize int              // changes kept for watchers: 10,000
+	Rate     float64          // requests a second of one principal: 100, and 400 at once
+	Now      func() time.Time // time.Now
+	Log      *slog.Logger     // slog.Default
+}
+
+// API serves /v1. It is safe for concurrent use.
+type API struct {
+	opt      Options
+	core     Core
+	owner    Owner
+	feed     *Feed
+	router   chi.Router
+	huma     huma.API
+	signins  *buckets
+	routes   []route
+	closing  chan struct{}
+	closeOne sync.Once
+
+	mu     sync.RWMutex // guards owners
+	owners map[api.ClusterID]api.Tenant
+}
+
+// New is the API over a core that was restored and has no owner yet.
+func New(o Options) *API {
+	if o.FeedSize == 0 {
+		o.FeedSize = 10_000
+	}
+	if o.Rate == 0 {
+		o.Rate = 100
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	a := &API{
+		opt: o, core: o.Core, owner: o.Owner,
+		feed:    NewFeed(o.FeedSize, o.Core.Revision()),
+		router:  chi.NewRouter(),
+		signins: newBuckets(0.2, 20, o.Now), // a guesser gets 12 tries a minute
+		closing: make(chan struct{}),
+		owners:  map[api.ClusterID]api.Tenant{},
+	}
+	for _, c := range o.Core.Clusters() {
+		a.owners[c.ID] = c.Tenant
+	}
+	a.router.Use(a.recovered, limitBody, a.authenticate, newBuckets(o.Rate, 4*o.Rate, o.Now).wrap, newAnswers(o.Now).wrap)
+	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
+		writeProblem(w, newProblem(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
+	})
+	a.router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
+		writeProblem(w, newProblem(http.StatusMethodNotAllowed, r.Method+" does nothing on "+r.URL.Path))
+	})
+	a.huma = humachi.New(a.router, configOf(o.Version))
+	a.registerAuth()
+	a.registerPeople()
+	a.registerApps()
+	a.registerInstances()
+	a.registerClusters()
+	a.registerTokens()
+	a.registerEvents()
+	a.router.Get("/v1/docs", a.docs)
+	return a
+}
+
+// Huma takes the form of its errors from a package variable.
+func init() { huma.NewError = humaError }
+
+func configOf(version string) huma.Config {
+	if version == "" {
+		version = "dev"
+	}
+	c := huma.DefaultConfig("Treeline root", version)
+	c.Info.Description = description
+	c.DocsPath = "" // huma's page loads itself from a CDN; ours is offline
+	c.OpenAPIPath = "/v1/openapi"
+	c.SchemasPath = ""
+	c.CreateHooks = nil // no $schema links in answers
+	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"bearer": {Type: "http", Scheme: "bearer", BearerFormat: "JWT", Description: "An access token of /v1/auth/login, or a personal token."},
+	}
+	return c
+}
+
+const description = `What the root orchestrator of Treeline offers to people and programs.
+
+In paths, an id's "/" and "#" are written "~": the instance acme/shop.prod.web.v1#2 is /v1/instances/acme~shop.prod.web.v1~2.
+
+Errors are problem details (RFC 9457) with a stable code; all faults of a document come at once. What another tenant owns is answered as what does not exist.
+
+Objects carry their revision as a strong ETag. Changing or deleting a single object takes If-Match with it, or * for whatever it is now: 428 without, 412 when it changed meanwhile.
+
+Lists come in pages (limit, cursor; Link rel=next) with the revision at which they were read. The same URL with watch=1&since=<revision> streams what changed after it as server-sent events: change (api.Change), bookmark each 15 s, gone when the position is no longer kept (410 at the start). Last-Event-ID resumes.
+
+A POST with an Idempotency-Key may be repeated for 24 hours and takes effect once.`
+
+// Handler serves /v1.
+func (a *API) Handler() http.Handler { return a.router }
+
+// OpenAPI is the API's description, as openapi.json has it.
+func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
+
+// Changed tells those who watch. It does not block.
+func (a *API) Changed(changes ...api.Change) {
+	for _, c := range changes {
+		if o, ok := c.Object.(api.Cluster); ok && c.Kind == "cluster" {
+			a.mu.Lock()
+			a.owners[o.ID] = o.Tenant
+			a.mu.Unlock()
+		}
+	}
+	a.feed.Add(changes...)
+}
+
+// Close ends the streams, so that the server can end in order.
+func (a *API) Close() { a.closeOne.Do(func() { close(a.closing) }) }
+
+type principalKey struct{}
+
+// principal is who asks; nobody, if no token came along.
+func principal(ctx context.Context) rights.Principal {
+	p, _ := ctx.Value(principalKey{}).(who)
+	return p.Principal
+}
+
+// bearer is the token that came along.
+func bearer(ctx context.Context) string {
+	p, _ := ctx.Value(principalKey{}).(who)
+	return p.token
+}
+
+type who struct {
+	rights.Principal
+	token string
+}
+
+// authenticate finds out who asks. A token that does not hold is refused
+// everywhere; none at all is for the operations to judge.
+func (a *API) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := r.Header.Get("Authorization")
+		if h == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		token, ok := strings.CutPrefix(h, "Bearer ")
+		if !ok {
+			writeProblem(w, newProblem(http.StatusUnauthorized, "the Authorization header is not \"Bearer <token>\""))
+			return
+		}
+		p, err := a.opt.Accounts.Authenticate(token)
+		if err != nil {
+			a.fail(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, who{p, token})))
+	})
+}
+
+// recovered turns a panic, which is our bug, into an answer and a line in the log.
+func (a *API) recovered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			e := recover()
+			if e == nil {
+				return
+			}
+			if err, ok := e.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(e)
+			}
+			a.opt.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", e)
+			writeProblem(w, newProblem(http.StatusInternalServerError, "something went wrong here; the root's log says what"))
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// fail answers outside of huma.
+func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := problemOf(err)
+	if p.Status == http.StatusInternalServerError {
+		a.opt.Log.Error("request failed", "method", r.Method, "path", r.URL.Path, "err", err)
+	}
+	writeProblem(w, p)
+}
+
+// route is one operation with the action that it takes, "" for those that
+// nobody needs to sign in for. Tests walk them.
+type route struct {
+	method, path string
+	action       rights.Action
+}
+
+// handle registers an operation. The function gets who asks, and checks the
+// object's tenant; that anybody of the role may ask at all is checked here.
+func handle[I, O any](a *API, op huma.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (*O, error)) {
+	a.routes = append(a.routes, route{op.Method, op.Path, action})
+	if action != "" {
+		op.Security = []map[string][]string{{"bearer": {}}}
+		op.Errors = append(op.Errors, 401, 403)
+	}
+	op.Errors = append(op.Errors, 422, 500)
+	op.OperationID = operationID(op)
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+		p := principal(ctx)
+		if action != "" {
+			if err := anywhere(p, action); err != nil {
+				return nil, problemOf(err)
+			}
+		}
+		out, err := fn(ctx, p, in)
+		if err != nil {
+			problem := problemOf(err)
+			if problem.Status == http.StatusInternalServerError {
+				a.opt.Log.Error("request failed", "operation", op.OperationID, "user", p.User, "err", err)
+			}
+			return nil, problem
+		}
+		return out, nil
+	})
+}
+
+// anywhere reports whether the principal may do the action in its own tenant,
+// which is the most that its role allows.
+func anywhere(p rights.Principal, action rights.Action) error {
+	return rights.Allowed(p, action, p.Tenant)
+}
+
+// operationID is "listApps" for a summary "List apps".
+func operationID(op huma.Operation) string {
+	if op.OperationID != "" {
+		return op.OperationID
+	}
+	words := strings.Fields(op.Summary)
+	for i, w := range words {
+		if i == 0 {
+			words[i] = strings.ToLower(w)
+		} else {
+			words[i] = strings.ToUpper(w[:1]) + w[1:]
+		}
+	}
+	return strings.Join(words, "")
+}

@@ -1,0 +1,213 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+func (a *API) registerClusters() {
+	tags := []string{"clusters"}
+	handle(a, huma.Operation{
+		Method: http.MethodGet, Path: "/v1/clusters", Summary: "List clusters", Tags: tags,
+		Middlewares: huma.Middlewares{a.watchable("cluster", rights.ClustersRead)},
+	}, rights.ClustersRead, a.listClusters)
+	handle(a, huma.Operation{
+		Method: http.MethodGet, Path: "/v1/clusters/{id}", Summary: "Get cluster", Tags: tags, Errors: []int{404},
+	}, rights.ClustersRead, a.getCluster)
+	handle(a, huma.Operation{
+		Method: http.MethodDelete, Path: "/v1/clusters/{id}", Summary: "Forget cluster", Tags: tags, Errors: []int{404, 412, 428},
+		DefaultStatus: http.StatusNoContent,
+		Description: "Refuses the cluster's certificates from now on and places its instances elsewhere, exclusive ones too: " +
+			"make sure that it has stopped them.",
+	}, rights.ClustersWrite, a.forgetCluster)
+	handle(a, huma.Operation{
+		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes", Summary: "List nodes", Tags: tags, Errors: []int{404, 503, 504},
+		Description: "Asked of the cluster itself, which checks the asker's rights again: the root knows no nodes.",
+	}, rights.NodesRead, a.listNodes)
+	handle(a, huma.Operation{
+		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Get node", Tags: tags, Errors: []int{404, 503, 504},
+	}, rights.NodesRead, a.getNode)
+	for _, verb := range []string{"cordon", "uncordon", "drain"} {
+		handle(a, huma.Operation{
+			Method: http.MethodPost, Path: "/v1/clusters/{id}/nodes/{node}/" + verb, OperationID: verb + "Node",
+			Summary: "Have the cluster " + verb + " a node", Tags: tags, Errors: []int{404, 503, 504},
+			DefaultStatus: http.StatusNoContent,
+		}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*nothing, error) {
+			return nil, a.onNode(ctx, p, http.MethodPost, in, "/"+verb)
+		})
+	}
+	handle(a, huma.Operation{
+		Method: http.MethodDelete, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Forget node", Tags: tags, Errors: []int{404, 503, 504},
+		DefaultStatus: http.StatusNoContent,
+	}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*nothing, error) {
+		return nil, a.onNode(ctx, p, http.MethodDelete, in, "")
+	})
+}
+
+func (a *API) listClusters(ctx context.Context, p rights.Principal, in *ListInput) (*listOut[api.Cluster], error) {
+	var all []api.Cluster
+	var rev api.Revision
+	if err := a.owner.Read(ctx, func() { all, rev = a.core.Clusters(), a.core.Revision() }); err != nil {
+		return nil, err
+	}
+	return listed("/v1/clusters", in, rev, all,
+		func(c api.Cluster) bool {
+			return (in.Tenant == "" || in.Tenant == c.Tenant) && rights.Allowed(p, rights.ClustersRead, c.Tenant) == nil
+		},
+		func(c api.Cluster) string { return string(c.ID) })
+}
+
+// cluster reads a cluster that the principal may do the action on. Clusters
+// have no tenant in their name, so that one of another tenant has to be answered
+// exactly like one that does not exist.
+func (a *API) cluster(ctx context.Context, p rights.Principal, action rights.Action, id api.ClusterID) (api.Cluster, error) {
+	var c api.Cluster
+	var ok bool
+	if err := a.owner.Read(ctx, func() { c, ok = a.core.Cluster(id) }); err != nil {
+		return c, err
+	}
+	if !ok || !p.Sees(c.Tenant) {
+		return c, missing("cluster", id)
+	}
+	return c, rights.Allowed(p, action, c.Tenant)
+}
+
+func (a *API) getCluster(ctx context.Context, p rights.Principal, in *objectIn) (*objectOut[api.Cluster], error) {
+	c, err := a.cluster(ctx, p, rights.ClustersRead, api.ClusterID(in.ID))
+	if err != nil {
+		return nil, err
+	}
+	return object(c, c.Revision, in.IfNoneMatch), nil
+}
+
+func (a *API) forgetCluster(ctx context.Context, p rights.Principal, in *ChangeInput) (*nothing, error) {
+	id := api.ClusterID(in.ID)
+	c, err := a.cluster(ctx, p, rights.ClustersWrite, id)
+	if err != nil {
+		return nil, err
+	}
+	rev, err := ifMatch(in.IfMatch, true)
+	if err != nil {
+		return nil, err
+	}
+	if rev != 0 && rev != c.Revision {
+		return nil, fmt.Errorf("cluster %s is at revision %d: %w", id, c.Revision, api.ErrPrecondition)
+	}
+	// First the door, then the memory: the other way round it could come back in between.
+	if err := a.opt.Clusters.Revoke(ctx, id); err != nil {
+		return nil, err
+	}
+	return nil, a.owner.Do(ctx, root.ForgetCluster{ID: id}, nil)
+}
+
+func (a *API) listNodes(ctx context.Context, p rights.Principal, in *struct {
+	ID     string `path:"id" doc:"The cluster."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"5000"`
+	Cursor string `query:"cursor"`
+},
+) (*struct{ Body api.Page[api.Node] }, error) {
+	path := "/v1/nodes"
+	q := url.Values{}
+	if in.Limit > 0 {
+		q.Set("limit", fmt.Sprint(in.Limit))
+	}
+	if in.Cursor != "" {
+		q.Set("cursor", in.Cursor)
+	}
+	if len(q) > 0 {
+		path += "?" + q.Encode()
+	}
+	out := &struct{ Body api.Page[api.Node] }{}
+	return out, a.call(ctx, p, rights.NodesRead, api.ClusterID(in.ID), http.MethodGet, path, nil, &out.Body)
+}
+
+type nodeIn struct {
+	ID   string `path:"id" doc:"The cluster."`
+	Node string `path:"node" doc:"The node."`
+}
+
+func (a *API) getNode(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body api.Node }, error) {
+	out := &struct{ Body api.Node }{}
+	return out, a.call(ctx, p, rights.NodesRead, api.ClusterID(in.ID), http.MethodGet, "/v1/nodes/"+url.PathEscape(in.Node), nil, &out.Body)
+}
+
+func (a *API) onNode(ctx context.Context, p rights.Principal, method string, in *nodeIn, verb string) error {
+	return a.call(ctx, p, rights.NodesWrite, api.ClusterID(in.ID), method, "/v1/nodes/"+url.PathEscape(in.Node)+verb, nil, nil)
+}
+
+// callWait bounds how long a cluster may take to answer.
+const callWait = 20 * time.Second
+
+// maxCallAnswer bounds what a cluster may answer.
+const maxCallAnswer = 16 << 20
+
+// call asks the cluster's own API through the stream that it holds open, in the
+// name of the asker, whose rights are checked here and again there.
+func (a *API) call(ctx context.Context, p rights.Principal, action rights.Action, id api.ClusterID, method, path string, body, out any) error {
+	if _, err := a.cluster(ctx, p, action, id); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callWait)
+	defer cancel()
+	r := api.StreamRequest{Kind: "api", Method: method, Path: path, Token: bearer(ctx)}
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("encode a request to cluster %s: %w", id, err)
+		}
+		r.Body = b
+	}
+	stream, err := a.opt.Clusters.Ask(ctx, id, r)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	stop := context.AfterFunc(ctx, func() { _ = stream.Close() })
+	defer stop()
+	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(stream, maxCallAnswer)), &http.Request{Method: method})
+	if err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("cluster %s did not answer within %s: %w", id, callWait, api.ErrTimeout)
+		}
+		return fmt.Errorf("cluster %s answered badly: %w: %w", id, err, api.ErrUnavailable)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		return clusterProblem(id, resp)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return fmt.Errorf("cluster %s answered badly: %w: %w", id, err, api.ErrUnavailable)
+	}
+	return nil
+}
+
+// clusterProblem hands the cluster's problem on. A token that the root takes and
+// the cluster does not is no reason for the asker to sign in again.
+func clusterProblem(id api.ClusterID, resp *http.Response) error {
+	var p api.Problem
+	err := json.NewDecoder(resp.Body).Decode(&p)
+	if err != nil || p.Status != resp.StatusCode {
+		p = newProblem(resp.StatusCode, resp.Status).Problem
+	}
+	p.Detail = fmt.Sprintf("cluster %s: %s", id, p.Detail)
+	if p.Status == http.StatusUnauthorized || p.Status >= 500 && p.Status != http.StatusGatewayTimeout {
+		detail := p.Detail
+		p = newProblem(http.StatusServiceUnavailable, detail).Problem
+	}
+	return &p
+}

@@ -1,0 +1,41 @@
+package httpapi
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// etag is a revision as a strong ETag.
+func etag(r api.Revision) string { return `"` + strconv.FormatUint(uint64(r), 10) + `"` }
+
+// ifMatch reads an If-Match header: the revision that the object must have, 0
+// for any. Required, a missing one asks for it (428).
+func ifMatch(header string, required bool) (api.Revision, error) {
+	header = strings.TrimSpace(header)
+	switch {
+	case header == "" && required:
+		return 0, errPreconditionMissing
+	case header == "" || header == "*":
+		return 0, nil
+	}
+	digits := strings.TrimSuffix(strings.TrimPrefix(header, `"`), `"`)
+	r, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || r == 0 || len(digits) != len(header)-2 {
+		return 0, fmt.Errorf("If-Match %q is no ETag of ours, such as %s: %w", header, etag(17), api.ErrPrecondition)
+	}
+	return api.Revision(r), nil
+}
+
+// notModified reports whether an If-None-Match header names the revision.
+func notModified(header string, r api.Revision) bool {
+	for tag := range strings.SplitSeq(header, ",") {
+		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
+		if tag == etag(r) || tag == "*" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,59 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+func (a *API) registerEvents() {
+	handle(a, huma.Operation{
+		Method: http.MethodGet, Path: "/v1/events", Summary: "List events", Tags: []string{"events"},
+		Description: "The durable story of applications, instances and clusters, oldest first.",
+		Middlewares: huma.Middlewares{a.watchable("event", rights.EventsRead)},
+	}, rights.EventsRead, a.listEvents)
+}
+
+func (a *API) listEvents(ctx context.Context, p rights.Principal, in *struct {
+	ListInput
+	Instance string `query:"instance" doc:"Of this instance alone, by its id."`
+},
+) (*listOut[api.Event], error) {
+	t, err := tenantOf(p, rights.EventsRead, in.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	since := Position{}
+	if in.Since != "" {
+		if since, err = ParsePosition(in.Since); err != nil {
+			return nil, err
+		}
+	}
+	var all []api.Event
+	var rev api.Revision
+	err = a.owner.Read(ctx, func() {
+		all = a.core.Events(root.EventFilter{Tenant: t, Instance: api.InstanceID(in.Instance), Since: since.Revision})
+		rev = a.core.Revision()
+	})
+	if err != nil {
+		return nil, err
+	}
+	out, err := listed("/v1/events", &in.ListInput, rev, all,
+		func(e api.Event) bool {
+			return within(e.Object, in.Under) && rights.Allowed(p, rights.EventsRead, e.Tenant) == nil
+		},
+		func(e api.Event) string { return fmt.Sprintf("%020d", e.Seq) })
+	if err != nil {
+		return nil, err
+	}
+	for i := range out.Body.Items {
+		out.Body.Items[i] = a.shownEvent(p, out.Body.Items[i])
+	}
+	return out, nil
+}

@@ -1,0 +1,122 @@
+package httpapi
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Position is a place in the order of changes: after the N-th change of a
+// revision. N of 0 means after all of them. As text it is "17" or "17.2".
+type Position struct {
+	Revision api.Revision
+	N        int
+}
+
+// ParsePosition reads a Position (ErrInvalid).
+func ParsePosition(s string) (Position, error) {
+	rev, n, cut := strings.Cut(s, ".")
+	r, err := strconv.ParseUint(rev, 10, 64)
+	p := Position{Revision: api.Revision(r)}
+	if err == nil && cut {
+		p.N, err = strconv.Atoi(n)
+	}
+	if err != nil || p.N < 0 {
+		return Position{}, fmt.Errorf("position %q is not a revision such as 17 or 17.2: %w", s, api.ErrInvalid)
+	}
+	return p, nil
+}
+
+func (p Position) String() string {
+	s := strconv.FormatUint(uint64(p.Revision), 10)
+	if p.N > 0 {
+		s += "." + strconv.Itoa(p.N)
+	}
+	return s
+}
+
+func (p Position) before(o Position) bool {
+	if p.Revision != o.Revision {
+		return p.Revision < o.Revision
+	}
+	return p.N > 0 && (o.N == 0 || p.N < o.N)
+}
+
+// Feed keeps the newest changes for those who watch. Watchers hold a place in
+// it and no buffer of their own: one that falls behind the oldest change is told
+// so (ErrGone) and lists again. It is safe for concurrent use.
+type Feed struct {
+	mu    sync.Mutex // guards all below
+	ring  []entry
+	size  int
+	first uint64        // number of ring[0], counted from the start
+	floor api.Revision  // revision of the newest change that is not kept
+	more  chan struct{} // closed by the next change
+}
+
+type entry struct {
+	at     Position
+	change api.Change
+}
+
+// NewFeed keeps the newest size changes. floor is the revision that the core
+// has at the start: older changes are not kept.
+func NewFeed(size int, floor api.Revision) *Feed {
+	return &Feed{size: size, floor: floor, more: make(chan struct{})}
+}
+
+// Add appends changes, whose revisions do not fall.
+func (f *Feed) Add(changes ...api.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range changes {
+		at := Position{Revision: c.Revision, N: 1}
+		if n := len(f.ring); n > 0 && f.ring[n-1].at.Revision >= c.Revision {
+			at = Position{f.ring[n-1].at.Revision, f.ring[n-1].at.N + 1}
+		}
+		f.ring = append(f.ring, entry{at, c})
+	}
+	// Cutting at twice the size copies each change once at most.
+	if len(f.ring) > 2*f.size {
+		cut := len(f.ring) - f.size
+		f.floor = f.ring[cut-1].at.Revision
+		f.first += uint64(cut)
+		f.ring = append([]entry(nil), f.ring[cut:]...)
+	}
+	close(f.more)
+	f.more = make(chan struct{})
+}
+
+// open is the number of the first change after the position (ErrGone where it
+// is no longer kept).
+func (f *Feed) open(after Position) (uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if after.before(Position{Revision: f.floor}) {
+		return 0, f.gone(after)
+	}
+	for i, e := range f.ring {
+		if after.before(e.at) {
+			return f.first + uint64(i), nil
+		}
+	}
+	return f.first + uint64(len(f.ring)), nil
+}
+
+// from are the changes from number n on, and a channel that closes when there
+// are more (ErrGone where n is no longer kept).
+func (f *Feed) from(n uint64) ([]entry, <-chan struct{}, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n < f.first {
+		return nil, nil, f.gone(Position{Revision: f.floor})
+	}
+	return f.ring[n-f.first:], f.more, nil
+}
+
+func (f *Feed) gone(at Position) error {
+	return fmt.Errorf("changes since %s are kept only after %d; list again and watch from there: %w", at, f.floor, api.ErrGone)
+}

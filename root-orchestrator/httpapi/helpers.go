@@ -1,0 +1,27 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/url"
+	"reflect"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+)
+
+func unwrap(ctx huma.Context) (*http.Request, http.ResponseWriter) { return humachi.Unwrap(ctx) }
+
+func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
+
+// nextLink is the Link header of the next page.
+func nextLink(path string, in *ListInput, cursor string) string {
+	q := url.Values{"cursor": {cursor}, "limit": {strconv.Itoa(in.Limit)}}
+	if in.Tenant != "" {
+		q.Set("tenant", string(in.Tenant))
+	}
+	if in.Under != "" {
+		q.Set("under", in.Under)
+	}
+	return "<" + path + "?" + q.Encode() + `>; rel="next"`
+}

@@ -1,0 +1,172 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+)
+
+// bookmarkEvery is the pause after which a quiet watch says where it is.
+const bookmarkEvery = 15 * time.Second
+
+// maxWatch ends a watch in time for the client to show a fresh token; it resumes
+// where it was.
+const maxWatch = 30 * time.Minute
+
+// watchable diverts a list's request with ?watch=1 to a stream of changes of
+// the kind, as server-sent events.
+func (a *API) watchable(kind string, action rights.Action) func(huma.Context, func(huma.Context)) {
+	return func(ctx huma.Context, next func(huma.Context)) {
+		if w := ctx.Query("watch"); w == "" || w == "0" || w == "false" {
+			next(ctx)
+			return
+		}
+		r, w := humachi.Unwrap(ctx)
+		if err := a.watch(w, r, kind, action); err != nil {
+			a.fail(w, r, err)
+		}
+	}
+}
+
+// watch streams until the client goes. Its errors come before the first byte.
+func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action rights.Action) error {
+	p := principal(r.Context())
+	q := r.URL.Query()
+	if err := anywhere(p, action); err != nil {
+		return err
+	}
+	since := r.Header.Get("Last-Event-ID")
+	if since == "" {
+		since = q.Get("since")
+	}
+	var now api.Revision
+	if err := a.owner.Read(r.Context(), func() { now = a.core.Revision() }); err != nil {
+		return err
+	}
+	at := Position{Revision: now}
+	if since != "" {
+		var err error
+		if at, err = ParsePosition(since); err != nil {
+			return err
+		}
+		if at.Revision > now {
+			return fmt.Errorf("position %s is ahead of %d: it is another root's: %w", at, now, api.ErrGone)
+		}
+	}
+	seq, err := a.feed.open(at)
+	if err != nil {
+		return err
+	}
+	keep := scope{tenant: api.Tenant(q.Get("tenant")), under: q.Get("under")}
+
+	s := sse{w: w, rc: http.NewResponseController(w)}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no")
+	_ = s.rc.SetReadDeadline(time.Time{})
+	w.WriteHeader(http.StatusOK)
+	if err := s.event("bookmark", at.String(), bookmark{at.Revision}); err != nil {
+		return nil
+	}
+	beat := time.NewTicker(bookmarkEvery)
+	defer beat.Stop()
+	end := time.NewTimer(maxWatch)
+	defer end.Stop()
+	for {
+		entries, more, err := a.feed.from(seq)
+		if err != nil {
+			_ = s.event("gone", "", problemOf(err))
+			return nil
+		}
+		for _, e := range entries {
+			seq++
+			at = e.at
+			c, ok := a.show(p, action, kind, keep, e.change)
+			if !ok {
+				continue
+			}
+			if err := s.event("change", at.String(), c); err != nil {
+				return nil
+			}
+		}
+		select {
+		case <-r.Context().Done():
+			return nil
+		case <-a.closing:
+			return nil
+		case <-end.C:
+			return nil
+		case <-more:
+		case <-beat.C:
+			if err := s.event("bookmark", at.String(), bookmark{at.Revision}); err != nil {
+				return nil
+			}
+		}
+	}
+}
+
+type bookmark struct {
+	Revision api.Revision `json:"revision"`
+}
+
+// scope narrows a watch.
+type scope struct {
+	tenant api.Tenant
+	under  string // an application's or a service's id
+}
+
+func (s scope) holds(c api.Change) bool {
+	if s.tenant != "" && c.Tenant != s.tenant {
+		return false
+	}
+	if s.under == "" || c.ID == s.under {
+		return true
+	}
+	n := len(s.under)
+	return len(c.ID) > n && c.ID[:n] == s.under && (c.ID[n] == '.' || c.ID[n] == '#')
+}
+
+// show is the change as the principal may see it.
+func (a *API) show(p rights.Principal, action rights.Action, kind string, keep scope, c api.Change) (api.Change, bool) {
+	if c.Kind != kind || !keep.holds(c) || rights.Allowed(p, action, c.Tenant) != nil {
+		return c, false
+	}
+	switch o := c.Object.(type) {
+	case api.Instance:
+		c.Object = a.shownInstance(p, o)
+	case api.Event:
+		c.Object = a.shownEvent(p, o)
+	}
+	return c, true
+}
+
+// sse writes server-sent events.
+type sse struct {
+	w  http.ResponseWriter
+	rc *http.ResponseController
+}
+
+// writeWait is how long a client may leave the stream unread.
+const writeWait = 30 * time.Second
+
+func (s sse) event(name, id string, data any) error {
+	b, err := json.Marshal(data)
+	if err != nil {
+		return fmt.Errorf("encode a %s event: %w", name, err)
+	}
+	_ = s.rc.SetWriteDeadline(time.Now().Add(writeWait))
+	if id != "" {
+		id = "id: " + id + "\n"
+	}
+	if _, err := fmt.Fprintf(s.w, "event: %s\n%sdata: %s\n\n", name, id, b); err != nil {
+		return err
+	}
+	return s.rc.Flush()
+}
