@@ -84,10 +84,9 @@ func (c *linked) Read(p []byte) (int, error) {
 }
 
 func (c *linked) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	c.link.Sent.Add(int64(n))
+	c.link.Sent.Add(int64(len(p))) // before, for the answer may come before Write returns
 	c.link.Writes.Add(1)
-	return n, err
+	return c.Conn.Write(p)
 }
 
 func (c *linked) Close() error {

@@ -145,7 +145,11 @@ func (c *Client) connect() (*session, net.Conn, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	token := s.paho.Connect()
 	<-token.Done() // the closed connection ends it too
-	if err := token.Error(); err != nil || !stop() {
+	err = token.Error()
+	if err == nil && conn.closed.Load() {
+		err = bus.ErrRefused
+	}
+	if !stop() || err != nil {
 		s.paho.Disconnect(0)
 		conn.Close()
 		return nil, nil, fmt.Errorf("connect: %w", errors.Join(err, ctx.Err()))
@@ -170,7 +174,11 @@ func (c *Client) pahoOptions(s *session, conn net.Conn) *paho.ClientOptions {
 		SetConnectionLostHandler(func(paho.Client, error) { s.end() }).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.dispatch(m) })
 	if w := c.o.Will; w != nil {
-		p.SetBinaryWill(w.Topic, w.Payload, w.QoS, w.Retain)
+		payload := w.Payload
+		if len(payload) == 0 {
+			payload = []byte{0} // mochi-mqtt refuses an empty will, though MQTT has it
+		}
+		p.SetBinaryWill(w.Topic, payload, w.QoS, w.Retain)
 	}
 	return p
 }

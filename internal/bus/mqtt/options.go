@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/treeline-edge/treeline/internal/bus"
@@ -89,15 +90,42 @@ func or(d, otherwise time.Duration) time.Duration {
 }
 
 // dial opens a connection, TLS included.
-func (o *Options) dial(ctx context.Context) (net.Conn, error) {
+func (o *Options) dial(ctx context.Context) (*watched, error) {
 	conn, err := o.Dialer(ctx)
-	if err != nil || o.TLS == nil {
-		return conn, err
-	}
-	secure := tls.Client(conn, o.TLS)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		conn.Close()
+	if err != nil {
 		return nil, err
 	}
-	return secure, nil
+	if o.TLS != nil {
+		secure := tls.Client(conn, o.TLS)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			conn.Close()
+			return nil, err
+		}
+		conn = secure
+	}
+	return &watched{Conn: conn}, nil
+}
+
+// watched is a connection about which Paho cannot be mistaken. Paho takes
+// net.ErrClosed for its own doing and would wait for ever on a connection that
+// the dialer's owner closed; and it takes a CONNACK with a code that it does not
+// know for a success, though it has closed the connection.
+type watched struct {
+	net.Conn
+	closed atomic.Bool
+}
+
+var errGone = errors.New("mqtt: the connection was closed beneath")
+
+func (c *watched) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, net.ErrClosed) {
+		err = errGone
+	}
+	return n, err
+}
+
+func (c *watched) Close() error {
+	c.closed.Store(true)
+	return c.Conn.Close()
 }

@@ -1,0 +1,409 @@
+package broker_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/treeline-edge/treeline/api/topic"
+	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/bus/broker"
+	"github.com/treeline-edge/treeline/internal/bus/bustest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// raw is a TLS connection as a node, before any MQTT.
+func raw(t testing.TB, s *system, name string) *tls.Conn {
+	t.Helper()
+	c, err := tls.Dial("tcp", s.Addr, s.CA.Client(t, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func str(s string) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(s))), s...) }
+
+func packet(first byte, parts ...[]byte) []byte {
+	var body []byte
+	for _, p := range parts {
+		body = append(body, p...)
+	}
+	out := []byte{first}
+	n := len(body)
+	for {
+		b := byte(n & 0x7f)
+		if n >>= 7; n > 0 {
+			b |= 0x80
+		}
+		out = append(out, b)
+		if n == 0 {
+			return append(out, body...)
+		}
+	}
+}
+
+func connectPacket(version byte, clientID string) []byte {
+	parts := [][]byte{str("MQTT"), {version, 0x02, 0, 60}}
+	if version == 5 {
+		parts = append(parts, []byte{0})
+	}
+	return packet(0x10, append(parts, str(clientID))...)
+}
+
+// expect reads exactly these bytes.
+func expect(t testing.TB, c net.Conn, want ...byte) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != string(want) {
+		t.Fatalf("got % x, %v; want % x", got, err, want)
+	}
+}
+
+// expectClosed reads to the end.
+func expectClosed(t testing.TB, c net.Conn) {
+	t.Helper()
+	n, err := io.Copy(io.Discard, c)
+	if e, ok := err.(net.Error); ok && e.Timeout() {
+		t.Fatal("the connection stays open")
+	}
+	if n > 0 {
+		t.Fatalf("%d bytes came", n)
+	}
+}
+
+func connected(t testing.TB, s *system, name string) *tls.Conn {
+	t.Helper()
+	c := raw(t, s, name)
+	if _, err := c.Write(connectPacket(4, name)); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, c, 0x20, 2, 0, 0)
+	return c
+}
+
+func TestDeclaredLengthIsRefusedBeforeItIsAllocated(t *testing.T) {
+	s := start(t)
+	const most = 1 << 20
+	allocated := func(do func()) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		do()
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	huge := []byte{0xff, 0xff, 0xff, 0x7f} // 256 MiB less one
+	for name, first := range map[string]byte{"as CONNECT": 0x10, "as PUBLISH": 0x30} {
+		c := raw(t, s, "n1")
+		if n := allocated(func() {
+			_, _ = c.Write(append([]byte{first}, huge...))
+			expectClosed(t, c)
+		}); n > most {
+			t.Errorf("%s: %d bytes were allocated", name, n)
+		}
+	}
+	c := connected(t, s, "n1")
+	if n := allocated(func() {
+		_, _ = c.Write(append([]byte{0x30}, huge...))
+		expectClosed(t, c)
+	}); n > most {
+		t.Errorf("after CONNECT: %d bytes were allocated", n)
+	}
+}
+
+func TestStrangersAreRefused(t *testing.T) {
+	s := start(t)
+	t.Run("without a certificate", func(t *testing.T) {
+		conf := s.CA.Client(t, "n1")
+		conf.GetClientCertificate = nil
+		c, err := tls.Dial("tcp", s.Addr, conf)
+		if err == nil { // TLS 1.3 tells with the first read
+			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			_, err = c.Read(make([]byte, 1))
+			c.Close()
+		}
+		if err == nil {
+			t.Error("it was let in")
+		}
+	})
+	t.Run("of another CA", func(t *testing.T) {
+		conf := bustest.NewCA(t).Client(t, "n1")
+		conf.RootCAs = s.CA.Client(t, "n1").RootCAs
+		c, err := tls.Dial("tcp", s.Addr, conf)
+		if err == nil {
+			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			_, err = c.Read(make([]byte, 1))
+			c.Close()
+		}
+		if err == nil {
+			t.Error("it was let in")
+		}
+	})
+	for name, p := range map[string][]byte{
+		"with another's client id":          connectPacket(4, "n2"),
+		"with a longer name":                connectPacket(4, "n10"),
+		"without a client id":               connectPacket(4, ""),
+		"with another's will":               packet(0x10, str("MQTT"), []byte{4, 0x06, 0, 60}, str("n1"), str("nodes/n2/will"), str("x")),
+		"with a will that pretends desired": packet(0x10, str("MQTT"), []byte{4, 0x06, 0, 60}, str("n1"), str("nodes/n1/desired"), str("x")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := raw(t, s, "n1")
+			_, _ = c.Write(p)
+			expect(t, c, 0x20, 2, 0, 5)
+			expectClosed(t, c)
+		})
+	}
+	t.Run("who is revoked", func(t *testing.T) {
+		s.revoked["n9"] = true
+		c := raw(t, s, "n9")
+		_, _ = c.Write(connectPacket(4, "n9"))
+		expectClosed(t, c)
+	})
+	t.Run("who says nothing", func(t *testing.T) {
+		c := raw(t, s, "n1")
+		expectClosed(t, c) // the deadline is the test broker's 2 s
+	})
+	if s.Stats().Connects.Load() != 0 || s.Stats().Refusals.Load() == 0 {
+		t.Errorf("%d connects, %d refusals", s.Stats().Connects.Load(), s.Stats().Refusals.Load())
+	}
+}
+
+// mochi-mqtt panics on a SUBSCRIBE of MQTT 5 that is cut off, and no caller of
+// its parser recovers: https://github.com/mochi-mqtt/server/issues/501.
+func TestMQTT5IsRefusedSoThatItsParserIsNeverReached(t *testing.T) {
+	s := start(t)
+	c := raw(t, s, "n1")
+	_, _ = c.Write(connectPacket(5, "n1"))
+	_, _ = c.Write(packet(0x82, []byte{0, 1, 0}, str("nodes/n1/desired")))
+	expect(t, c, 0x20, 2, 0, 1)
+	expectClosed(t, c)
+	connected(t, s, "n1")
+	if n := s.Stats().Panics.Load(); n != 0 {
+		t.Errorf("%d panics", n)
+	}
+}
+
+// Malformed packets after CONNECT end their connection and nothing else. The
+// advisory GO-2024-3307 (CVE-2024-50948) names no packet; these are the kinds
+// that have stopped brokers.
+func TestMalformedPacketsCostTheirConnectionOnly(t *testing.T) {
+	s := start(t)
+	witness := connected(t, s, "n2")
+	for name, p := range map[string][]byte{
+		"second CONNECT":              connectPacket(4, "n1"),
+		"SUBSCRIBE without QoS":       packet(0x82, []byte{0, 1}, str("nodes/n1/desired")),
+		"SUBSCRIBE without filters":   packet(0x82, []byte{0, 1}),
+		"SUBSCRIBE with QoS 3":        packet(0x82, []byte{0, 1}, str("nodes/n1/desired"), []byte{3}),
+		"UNSUBSCRIBE cut off":         packet(0xa2, []byte{0, 1, 0, 200, 'n'}),
+		"PUBLISH of QoS 3":            packet(0x36, str("nodes/n1/alive"), []byte{0, 1}),
+		"PUBLISH without topic":       packet(0x30, str("")),
+		"PUBLISH with a wildcard":     packet(0x32, str("nodes/+/alive"), []byte{0, 1}, []byte("x")),
+		"PUBLISH cut off":             packet(0x32, []byte{0, 200, 'n'}),
+		"PUBLISH without packet id":   packet(0x32, str("nodes/n1/observed")),
+		"PUBACK without packet id":    packet(0x40),
+		"PUBREL without packet id":    packet(0x62),
+		"AUTH":                        packet(0xf0),
+		"reserved type":               packet(0x00),
+		"length that never ends":      {0x30, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01},
+		"topic that is not UTF-8":     packet(0x30, str("nodes/n1/\xff\xfe")),
+		"shared subscription, no end": packet(0x82, []byte{0, 1}, str("$share/"), []byte{0}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := connected(t, s, "n1")
+			_, _ = c.Write(p)
+			_, _ = c.Write([]byte{0xe0, 0}) // DISCONNECT, where the packet was only ignored
+			_, _ = io.Copy(io.Discard, c)
+			_, _ = witness.Write([]byte{0xc0, 0})
+			expect(t, witness, 0xd0, 0)
+		})
+	}
+	if n := s.Stats().Panics.Load(); n != 0 {
+		t.Errorf("%d panics", n)
+	}
+}
+
+func TestWildcardsAndSharesAreRefused(t *testing.T) {
+	s := start(t)
+	c := connected(t, s, "n1")
+	for _, f := range []string{"#", "+/+/+", "nodes/n1/+", "nodes/n1/#", "$SYS/#", "$share/g/nodes/n1/desired", "nodes/n2/desired", "nodes/n1/alive"} {
+		_, _ = c.Write(packet(0x82, []byte{0, 1}, str(f), []byte{1}))
+		expect(t, c, 0x90, 3, 0, 1, 0x80)
+	}
+	_, _ = c.Write(packet(0x82, []byte{0, 1}, str("nodes/n1/desired"), []byte{1}))
+	expect(t, c, 0x90, 3, 0, 1, 1)
+}
+
+func TestSessionsOfOneNodeAreKeptApartFromThoseOfOthers(t *testing.T) {
+	s := start(t)
+	// "a-b" may be node a's second session, or node a-b.
+	first := raw(t, s, "a")
+	_, _ = first.Write(connectPacket(4, "a-b"))
+	expect(t, first, 0x20, 2, 0, 0)
+	second := connected(t, s, "a-b")
+	main := connected(t, s, "a")
+	for _, c := range []net.Conn{first, second, main} {
+		_, _ = c.Write([]byte{0xc0, 0})
+		expect(t, c, 0xd0, 0)
+	}
+	if n := s.Stats().Clients.Load(); n != 3 {
+		t.Errorf("%d clients", n)
+	}
+}
+
+func TestTakeoverPublishesNoWill(t *testing.T) {
+	s := start(t)
+	wills := make(chan bus.Message, 8)
+	if err := s.Bus().Subscribe(t.Context(), topic.Will.Every(), 1, func(m bus.Message) { wills <- m }); err != nil {
+		t.Fatal(err)
+	}
+	withWill := packet(0x10, str("MQTT"), []byte{4, 0x06, 0, 60}, str("n1"), str("nodes/n1/will"), str("x"))
+	first, second := raw(t, s, "n1"), raw(t, s, "n1")
+	for _, c := range []net.Conn{first, second} {
+		_, _ = c.Write(withWill)
+		expect(t, c, 0x20, 2, 0, 0)
+	}
+	_, _ = io.Copy(io.Discard, first)
+	second.NetConn().Close()
+	<-wills // the second's
+	s.Stop(t)
+	if len(wills) > 0 {
+		t.Error("a will came for the session that was taken over")
+	}
+}
+
+func TestRevokedNodeIsDisconnected(t *testing.T) {
+	s := start(t)
+	gone, stays := connected(t, s, "n1"), connected(t, s, "n2")
+	s.mu.Lock()
+	s.revoked["n1"] = true
+	s.mu.Unlock()
+	s.Disconnect("n1")
+	_, _ = io.Copy(io.Discard, gone)
+	_, _ = stays.Write([]byte{0xc0, 0})
+	expect(t, stays, 0xd0, 0)
+	again := raw(t, s, "n1")
+	_, _ = again.Write(connectPacket(4, "n1"))
+	expectClosed(t, again)
+}
+
+// A node that stops reading is cut off, and meanwhile nobody waits for it.
+func TestNodeThatDoesNotReadStallsNobody(t *testing.T) {
+	s := start(t)
+	deaf := connected(t, s, "n1")
+	_, _ = deaf.Write(packet(0x82, []byte{0, 1}, str("nodes/n1/delta"), []byte{1}))
+	expect(t, deaf, 0x90, 3, 0, 1, 1)
+	payload := make([]byte, bus.MaxPayload)
+	for range 64 { // far more than sockets and queues hold
+		if err := s.Bus().Publish(t.Context(), bus.Message{Topic: "nodes/n1/delta", Payload: payload, QoS: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := connected(t, s, "n2")
+	_, _ = other.Write([]byte{0xc0, 0})
+	expect(t, other, 0xd0, 0)
+	if s.Stats().Dropped.Load() == 0 {
+		t.Error("nothing was dropped")
+	}
+	_, _ = io.Copy(io.Discard, deaf) // it ends
+}
+
+func TestConnectionsOfAnotherListenerAreServed(t *testing.T) {
+	s := start(t)
+	conf := s.CA.Server(t)
+	conf.NextProtos = []string{"h2", "mqtt"}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			err = c.(*tls.Conn).Handshake()
+		}
+		if err == nil {
+			err = s.ServeConn(context.Background(), c.(*tls.Conn))
+		}
+		served <- err
+	}()
+	client := s.CA.Client(t, "n1")
+	client.NextProtos = []string{"mqtt"}
+	c, err := tls.Dial("tcp", l.Addr().String(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = c.Write(connectPacket(4, "n1"))
+	expect(t, c, 0x20, 2, 0, 0)
+	if p := c.ConnectionState().NegotiatedProtocol; p != "mqtt" {
+		t.Errorf("ALPN chose %q", p)
+	}
+	_, _ = c.Write([]byte{0xe0, 0})
+	c.Close()
+	if err := <-served; err != nil {
+		t.Errorf("a graceful end gave %v", err)
+	}
+}
+
+func TestSilentHandshakesAreBoundedAndEnd(t *testing.T) {
+	s := start(t) // 8 handshakes, 2 s
+	for range 8 {
+		c, err := net.Dial("tcp", s.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	connected(t, s, "n1") // as soon as the silent ones are given up
+}
+
+func TestNothingIsLostOnTheWayToTheCluster(t *testing.T) {
+	s := start(t)
+	const nodes, each = 4, 5000
+	got := make(map[string]int)
+	done := make(chan struct{})
+	count := 0
+	err := s.Bus().Subscribe(t.Context(), topic.Alive.Every(), 0, func(m bus.Message) {
+		if len(m.Payload) != 4 || int(binary.BigEndian.Uint32(m.Payload)) != got[m.Topic] {
+			t.Errorf("%s: % x came after %d messages", m.Topic, m.Payload, got[m.Topic])
+		}
+		got[m.Topic]++
+		if count++; count == nodes*each {
+			close(done)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"n1", "n2", "n3", "n4"} {
+		c := connected(t, s, name)
+		go func() {
+			for i := range each {
+				_, _ = c.Write(packet(0x30, str("nodes/"+name+"/alive"), binary.BigEndian.AppendUint32(nil, uint32(i))))
+			}
+		}()
+	}
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%v of %d each came", got, each)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	if _, err := broker.New(broker.Options{}); err == nil {
+		t.Error("a broker without Identify was made")
+	}
+}

@@ -1,0 +1,180 @@
+package bustest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/bus"
+)
+
+// Mosquitto is the external broker, run from the configuration that deploy/
+// ships: only its paths and its port are replaced.
+type Mosquitto struct {
+	Wire
+	dir  string
+	cmd  *exec.Cmd
+	log  *os.File
+	exit chan struct{}
+}
+
+var _ System = (*Mosquitto)(nil)
+
+// mosquittoBinary finds Mosquitto. Where the environment requires every backend,
+// a missing one is a failure.
+func mosquittoBinary(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"mosquitto", "/usr/sbin/mosquitto"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	const reason = "mosquitto is not installed (Debian: apt-get install mosquitto)"
+	if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
+	return ""
+}
+
+// StartMosquitto runs Mosquitto with the files in shipped, deploy/mosquitto.
+func StartMosquitto(t testing.TB, shipped string) *Mosquitto {
+	t.Helper()
+	mosquittoBinary(t)
+	dir, err := os.MkdirTemp("", "mosquitto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	data := filepath.Join(dir, "data")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(data, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 { // Mosquitto gives up root for its own user
+		if u, err := user.Lookup("mosquitto"); err == nil {
+			uid, _ := strconv.Atoi(u.Uid)
+			gid, _ := strconv.Atoi(u.Gid)
+			if err := os.Chown(data, uid, gid); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	m := &Mosquitto{dir: dir, Wire: Wire{Addr: freeAddr(t), CA: NewCA(t)}}
+	m.CA.WriteServer(t, dir)
+	_, port, _ := net.SplitHostPort(m.Addr)
+	conf := read(t, filepath.Join(shipped, "mosquitto.conf"))
+	for old, new := range map[string]string{
+		"listener 8883\n":              "listener " + port + " 127.0.0.1\n",
+		"/etc/mosquitto/treeline/":     dir + "/",
+		"/var/lib/mosquitto/treeline/": data + "/",
+	} {
+		if !strings.Contains(conf, old) {
+			t.Fatalf("deploy/mosquitto/mosquitto.conf does not contain %q any more", old)
+		}
+		conf = strings.ReplaceAll(conf, old, new)
+	}
+	write(t, filepath.Join(dir, "mosquitto.conf"), conf)
+	write(t, filepath.Join(dir, "acl"), read(t, filepath.Join(shipped, "acl")))
+	m.log, err = os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(m.log.Name())
+			t.Logf("mosquitto says:\n%s", text)
+		}
+		m.Close()
+		m.log.Close()
+	})
+	m.Start(t)
+	return m
+}
+
+func read(t testing.TB, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Cluster is the cluster's client, CN "cluster".
+func (m *Mosquitto) Cluster(t testing.TB) bus.Bus {
+	return m.Dial(t, "cluster", "cluster", nil, &Link{Addr: m.Addr})
+}
+
+// Start starts the broker and returns when it listens.
+func (m *Mosquitto) Start(t testing.TB) {
+	t.Helper()
+	m.cmd = exec.Command(mosquittoBinary(t), "-c", filepath.Join(m.dir, "mosquitto.conf"))
+	m.cmd.Stdout, m.cmd.Stderr = m.log, m.log
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := m.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cmd, exit := m.cmd, make(chan struct{})
+	m.exit = exit
+	go func() { _ = cmd.Wait(); close(exit) }()
+	if err := m.listening(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *Mosquitto) listening() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", m.Addr)
+		if err == nil {
+			return c.Close()
+		}
+		select {
+		case <-m.exit:
+			return errors.New("mosquitto ended")
+		case <-ctx.Done():
+			return fmt.Errorf("mosquitto does not listen: %w", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Stop ends the broker as an operator does.
+func (m *Mosquitto) Stop(testing.TB) {
+	if m.cmd != nil {
+		_ = m.cmd.Process.Signal(syscall.SIGTERM)
+		<-m.exit
+		m.cmd = nil
+	}
+}
+
+// Close ends the broker.
+func (m *Mosquitto) Close() { m.Stop(nil) }

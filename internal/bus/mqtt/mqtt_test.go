@@ -1,0 +1,164 @@
+package mqtt
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/treeline-edge/treeline/internal/bus"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestBackoffDoublesUpToItsBound(t *testing.T) {
+	const least, most = time.Second, 10 * time.Second
+	for attempt, want := range []time.Duration{1, 2, 4, 8, 10, 10} {
+		if got := backoff(attempt, least, most); got != want*time.Second {
+			t.Errorf("attempt %d waits %s, want %s", attempt, got, want*time.Second)
+		}
+	}
+	if got := backoff(1<<40, least, most); got != most {
+		t.Errorf("a long outage waits %s", got)
+	}
+	for range 1000 {
+		if d := jitter(time.Second); d < 500*time.Millisecond || d >= 1500*time.Millisecond {
+			t.Fatalf("jitter gives %s", d)
+		}
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for name, o := range map[string]Options{
+		"no client id":        {Addr: "localhost:1"},
+		"no address":          {ClientID: "n1"},
+		"a broken keepalive":  {ClientID: "n1", Addr: "localhost:1", KeepAlive: time.Millisecond},
+		"a negative interval": {ClientID: "n1", Addr: "localhost:1", KeepAlive: -time.Second},
+	} {
+		if c, err := Dial(o); err == nil {
+			c.Close()
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}
+
+// dialled makes a client whose connections come from dial.
+func dialled(t *testing.T, dial func(context.Context) (net.Conn, error)) *Client {
+	t.Helper()
+	c, err := Dial(Options{
+		ClientID: "n1", Dialer: dial, MinBackoff: time.Millisecond, MaxBackoff: 4 * time.Millisecond,
+		ConnectTimeout: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestUnreachableBrokerIsTriedAgainAndCloseEndsIt(t *testing.T) {
+	tried := make(chan struct{})
+	c := dialled(t, func(context.Context) (net.Conn, error) {
+		tried <- struct{}{}
+		return nil, errors.New("no route")
+	})
+	for range 5 {
+		<-tried
+	}
+	if err := c.Publish(t.Context(), bus.Message{Topic: "x"}); !errors.Is(err, bus.ErrDown) {
+		t.Errorf("got %v", err)
+	}
+	go func() {
+		for range tried { // one attempt may be under way
+		}
+	}()
+	c.Close()
+	close(tried)
+}
+
+// peer is a broker that answers CONNECT as told and then says nothing.
+func peer(t *testing.T, connack ...byte) (dial func(context.Context) (net.Conn, error), dials chan net.Conn) {
+	dials = make(chan net.Conn, 64)
+	return func(context.Context) (net.Conn, error) {
+		near, far := net.Pipe()
+		t.Cleanup(func() { far.Close() })
+		go func() {
+			buf := make([]byte, 256)
+			if _, err := far.Read(buf); err == nil {
+				_, _ = far.Write(connack)
+			}
+			for {
+				if _, err := far.Read(buf); err != nil {
+					return
+				}
+			}
+		}()
+		select {
+		case dials <- near:
+		default:
+		}
+		return near, nil
+	}, dials
+}
+
+func TestRefusedConnectIsNeverUp(t *testing.T) {
+	for _, code := range []byte{1, 2, 5, 0x82} { // Paho takes the last for a success
+		dial, dials := peer(t, 0x20, 2, 0, code)
+		c := dialled(t, dial)
+		up := c.Up()
+		for range 3 {
+			<-dials
+		}
+		if <-up {
+			t.Errorf("code %#x was taken for a success", code)
+		}
+		c.Close()
+		if <-up {
+			t.Errorf("code %#x was taken for a success", code)
+		}
+	}
+}
+
+func TestBrokerThatDoesNotAnswerIsGivenUp(t *testing.T) {
+	dial, dials := peer(t) // writes nothing
+	c := dialled(t, dial)
+	for range 3 {
+		<-dials
+	}
+	c.Close()
+}
+
+func TestConnectionClosedBeneathIsNoticed(t *testing.T) {
+	dial, dials := peer(t, 0x20, 2, 0, 0)
+	c := dialled(t, dial)
+	up := c.Up()
+	for !<-up {
+	}
+	(<-dials).Close()
+	<-dials // the next
+}
+
+func TestUnacknowledgedPublishEndsWithItsContextAndIsBounded(t *testing.T) {
+	dial, _ := peer(t, 0x20, 2, 0, 0)
+	c := dialled(t, dial)
+	for up := c.Up(); !<-up; {
+	}
+	for range maxInFlight + 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Millisecond)
+		err := c.Publish(ctx, bus.Message{Topic: "x", QoS: 1, Payload: []byte("x")})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	c.mu.Lock()
+	n := len(c.session.slots)
+	c.mu.Unlock()
+	if n > maxInFlight {
+		t.Errorf("%d publishes are held", n)
+	}
+}
