@@ -1,0 +1,460 @@
+// Package driver carries out what a node's core orders of its runtime, and tells
+// the core what came of it and what happens by itself.
+//
+// Orders for one placement are carried out one after the other, in their order;
+// placements do not wait for each other, but creations, which are heavy, for a
+// few others. What is wanted belongs to the core, how to the runtime.
+//
+//	d := driver.New(driver.Options{Runtime: rt, Deliver: deliver, Info: info})
+//	found := d.Find(ctx)                 // for node.Start
+//	g.Go(func() error { return d.Run(ctx) })
+//	d.Order(api.StartWorkload{…})        // from the loop's send function
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/node"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// Deadlines of the runtime's calls, so that one that hangs holds up its own
+// placement only, and not for ever.
+const (
+	createTime = 15 * time.Minute // an image may have to be fetched over a thin link
+	startTime  = time.Minute
+	stopSlack  = 30 * time.Second // beyond the grace
+	listTime   = 30 * time.Second
+	infoTime   = 10 * time.Second
+)
+
+// Guard has workloads killed at a moment by something that outlives the engine.
+type Guard interface {
+	// Set kills the target at until. A later Set of the same key moves the moment.
+	Set(ctx context.Context, k api.Key, t runtime.Target, until time.Time) error
+	// Lift forgets the key. Lifting what is not set succeeds.
+	Lift(ctx context.Context, k api.Key) error
+}
+
+// Options are what a driver needs.
+type Options struct {
+	Runtime runtime.Runtime
+	// Deliver hands an input to the core and returns when it is durable. It is
+	// called again until it succeeds: nothing that a runtime says may be lost.
+	Deliver func(ctx context.Context, in node.Input) error
+	Info    api.NodeInfo // of the node, without what the runtime says
+	Guard   Guard        // nil: nothing outlives the engine, and leases end with it
+	Creates int          // creations at once: 4
+	Log     *slog.Logger // slog.Default
+
+	// The pauses between looks at a runtime that does not answer: 500 ms to 10 s.
+	MinPause, MaxPause time.Duration
+}
+
+// Driver drives one runtime.
+type Driver struct {
+	opt     Options
+	creates chan struct{}
+	exits   chan runtime.Exit
+
+	// calm is held for reading while an order or an exit is on its way from the
+	// runtime to the core, and for writing while the core is told all that the
+	// runtime has: what was listed before and arrives after would contradict.
+	calm sync.RWMutex
+
+	mu     sync.Mutex // guards the fields below
+	ctx    context.Context
+	closed bool
+	queues map[api.Key]*queue
+	broken chan struct{} // signalled by an order that found the runtime down
+	wg     sync.WaitGroup
+}
+
+// queue holds the orders for one placement that wait, and ends a creation that a
+// stop overtakes.
+type queue struct {
+	orders []any
+	cancel context.CancelFunc // of the creation under way
+}
+
+// New is a driver that carries out nothing before Run.
+func New(o Options) *Driver {
+	if o.Creates <= 0 {
+		o.Creates = 4
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.MinPause <= 0 {
+		o.MinPause = 500 * time.Millisecond
+	}
+	if o.MaxPause <= 0 {
+		o.MaxPause = 10 * time.Second
+	}
+	return &Driver{
+		opt:     o,
+		creates: make(chan struct{}, o.Creates),
+		exits:   make(chan runtime.Exit, 64),
+		queues:  map[api.Key]*queue{},
+		broken:  make(chan struct{}, 1),
+	}
+}
+
+// Find says what the node is and which workloads its runtime has. Of a runtime
+// that does not answer the error is in Info.RuntimeError and returned.
+func (d *Driver) Find(ctx context.Context) (api.NodeInfo, []api.WorkloadEvent, error) {
+	info := d.opt.Info
+	ask, cancel := context.WithTimeout(ctx, infoTime)
+	defer cancel()
+	offer, err := d.opt.Runtime.Info(ask)
+	if err != nil {
+		info.RuntimeError = err.Error()
+		return info, nil, fmt.Errorf("ask the runtime what it offers: %w", err)
+	}
+	info.Runtimes = offer.Runtimes
+	list, cancel2 := context.WithTimeout(ctx, listTime)
+	defer cancel2()
+	statuses, err := d.opt.Runtime.List(list)
+	if err != nil {
+		info.RuntimeError = err.Error()
+		return info, nil, fmt.Errorf("list the runtime's workloads: %w", err)
+	}
+	found := make([]api.WorkloadEvent, 0, len(statuses))
+	for _, s := range statuses {
+		found = append(found, eventOf(s))
+	}
+	return info, found, nil
+}
+
+func eventOf(s runtime.Status) api.WorkloadEvent {
+	e := api.WorkloadEvent{Key: s.Key, Attempt: s.Attempt, Phase: s.Phase, ExitCode: s.ExitCode, Spec: &s.Spec}
+	if s.OOM {
+		e.Reason, e.Detail = oom(s.Spec.Memory)
+	}
+	return e
+}
+
+func oom(limit int64) (api.Reason, string) {
+	if limit > 0 {
+		return api.ReasonOutOfMemory, fmt.Sprintf("the kernel killed it at its memory limit of %d MiB", limit)
+	}
+	return api.ReasonOutOfMemory, "the kernel killed it for want of memory"
+}
+
+// Order takes one of the core's orders (api.CreateWorkload and its like) and
+// never blocks.
+func (d *Driver) Order(order any) {
+	k, ok := keyOf(order)
+	if !ok {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return
+	}
+	q := d.queues[k]
+	idle := q == nil
+	if idle {
+		q = &queue{}
+		d.queues[k] = q
+	}
+	if _, stop := order.(api.StopWorkload); stop && q.cancel != nil {
+		q.cancel() // nobody wants what is being created
+	}
+	if n := len(q.orders); n > 0 && sameKind(q.orders[n-1], order) {
+		q.orders[n-1] = order // the newer says it all
+	} else {
+		q.orders = append(q.orders, order)
+	}
+	if idle && d.ctx != nil {
+		d.wg.Go(func() { d.serve(d.ctx, k, q) })
+	}
+}
+
+func keyOf(order any) (api.Key, bool) {
+	switch o := order.(type) {
+	case api.CreateWorkload:
+		return o.Key, true
+	case api.StartWorkload:
+		return o.Key, true
+	case api.StopWorkload:
+		return o.Key, true
+	case api.GuardWorkload:
+		return o.Key, true
+	}
+	return api.Key{}, false
+}
+
+func sameKind(a, b any) bool {
+	switch a.(type) {
+	case api.StopWorkload:
+		_, ok := b.(api.StopWorkload)
+		return ok
+	case api.GuardWorkload:
+		_, ok := b.(api.GuardWorkload)
+		return ok
+	}
+	return false
+}
+
+// Run carries out orders and watches the runtime until ctx ends. Workloads
+// live on.
+func (d *Driver) Run(ctx context.Context) error {
+	d.mu.Lock()
+	d.ctx = ctx
+	for k, q := range d.queues {
+		d.wg.Go(func() { d.serve(ctx, k, q) })
+	}
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		d.closed = true
+		d.mu.Unlock()
+		d.wg.Wait()
+	}()
+	var g sync.WaitGroup
+	g.Go(func() { d.tellExits(ctx) })
+	g.Go(func() { d.housekeep(ctx) })
+	d.watch(ctx)
+	g.Wait()
+	return nil
+}
+
+// serve carries out one placement's orders until none is left.
+func (d *Driver) serve(ctx context.Context, k api.Key, q *queue) {
+	for {
+		d.mu.Lock()
+		if len(q.orders) == 0 || ctx.Err() != nil {
+			delete(d.queues, k)
+			d.mu.Unlock()
+			return
+		}
+		order := q.orders[0]
+		q.orders = q.orders[1:]
+		d.mu.Unlock()
+		d.carryOut(ctx, k, q, order)
+	}
+}
+
+func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
+	switch o := order.(type) {
+	case api.CreateWorkload:
+		select {
+		case d.creates <- struct{}{}:
+			d.create(ctx, q, o)
+			<-d.creates
+		case <-ctx.Done():
+		}
+	case api.StartWorkload:
+		d.calm.RLock()
+		defer d.calm.RUnlock()
+		call, cancel := context.WithTimeout(ctx, startTime)
+		defer cancel()
+		d.result(ctx, k, o.Attempt, api.WorkloadRunning, d.opt.Runtime.Start(call, k))
+	case api.StopWorkload:
+		call, cancel := context.WithTimeout(ctx, o.Grace+stopSlack)
+		err := d.opt.Runtime.Stop(call, k, o.Grace)
+		cancel()
+		d.calm.RLock()
+		defer d.calm.RUnlock()
+		d.result(ctx, k, 0, api.WorkloadGone, err)
+	case api.GuardWorkload:
+		if err := d.guard(ctx, o); err != nil {
+			d.opt.Log.Warn("workload is not guarded: only this engine ends it when its lease does", "instance", k.Instance, "epoch", k.Epoch, "err", err)
+		}
+	}
+}
+
+// create, like a stop, may take long, and holds the calm only while its result is
+// told: to the core, what is listed of a placement in the making is no contradiction.
+func (d *Driver) create(ctx context.Context, q *queue, o api.CreateWorkload) {
+	call, cancel := context.WithTimeout(ctx, createTime)
+	defer cancel()
+	d.mu.Lock()
+	for _, next := range q.orders {
+		if _, stop := next.(api.StopWorkload); stop {
+			d.mu.Unlock()
+			return
+		}
+	}
+	q.cancel = cancel
+	d.mu.Unlock()
+	err := d.opt.Runtime.Create(call, runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec})
+	d.mu.Lock()
+	q.cancel = nil
+	d.mu.Unlock()
+	if err != nil && call.Err() != nil && ctx.Err() == nil && !errors.Is(call.Err(), context.DeadlineExceeded) {
+		return // overtaken by a stop, whose result follows
+	}
+	d.calm.RLock()
+	defer d.calm.RUnlock()
+	d.result(ctx, o.Key, o.Attempt, api.WorkloadCreated, err)
+}
+
+func (d *Driver) guard(ctx context.Context, o api.GuardWorkload) error {
+	if d.opt.Guard == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	if o.Until.IsZero() {
+		return d.opt.Guard.Lift(ctx, o.Key)
+	}
+	g, ok := d.opt.Runtime.(runtime.Guarded)
+	if !ok {
+		return fmt.Errorf("the runtime cannot name what would have to be killed: %w", api.ErrUnavailable)
+	}
+	t, err := g.CgroupOf(ctx, o.Key)
+	if err != nil {
+		return err
+	}
+	return d.opt.Guard.Set(ctx, o.Key, t, o.Until)
+}
+
+// result tells the core what came of an order.
+func (d *Driver) result(ctx context.Context, k api.Key, attempt int, done api.WorkloadPhase, err error) {
+	e := api.WorkloadEvent{Key: k, Attempt: attempt, Phase: done}
+	if err != nil {
+		if ctx.Err() != nil {
+			return // we are ending, not the workload
+		}
+		e.Phase, e.Reason, e.Detail = api.WorkloadFailed, runtime.Reason(err), err.Error()
+		d.opt.Log.Warn("the runtime did not carry out an order", "instance", k.Instance, "epoch", k.Epoch, "wanted", done, "reason", e.Reason, "err", err)
+		if e.Reason == api.ReasonRuntimeDown {
+			select {
+			case d.broken <- struct{}{}:
+			default:
+			}
+		}
+	}
+	d.deliver(ctx, node.Workload{WorkloadEvent: e})
+}
+
+// deliver hands an input over, however often that has to be tried: the core
+// waits for it, and nobody repeats it.
+func (d *Driver) deliver(ctx context.Context, in node.Input) {
+	for pause := d.opt.MinPause; ; pause = min(2*pause, d.opt.MaxPause) {
+		if err := d.opt.Deliver(ctx, in); err == nil || ctx.Err() != nil {
+			return
+		}
+		if !sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+func (d *Driver) tellExits(ctx context.Context) {
+	for {
+		select {
+		case x := <-d.exits:
+			e := api.WorkloadEvent{Key: x.Key, Attempt: x.Attempt, Phase: api.WorkloadExited, ExitCode: x.ExitCode}
+			if x.OOM {
+				e.Reason, e.Detail = oom(0)
+			}
+			d.calm.RLock()
+			d.deliver(ctx, node.Workload{WorkloadEvent: e})
+			d.calm.RUnlock()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// watch holds the runtime's watch, tells the core when the runtime falls silent,
+// and all that it has when it is back.
+func (d *Driver) watch(ctx context.Context) {
+	pause := d.opt.MinPause
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := d.watchOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > d.opt.MaxPause {
+			pause = d.opt.MinPause
+		}
+		d.opt.Log.Error("the runtime does not answer", "err", err)
+		info := d.opt.Info
+		info.RuntimeError = err.Error()
+		d.deliver(ctx, node.Info{Info: info})
+		if !sleep(ctx, pause) {
+			return
+		}
+		pause = min(2*pause, d.opt.MaxPause)
+	}
+}
+
+// watchOnce watches until the runtime ends the watch or an order finds it down.
+func (d *Driver) watchOnce(parent context.Context) error {
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- d.opt.Runtime.Watch(ctx, d.exits) }()
+	// What exited before the watch began is in the list, what exits later is told
+	// by the watch; what both say is told twice, which is harmless.
+	if err := d.tellAll(ctx); err != nil {
+		cancel()
+		<-ended
+		return err
+	}
+	for {
+		select {
+		case err := <-ended:
+			if err == nil {
+				err = fmt.Errorf("the watch ended: %w", api.ErrUnavailable)
+			}
+			return err
+		case <-d.broken:
+			if err := d.tellAll(ctx); err != nil {
+				cancel()
+				<-ended
+				return err
+			}
+		}
+	}
+}
+
+// tellAll tells the core what the runtime offers and has.
+func (d *Driver) tellAll(ctx context.Context) error {
+	d.calm.Lock()
+	defer d.calm.Unlock()
+	info, found, err := d.Find(ctx)
+	if err != nil {
+		return err
+	}
+	d.deliver(ctx, node.Info{Info: info, Found: found, Fresh: true})
+	return nil
+}
+
+// housekeepEvery is how often a runtime may tidy.
+const housekeepEvery = 15 * time.Minute
+
+func (d *Driver) housekeep(ctx context.Context) {
+	h, ok := d.opt.Runtime.(runtime.Housekeeper)
+	if !ok {
+		return
+	}
+	for sleep(ctx, housekeepEvery) {
+		if err := h.Housekeep(ctx); err != nil && ctx.Err() == nil {
+			d.opt.Log.Warn("the runtime could not tidy", "err", err)
+		}
+	}
+}
+
+func sleep(ctx context.Context, t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
