@@ -26,6 +26,7 @@ import (
 	"syscall"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/treeline-edge/treeline/internal/store"
 )
@@ -224,7 +225,7 @@ func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
 		}
 		return nil
 	})
-	if errors.Is(err, bolt.ErrDatabaseNotOpen) {
+	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
 		return store.ErrClosed
 	}
 	return err

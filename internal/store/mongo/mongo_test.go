@@ -46,7 +46,7 @@ func deviations(t *testing.T, uri string) []storetest.Deviation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := info.LookupErr("ferretdb"); err != nil {
+	if _, err := info.LookupErr("ferretdbVersion"); err != nil {
 		return nil
 	}
 	return []storetest.Deviation{storetest.RacyVersions}
