@@ -1,0 +1,206 @@
+package rules_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The daemons' rooms: they meet in api and in testbed.
+var daemons = []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager"}
+
+// The cores: what decides and does nothing else.
+var cores = []string{"root-orchestrator/root", "cluster-orchestrator/cluster", "node-engine/node", "netmanager/overlay"}
+
+// direction says what of our own a room may import, the most particular room
+// first. A room may always import what is within itself. "*" is anything that
+// the later rules leave.
+var direction = []struct {
+	room   string
+	may    []string
+	reason string
+}{
+	{"api/client", []string{"api"}, "clients know the contract and nothing of who serves it"},
+	{"api", []string{"api"}, "the contract is below everything: whatever it imported, everybody would import"},
+	{"internal/lifecycle", []string{"api"}, "the table of states decides nothing else"},
+	{"internal/store", []string{"api", "internal/store"}, "stores keep documents and know nothing of what is in them"},
+	{"internal/bus", []string{"api", "internal/bus", "internal/identity"}, "buses carry bytes; who may connect is identity's to say"},
+	{"internal/step", []string{"api", "internal/store"}, "what a core is, is said in terms of the contract and the store's documents"},
+	{"internal/yaml", []string{"api"}, "YAML becomes JSON and is understood elsewhere"},
+	{"internal", []string{"api", "internal"}, "shared rooms serve the daemons and know none of them"},
+	{"scheduler-plugins/sched", []string{"api"}, "placing is pure and the same at both levels"},
+	{"scheduler-plugins", []string{"api", "scheduler-plugins"}, "a plugin scores; it sees the contract and sched"},
+	{"root-orchestrator/root", coreMay, coreReason},
+	{"cluster-orchestrator/cluster", coreMay, coreReason},
+	{"node-engine/node", coreMay, coreReason},
+	{"netmanager/overlay", coreMay, coreReason},
+	{"root-orchestrator", daemonMay, daemonReason},
+	{"cluster-orchestrator", daemonMay, daemonReason},
+	{"node-engine", daemonMay, daemonReason},
+	{"netmanager", daemonMay, daemonReason},
+	{"testbed", []string{"*"}, ""},
+	{"cli", []string{"api", "internal", "cli"}, "the terminal speaks to the daemons over their APIs; `treeline dev` starts them as processes"},
+}
+
+var (
+	coreMay      = []string{"api", "internal/lifecycle", "internal/step", "internal/store", "scheduler-plugins/sched"}
+	daemonMay    = []string{"api", "internal", "scheduler-plugins"}
+	daemonReason = "a daemon is its own core and adapters over the shared rooms; it knows no face and no other daemon"
+	coreReason   = "imports run one way, main → wiring → adapters → cores → lifecycle, sched, step, store types, api; a core that knew an adapter could not be simulated"
+)
+
+func TestImportsRunOneWay(t *testing.T) {
+	all := sources(t)
+	for _, rule := range direction {
+		var bad []string
+		for _, s := range all {
+			if s.test || ruleOf(s.pkg) != rule.room {
+				continue
+			}
+			for p := range s.imports() {
+				to := inside(p)
+				if to == "" || in(to, s.pkg) || in(to, rule.room) || allowed(rule.room, to, rule.may) {
+					continue
+				}
+				bad = append(bad, fmt.Sprintf("%s imports %s", s.path, to))
+			}
+		}
+		report(t, rule.reason, bad)
+	}
+}
+
+// ruleOf is the first room of the table that the package is in.
+func ruleOf(pkg string) string {
+	for _, r := range direction {
+		if in(pkg, r.room) {
+			return r.room
+		}
+	}
+	return ""
+}
+
+func allowed(room, to string, may []string) bool {
+	if slices.Contains(may, "*") {
+		return true
+	}
+	if inAny(room, cores) { // the store's types, and no store
+		return slices.Contains(may, to) || in(to, "api") && to != "api/client"
+	}
+	return inAny(to, may)
+}
+
+func TestDaemonsNeverImportOneAnother(t *testing.T) {
+	var bad []string
+	for _, s := range sources(t) {
+		for _, d := range daemons {
+			if !in(s.pkg, d) {
+				continue
+			}
+			for p := range s.imports() {
+				if to := inside(p); to != "" && !in(to, d) && inAny(to, daemons) {
+					bad = append(bad, fmt.Sprintf("%s imports %s", s.path, to))
+				}
+			}
+		}
+	}
+	report(t, "daemons run on different machines, of different owners and versions: they meet in api, and in testbed", bad)
+}
+
+func TestTestHelpersStayInTests(t *testing.T) {
+	var bad []string
+	for _, s := range sources(t) {
+		if s.test || in(s.pkg, "testbed") {
+			continue
+		}
+		for p := range s.imports() {
+			if to := inside(p); to != "" && (isSuite(to) || in(to, "testbed")) || p == "testing" {
+				bad = append(bad, fmt.Sprintf("%s imports %s", s.path, p))
+			}
+		}
+	}
+	report(t, "what proves the daemons is no part of them", bad)
+}
+
+func TestTheContractImportsTheStandardLibraryOnly(t *testing.T) {
+	var bad []string
+	for _, s := range sources(t) {
+		if !in(s.pkg, "api") || s.test {
+			continue
+		}
+		for p := range s.imports() {
+			if outside(p) {
+				bad = append(bad, fmt.Sprintf("%s imports %s", s.path, p))
+			}
+		}
+	}
+	report(t, "anything may import api, also other people's programs; it brings nothing along", bad)
+}
+
+// modules says where each outside module may be imported, and why it came in.
+// "tests" stands for test files, suites and testbed, which may use all others too.
+var modules = []struct {
+	path   string
+	rooms  []string
+	reason string
+}{
+	{"github.com/goccy/go-yaml", []string{"internal/yaml", "internal/daemon"}, "YAML with positions; SLAs and configuration"},
+	{"github.com/spf13/pflag", []string{"internal/daemon", "cli"}, "flags as people write them"},
+	{"github.com/spf13/cobra", []string{"cli"}, "commands, help, completion"},
+	{"golang.org/x/sync", []string{"internal", "root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "cli"}, "errgroup: one group of lives per daemon"},
+	{"golang.org/x/sys", []string{"internal", "node-engine", "netmanager", "cli"}, "the kernel, where the standard library ends"},
+	{"golang.org/x/term", []string{"internal/daemon", "cli"}, "whether a person reads the output; passwords unseen"},
+	{"golang.org/x/crypto", []string{"internal/identity"}, "argon2id"},
+	{"golang.org/x/net", []string{"root-orchestrator", "cluster-orchestrator", "internal"}, "HTTP/2 beyond the standard library's settings"},
+	{"github.com/golang-jwt/jwt", []string{"internal/identity"}, "tokens, in one place where algorithms are pinned"},
+	{"github.com/prometheus", []string{"internal/daemon"}, "metrics"},
+	{"go.etcd.io/bbolt", []string{"internal/store/embedded"}, "the embedded store"},
+	{"go.mongodb.org/mongo-driver", []string{"internal/store/mongo"}, "the external store"},
+	{"github.com/mochi-mqtt/server", []string{"internal/bus/broker"}, "the embedded broker"},
+	{"github.com/eclipse/paho.mqtt.golang", []string{"internal/bus/mqtt"}, "the MQTT client"},
+	{"github.com/go-chi/chi", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi"}, "the router under huma"},
+	{"github.com/danielgtaylor/huma", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi"}, "OpenAPI from the handlers"},
+	{"github.com/containerd", []string{"node-engine/runtime"}, "containers"},
+	{"github.com/opencontainers", []string{"node-engine/runtime"}, "the formats of images and containers"},
+	{"pgregory.net/rapid", nil, "properties, in tests"},
+	{"go.uber.org/goleak", nil, "goroutines left behind, in tests"},
+}
+
+func TestOutsideModulesStayBehindTheirAdapters(t *testing.T) {
+	all := sources(t)
+	known := func(p string) bool {
+		for _, m := range modules {
+			if in(p, m.path) {
+				return true
+			}
+		}
+		return false
+	}
+	var strange []string
+	for _, s := range all {
+		for p := range s.imports() {
+			if outside(p) && !known(p) {
+				strange = append(strange, fmt.Sprintf("%s imports %s", s.path, p))
+			}
+		}
+	}
+	report(t, "dependencies are chosen: enter the module in this table, with its rooms and why it came in", strange)
+	for _, m := range modules {
+		var bad []string
+		for _, s := range all {
+			if s.test || in(s.pkg, "testbed") || in(s.pkg, "internal/deps") || inAny(s.pkg, m.rooms) {
+				continue
+			}
+			for p := range s.imports() {
+				if in(p, m.path) {
+					bad = append(bad, fmt.Sprintf("%s imports %s", s.path, p))
+				}
+			}
+		}
+		rooms := "tests"
+		if len(m.rooms) > 0 {
+			rooms = strings.Join(m.rooms, ", ")
+		}
+		report(t, fmt.Sprintf("%s (%s) lives in %s, so that it can be replaced there", m.path, m.reason, rooms), bad)
+	}
+}
