@@ -119,6 +119,7 @@ func (v *Verifier) Server(cert func(*tls.ClientHelloInfo) (*tls.Certificate, err
 		MinVersion:     tls.VersionTLS13,
 		GetCertificate: cert,
 		ClientAuth:     auth,
+		ClientCAs:      v.Roots, // a hint: browsers then offer no certificates of others
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			if !required && len(cs.PeerCertificates) == 0 {
 				return nil
