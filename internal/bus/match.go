@@ -26,3 +26,19 @@ func Match(filter, topic string) bool {
 		filter, topic = restFilter, restTopic
 	}
 }
+
+// ValidFilter reports whether s is a topic filter: + and # stand for whole
+// levels, and # for the last.
+func ValidFilter(s string) bool {
+	if s == "" || len(s) > 1<<16-1 {
+		return false
+	}
+	for more := true; more; {
+		var level string
+		level, s, more = strings.Cut(s, "/")
+		if level == "#" && more || len(level) > 1 && strings.ContainsAny(level, "+#") {
+			return false
+		}
+	}
+	return true
+}

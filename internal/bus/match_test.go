@@ -30,3 +30,14 @@ func TestMatch(t *testing.T) {
 		}
 	}
 }
+
+func TestValidFilter(t *testing.T) {
+	for filter, want := range map[string]bool{
+		"nodes/+/alive": true, "#": true, "nodes/#": true, "+": true, "/": true, "nodes//x": true,
+		"": false, "#/nodes": false, "nodes/a+": false, "nodes/#a": false, "nodes/#/x": false,
+	} {
+		if got := bus.ValidFilter(filter); got != want {
+			t.Errorf("ValidFilter(%q) = %v", filter, got)
+		}
+	}
+}

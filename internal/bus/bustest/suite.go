@@ -33,9 +33,8 @@ type System interface {
 
 // Node describes a node's client.
 type Node struct {
-	ID     api.NodeID
-	Suffix string // of the client id
-	Will   *bus.Message
+	ID   api.NodeID
+	Will *bus.Message
 }
 
 // Deviations are the differences between brokers that the contract allows.

@@ -33,7 +33,7 @@ func (w *Wire) Node(t testing.TB, n Node) bus.Bus {
 	}
 	w.links[n.ID] = append(w.links[n.ID], l)
 	w.mu.Unlock()
-	return w.Dial(t, string(n.ID), string(n.ID)+n.Suffix, n.Will, l)
+	return w.Dial(t, string(n.ID), string(n.ID), n.Will, l)
 }
 
 // Dial connects a client whose certificate is for name.

@@ -220,7 +220,7 @@ func (c *Client) Subscribe(ctx context.Context, filter string, qos byte, fn func
 	switch {
 	case c.closed:
 		return fmt.Errorf("subscribe to %s: %w", filter, bus.ErrClosed)
-	case c.o.MaySubscribe != nil && !c.o.MaySubscribe(filter):
+	case !bus.ValidFilter(filter) || c.o.MaySubscribe != nil && !c.o.MaySubscribe(filter):
 		return fmt.Errorf("subscribe to %s: %w", filter, bus.ErrRefused)
 	}
 	s := &subscription{client: c, filter: filter, qos: qos, wake: make(chan struct{}, 1)}

@@ -328,6 +328,9 @@ func (c *Client) publish(ctx context.Context, m bus.Message) error {
 // Subscribe is as bus.Bus has it. While there is no connection it returns at
 // once and takes effect with the next; a refusal is then only logged.
 func (c *Client) Subscribe(ctx context.Context, filter string, qos byte, fn func(bus.Message)) error {
+	if !bus.ValidFilter(filter) || qos > 1 {
+		return fmt.Errorf("subscribe to %q at QoS %d: not a filter: %w", filter, qos, bus.ErrRefused)
+	}
 	sub := &subscription{filter: filter, qos: qos, fn: fn}
 	c.mu.Lock()
 	if c.closed {
@@ -341,19 +344,17 @@ func (c *Client) Subscribe(ctx context.Context, filter string, qos byte, fn func
 		return nil
 	}
 	refused, err := c.ask(ctx, s, map[string]byte{filter: qos})
-	select {
-	case <-s.lost:
-		return nil // the next connection asks again
-	default:
-	}
-	if len(refused) > 0 {
+	switch {
+	case len(refused) > 0:
 		err = bus.ErrRefused
+	case err == nil:
+		return nil
+	case ctx.Err() == nil:
+		s.end() // the connection is no good; the next one asks again
+		return nil
 	}
-	if err != nil {
-		c.forget(sub)
-		return fmt.Errorf("subscribe to %s: %w", filter, err)
-	}
-	return nil
+	c.forget(sub)
+	return fmt.Errorf("subscribe to %s: %w", filter, err)
 }
 
 func (c *Client) forget(sub *subscription) {

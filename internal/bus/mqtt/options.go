@@ -19,7 +19,8 @@ type Options struct {
 	ClientID string // required; a second connection with it takes over
 
 	// TLS is spoken on every connection, nil for none. Its GetClientCertificate
-	// is asked at each handshake, so a renewed certificate needs no reconnect.
+	// is asked at each full handshake, so a renewed certificate needs no
+	// reconnect; sessions are resumed only while their certificate is valid.
 	// NextProtos may name "mqtt" for a port shared by ALPN. ServerName defaults
 	// to Addr's host.
 	TLS *tls.Config
