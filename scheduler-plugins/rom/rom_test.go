@@ -26,22 +26,26 @@ func TestRankings(t *testing.T) {
 		a, b  sched.Candidate // a is to win
 	}{
 		{
-			"the emptier of two alike", api.Resources{MilliCPU: 100, MemoryMB: 100},
+			"the emptier of two alike",
+			api.Resources{MilliCPU: 100, MemoryMB: 100},
 			node("a", large, api.Resources{MilliCPU: 6000, MemoryMB: 6000}, 0),
 			node("b", large, api.Resources{MilliCPU: 5000, MemoryMB: 5000}, 0),
 		},
 		{
-			"the share after placement counts, not the amount before", api.Resources{MilliCPU: 900, MemoryMB: 900},
+			"the share after placement counts, not the amount before",
+			api.Resources{MilliCPU: 900, MemoryMB: 900},
 			node("a", large, api.Resources{MilliCPU: 6000, MemoryMB: 6000}, 0),
 			node("b", small, small, 0),
 		},
 		{
-			"balanced before lopsided", api.Resources{MilliCPU: 100, MemoryMB: 100},
+			"balanced before lopsided",
+			api.Resources{MilliCPU: 100, MemoryMB: 100},
 			node("a", large, api.Resources{MilliCPU: 4000, MemoryMB: 4096}, 0),
 			node("b", large, api.Resources{MilliCPU: 7900, MemoryMB: 200}, 0),
 		},
 		{
-			"among the unreserved, the one with fewer instances", api.Resources{},
+			"among the unreserved, the one with fewer instances",
+			api.Resources{},
 			node("a", large, large, 2),
 			node("b", large, large, 3),
 		},

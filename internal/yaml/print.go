@@ -1,0 +1,89 @@
+package yaml
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// FromJSON is a JSON document as YAML for people to read, with its members in
+// the order given. ToJSON makes the same document of it. What is no JSON is
+// ErrInvalid. It is written here because the library's writer loses line ends.
+func FromJSON(doc []byte) ([]byte, error) {
+	if !json.Valid(doc) {
+		return nil, fmt.Errorf("write YAML: the document is not JSON: %w", api.ErrInvalid)
+	}
+	p := printer{dec: json.NewDecoder(bytes.NewReader(doc))}
+	p.dec.UseNumber()
+	p.value("", "")
+	return p.out.Bytes(), nil
+}
+
+type printer struct {
+	dec *json.Decoder
+	out bytes.Buffer
+}
+
+// value prints the next value. indent stands before each line of a collection
+// but the first, which follows lead if that is "- ", and a new line otherwise.
+func (p *printer) value(lead, indent string) {
+	tok, _ := p.dec.Token() // valid JSON: checked at the door
+	delim, ok := tok.(json.Delim)
+	if !ok {
+		p.out.WriteString(gap(lead) + scalar(tok) + "\n")
+		return
+	}
+	if !p.dec.More() {
+		end, _ := p.dec.Token()
+		p.out.WriteString(gap(lead) + delim.String() + end.(json.Delim).String() + "\n")
+		return
+	}
+	inline := lead == "- "
+	if lead == ":" {
+		p.out.WriteByte('\n')
+	}
+	for first := true; p.dec.More(); first = false {
+		if !first || !inline {
+			p.out.WriteString(indent)
+		}
+		if delim == '[' {
+			p.out.WriteString("- ")
+			p.value("- ", indent+"  ")
+			continue
+		}
+		key, _ := p.dec.Token()
+		p.out.WriteString(scalar(key) + ":")
+		p.value(":", indent+"  ")
+	}
+	_, _ = p.dec.Token()
+}
+
+func gap(lead string) string {
+	if lead == ":" {
+		return " "
+	}
+	return ""
+}
+
+// bare is text that no reader of YAML takes for anything else.
+var (
+	bare     = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./+-]*(?:[:@=][A-Za-z0-9_./+-]+)*$`)
+	reserved = map[string]bool{"true": true, "false": true, "null": true, "yes": true, "no": true, "on": true, "off": true, "y": true, "n": true}
+)
+
+func scalar(tok json.Token) string {
+	s, ok := tok.(string)
+	if ok && bare.MatchString(s) && !reserved[strings.ToLower(s)] {
+		return s
+	}
+	// JSON's quoting is YAML's too; without HTML's escapes it is also readable.
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(tok) // a string, a number, a boolean or null
+	return strings.TrimSuffix(b.String(), "\n")
+}
