@@ -39,7 +39,8 @@ func RuntimeName(virtualization string) string {
 }
 
 // nowhere is no machine's name: constraints that exclude one another leave it.
-const nowhere = "-"
+// An explanation shows it as what is needed.
+const nowhere = "(contradicting constraints)"
 
 func narrow(have, by []string) []string {
 	if len(by) == 0 {

@@ -173,7 +173,7 @@ func TestExplanationCountsEveryCandidateOnce(t *testing.T) {
 	}
 }
 
-func TestRequestOfNarrows(t *testing.T) {
+func TestConstraintsNarrow(t *testing.T) {
 	direct := func(cluster, node string) api.Constraint {
 		return api.Constraint{Type: "direct", Cluster: cluster, Node: node}
 	}
@@ -192,11 +192,19 @@ func TestRequestOfNarrows(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			req := sched.RequestOf("i", api.Microservice{Constraints: tt.given})
+			req := sched.RequestFor("i", &api.Microservice{Constraints: tt.given})
 			if !slices.Equal(req.Clusters, tt.clusters) || !slices.Equal(req.Nodes, tt.nodes) {
 				t.Fatalf("clusters %v, nodes %v", req.Clusters, req.Nodes)
 			}
 		})
+	}
+}
+
+func TestDockerAndContainerAreOneRuntime(t *testing.T) {
+	for given, want := range map[string]string{"docker": "container", "container": "container", "runsc": "runsc"} {
+		if req := sched.RequestFor("i", &api.Microservice{Virtualization: given}); req.Virtualization != want {
+			t.Errorf("%s asks for %s", given, req.Virtualization)
+		}
 	}
 }
 
