@@ -10,6 +10,9 @@ import (
 // The daemons' rooms: they meet in api and in testbed.
 var daemons = []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager"}
 
+// The rooms that put a daemon together of its core and adapters.
+var wirings = []string{"root-orchestrator/wiring", "cluster-orchestrator/wiring", "node-engine/wiring", "netmanager/wiring"}
+
 // The cores: what decides and does nothing else.
 var cores = []string{"root-orchestrator/root", "cluster-orchestrator/cluster", "node-engine/node", "netmanager/overlay"}
 
@@ -153,7 +156,7 @@ var modules = []struct {
 	{"golang.org/x/crypto", []string{"internal/identity"}, "argon2id"},
 	{"golang.org/x/net", []string{"root-orchestrator", "cluster-orchestrator", "internal"}, "HTTP/2 beyond the standard library's settings"},
 	{"github.com/golang-jwt/jwt", []string{"internal/identity"}, "tokens, in one place where algorithms are pinned"},
-	{"github.com/prometheus", []string{"internal/daemon"}, "metrics"},
+	{"github.com/prometheus", append([]string{"internal/daemon"}, wirings...), "metrics, registered where a daemon is put together"},
 	{"go.etcd.io/bbolt", []string{"internal/store/embedded"}, "the embedded store"},
 	{"go.mongodb.org/mongo-driver", []string{"internal/store/mongo"}, "the external store"},
 	{"github.com/mochi-mqtt/server", []string{"internal/bus/broker"}, "the embedded broker"},
