@@ -50,7 +50,6 @@ func (c Config) withDefaults() Config {
 
 const (
 	resend      = time.Second            // how soon a desired set is sent again to a node that does not hold it
-	pauseSlack  = 2 * time.Second        // a wake-up that is later than this was a pause of ours, not silence of theirs
 	gather      = 250 * time.Millisecond // how long a change of the aggregate waits for company
 	largeSet    = 32                     // sets above this travel as changes
 	nodesAtBase = 2000                   // nodes that the configured beat serves; more slow it down
@@ -79,11 +78,10 @@ type Core struct {
 	journal step.Journal
 	timers  step.Timers[timerKey]
 
-	wall   time.Time     // the step's time, for people
-	now    time.Time     // less the pauses of this process, for silence and leases
-	paused time.Duration // the sum of those pauses
-	last   time.Time     // of the last step
-	send   []api.Envelope
+	clock step.Clock
+	wall  time.Time // the step's time, for people
+	now   time.Time // less the pauses of this process, for silence and leases
+	send  []api.Envelope
 }
 
 type timerKey struct {
@@ -119,18 +117,13 @@ func New(cfg Config) *Core {
 
 // Step takes one input.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
-	c.discountPause(now)
-	c.send = nil
+	c.wall, c.now, c.send = now, c.clock.Observe(now, c.timers.Next()), nil
 	err := c.take(in)
 	c.expire()
 	c.retryWaiting()
 	c.flushNodes()
 	c.report()
-	wake := c.timers.Next()
-	if !wake.IsZero() {
-		wake = wake.Add(c.paused)
-	}
-	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: wake, Err: err}
+	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.timers.Next()), Err: err}
 }
 
 func (c *Core) take(in Input) error {
@@ -161,21 +154,6 @@ func (c *Core) take(in Input) error {
 		return c.localScale(in.Service, in.Replicas)
 	}
 	return nil
-}
-
-// discountPause keeps the time that this process did not run out of the
-// reckoning: nodes were not silent while nobody listened.
-func (c *Core) discountPause(now time.Time) {
-	expected := c.last
-	if wake := c.timers.Next(); !wake.IsZero() {
-		if wake = wake.Add(c.paused); wake.After(expected) {
-			expected = wake
-		}
-		if late := now.Sub(expected); !c.last.IsZero() && late > pauseSlack {
-			c.paused += late
-		}
-	}
-	c.wall, c.now, c.last = now, now.Add(-c.paused), now
 }
 
 func (c *Core) start() {

@@ -15,15 +15,15 @@ type root struct {
 	wanted  api.Digest     // of that set
 	helloAt time.Time
 
-	seq      uint64
-	sent     uint64 // the report that waits for its answer; 0: none does
-	sentAt   time.Time
-	due      bool
-	wantAll  bool
-	known    api.Digest                // of all observations
-	dirty    map[api.InstanceID]uint64 // changed, with the report that last carried it; 0: none did
-	gone     map[api.InstanceID]goneReport
-	fresh    bool // something of dirty or gone was in no report yet
+	seq     uint64
+	sent    uint64 // the report that waits for its answer; 0: none does
+	sentAt  time.Time
+	due     bool
+	wantAll bool
+	known   api.Digest                // of all observations
+	dirty   map[api.InstanceID]uint64 // changed, with the report that last carried it; 0: none did
+	gone    map[api.InstanceID]goneReport
+	fresh   bool // something of dirty or gone was in no report yet
 }
 
 // goneReport is the last word about an instance that is forgotten here, kept
@@ -106,7 +106,7 @@ func (c *Core) want(a api.Assignment) {
 		delete(c.root.gone, a.Instance)
 		c.changed(in)
 		c.tryPlace(in)
-	case in.Local && a.Epoch.Root() == in.Epoch.Root():
+	case in.Local && a.Epoch.Root() == in.Epoch.Root() && a.SpecRev == in.Want.SpecRev:
 		// The root took over what the operator added.
 		in.Local, in.Want = false, a
 		c.root.wanted = c.root.wanted.Toggle(a.Digest())

@@ -40,7 +40,7 @@ func (c *Core) Node(id api.NodeID) (api.Node, bool) {
 		v.Status = api.NodeCordoned
 	}
 	if n.heard {
-		v.Heard = n.lastAlive.Add(c.paused)
+		v.Heard = c.clock.Real(n.lastAlive)
 	}
 	return v, true
 }

@@ -3,6 +3,7 @@ package step
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/treeline-edge/treeline/internal/store"
 )
@@ -11,14 +12,18 @@ import (
 // step collects the saves of one input; a record that is put twice in a step is
 // saved once, where it was put last.
 type Journal struct {
-	versions map[docKey]uint64
+	versions map[docKey]uint64 // of what is stored, or pending
+	at       map[docKey]int    // where it is pending
 	pending  []store.Doc
 }
 
 type docKey struct{ kind, key string }
 
 // Restored notes a document that was read at start.
-func (j *Journal) Restored(d store.Doc) { j.set(docKey{d.Kind, d.Key}, d.Version) }
+func (j *Journal) Restored(d store.Doc) {
+	j.init()
+	j.versions[docKey{d.Kind, d.Key}] = d.Version
+}
 
 // Put saves record as the document kind/key, as JSON.
 func (j *Journal) Put(kind, key string, record any) {
@@ -27,43 +32,58 @@ func (j *Journal) Put(kind, key string, record any) {
 		// Records are our own plain structs; one that does not encode is our bug.
 		panic(fmt.Sprintf("encode %s %s: %v", kind, key, err))
 	}
-	j.add(kind, key, b)
+	j.add(docKey{kind, key}, b)
 }
 
 // Delete removes the document kind/key, if there is one.
 func (j *Journal) Delete(kind, key string) {
-	if j.versions[docKey{kind, key}] == 0 {
+	k := docKey{kind, key}
+	j.init()
+	if i, ok := j.at[k]; ok && j.pending[i].Data != nil && j.pending[i].Version == 1 {
+		// It was made in this step and never stored. (A key that was deleted and made
+		// again within the step keeps its deletion, which is pending before it.)
+		j.drop(k, i)
+		delete(j.versions, k)
 		return
 	}
-	j.add(kind, key, nil)
-	delete(j.versions, docKey{kind, key})
+	if j.versions[k] == 0 {
+		return
+	}
+	j.add(k, nil)
+	delete(j.versions, k)
+	delete(j.at, k)
 }
 
 // Take yields the saves since the last Take.
 func (j *Journal) Take() []store.Doc {
-	docs := j.pending
+	docs := slices.DeleteFunc(j.pending, func(d store.Doc) bool { return d.Kind == "" })
 	j.pending = nil
+	clear(j.at)
 	return docs
 }
 
-func (j *Journal) add(kind, key string, data []byte) {
-	k := docKey{kind, key}
-	if n := len(j.pending); n > 0 && data != nil {
-		if last := &j.pending[n-1]; last.Kind == kind && last.Key == key && last.Data != nil {
-			last.Data = data
-			return
-		}
-	}
+func (j *Journal) add(k docKey, data []byte) {
+	j.init()
 	v := j.versions[k] + 1
-	j.set(k, v)
-	j.pending = append(j.pending, store.Doc{Kind: kind, Key: key, Version: v, Data: data})
-}
-
-func (j *Journal) set(k docKey, v uint64) {
-	if j.versions == nil {
-		j.versions = make(map[docKey]uint64)
+	if i, ok := j.at[k]; ok {
+		v = j.pending[i].Version
+		j.drop(k, i)
 	}
 	j.versions[k] = v
+	j.at[k] = len(j.pending)
+	j.pending = append(j.pending, store.Doc{Kind: k.kind, Key: k.key, Version: v, Data: data})
+}
+
+// drop leaves a gap, which Take closes.
+func (j *Journal) drop(k docKey, i int) {
+	j.pending[i] = store.Doc{}
+	delete(j.at, k)
+}
+
+func (j *Journal) init() {
+	if j.versions == nil {
+		j.versions, j.at = map[docKey]uint64{}, map[docKey]int{}
+	}
 }
 
 // Counter hands out numbers that never repeat, restarts included, and costs a

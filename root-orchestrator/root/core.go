@@ -1,0 +1,363 @@
+// Package root is the core of the root orchestrator: it keeps what developers
+// asked for, ranks clusters by their aggregates, offers each instance down the
+// list, and takes back what a cluster cannot place. It knows clusters, never nodes.
+//
+//	c := root.New(root.Config{})
+//	eff := c.Step(now, root.Apply{Tenant: "acme", Spec: sla.Applications[0]})
+package root
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Config is what the root's core needs to know. Zero values mean the defaults.
+type Config struct {
+	Dead       time.Duration // silence after which a cluster's instances are placed elsewhere: 30 s
+	RetryMin   time.Duration // before a cluster that refused an instance is asked again: 2 s, doubling
+	RetryMax   time.Duration // up to: 60 s
+	EventsKept int           // 4096
+	Plugin     sched.Plugin  // rom
+}
+
+func (c Config) withDefaults() Config {
+	c.Dead = cmp.Or(c.Dead, 30*time.Second)
+	c.RetryMin = cmp.Or(c.RetryMin, 2*time.Second)
+	c.RetryMax = cmp.Or(c.RetryMax, time.Minute)
+	c.EventsKept = cmp.Or(c.EventsKept, 4096)
+	if c.Plugin == nil {
+		c.Plugin = rom.Plugin{}
+	}
+	return c
+}
+
+// MaxReplicas bounds the instances of one service.
+const MaxReplicas = 10_000
+
+// resend is how soon a desired set is sent again to a cluster that does not hold it.
+const resend = time.Second
+
+// Core is the root's state. It has one owner.
+type Core struct {
+	cfg       Config
+	apps      map[api.AppID]*app
+	services  map[api.ServiceID]*service
+	instances map[api.InstanceID]*instance
+	clusters  map[api.ClusterID]*cluster
+	cands     []sched.Candidate // one per cluster, at cluster.at
+	waiting   queue
+	events    []api.Event // the newest EventsKept, oldest first
+	eventSlot int         // where the next is stored
+
+	counter step.Counter
+	journal step.Journal
+	timers  step.Timers[timerKey]
+	dirty   dirty
+
+	clock step.Clock
+	wall  time.Time // the step's time, for people
+	now   time.Time // less the pauses of this process, for silence
+	send  []api.Envelope
+}
+
+type timerKey struct {
+	what     timerKind
+	cluster  api.ClusterID
+	instance api.InstanceID
+}
+
+type timerKind uint8
+
+const (
+	timerDead  timerKind = iota // look whether the cluster is silent
+	timerRetry                  // try to place the instance again
+)
+
+// dirty is what a step changed and its end saves and shows, once each and in
+// the order of the first change.
+type dirty struct {
+	apps      []api.AppID
+	instances []api.InstanceID
+	clusters  []api.ClusterID
+	touched   []api.ClusterID // whose desired set changed
+	seen      map[string]bool
+}
+
+func (d *dirty) first(kind, id string) bool {
+	key := kind + "\x00" + id
+	if d.seen[key] {
+		return false
+	}
+	if d.seen == nil {
+		d.seen = map[string]bool{}
+	}
+	d.seen[key] = true
+	return true
+}
+
+// New is the core of a root that nothing is known of yet.
+func New(cfg Config) *Core {
+	return &Core{
+		cfg:       cfg.withDefaults(),
+		apps:      map[api.AppID]*app{},
+		services:  map[api.ServiceID]*service{},
+		instances: map[api.InstanceID]*instance{},
+		clusters:  map[api.ClusterID]*cluster{},
+		waiting:   newQueue(),
+	}
+}
+
+// Step takes one input.
+func (c *Core) Step(now time.Time, in Input) step.Effects {
+	c.wall, c.now, c.send = now, c.clock.Observe(now, c.timers.Next()), nil
+	err := c.take(in)
+	c.expire()
+	c.flush()
+	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.timers.Next()), Err: err}
+}
+
+func (c *Core) take(in Input) error {
+	switch in := in.(type) {
+	case Start:
+		c.start()
+	case Apply:
+		return c.apply(in)
+	case Scale:
+		return c.scale(in)
+	case DeleteApp:
+		return c.deleteApp(in)
+	case JoinCluster:
+		return c.joinCluster(in.Info)
+	case ForgetCluster:
+		return c.forgetCluster(in.ID)
+	case Hello:
+		return c.hello(in.Hello)
+	case Report:
+		return c.report(in.Report)
+	}
+	return nil
+}
+
+// start repairs what a crash between two saves left half done.
+func (c *Core) start() {
+	for _, id := range sortedKeys(c.clusters) {
+		cl := c.clusters[id]
+		cl.lastHeard = c.now
+		cl.gen = c.nextGen() // above all that an earlier life sent
+		cl.floor = cl.gen
+		for leaving := range cl.leaving {
+			cl.leaving[leaving] = cl.gen
+		}
+		for _, in := range cl.assigned {
+			in.gen = cl.gen
+		}
+		c.timers.Set(timerKey{what: timerDead, cluster: id}, c.now.Add(c.cfg.Dead))
+		c.refresh(cl)
+	}
+	for _, id := range sortedKeys(c.instances) {
+		in := c.instances[id]
+		switch s := c.services[id.Service()]; {
+		case s == nil || s.app == nil:
+			// Its application was not saved, or is gone.
+			c.leave(in, api.ReasonDeleted)
+		case in.Leaving && in.Cluster == "":
+			c.remove(in)
+		case in.Cluster == "" || in.Offered:
+			c.waiting.add(id)
+		}
+	}
+	for _, id := range sortedKeys(c.services) {
+		c.reconcile(c.services[id])
+	}
+	for _, id := range sortedKeys(c.apps) {
+		c.finishApp(c.apps[id])
+	}
+}
+
+func (c *Core) expire() {
+	for {
+		k, ok := c.timers.Pop(c.now)
+		if !ok {
+			return
+		}
+		switch k.what {
+		case timerDead:
+			if cl := c.clusters[k.cluster]; cl != nil {
+				c.checkSilence(cl)
+			}
+		case timerRetry:
+			if in := c.instances[k.instance]; in != nil && c.waiting.has(k.instance) {
+				c.tryPlace(in)
+			}
+		}
+	}
+}
+
+// flush saves and shows what the step changed: what something hangs on first.
+func (c *Core) flush() {
+	d := c.dirty
+	c.dirty = dirty{}
+	for _, id := range d.clusters {
+		if cl := c.clusters[id]; cl != nil {
+			cl.Revision = c.nextRev()
+			c.journal.Put(kindCluster, string(id), cl)
+			v, _ := c.Cluster(id)
+			c.show(api.Change{Kind: "cluster", ID: string(id), Revision: cl.Revision, Object: v})
+		}
+	}
+	for _, id := range d.apps {
+		if a := c.apps[id]; a != nil {
+			a.Revision = c.nextRev()
+			c.journal.Put(kindApp, string(id), a)
+		}
+	}
+	for _, id := range d.instances {
+		if in := c.instances[id]; in != nil {
+			in.Revision = c.nextRev()
+			c.journal.Put(kindInstance, string(id), in)
+			c.show(api.Change{Kind: "instance", ID: string(id), Tenant: id.Tenant(), Revision: in.Revision, Object: c.view(in)})
+		}
+	}
+	for _, id := range d.apps {
+		if a := c.apps[id]; a != nil {
+			c.show(api.Change{Kind: "app", ID: string(id), Tenant: a.Tenant, Revision: a.Revision, Object: c.viewApp(a)})
+		}
+	}
+	for _, id := range d.touched {
+		if cl := c.clusters[id]; cl != nil {
+			c.sendChange(cl)
+		}
+	}
+}
+
+func (c *Core) emit(to api.Addr, msg any) {
+	c.send = append(c.send, api.Envelope{To: to, Msg: msg})
+}
+
+func (c *Core) show(ch api.Change) { c.emit(api.ToWatchers, ch) }
+
+func (c *Core) next() uint64 { return c.counter.Next(&c.journal, kindMeta, metaCounter) }
+
+func (c *Core) nextRev() api.Revision { return api.Revision(c.next()) }
+
+func (c *Core) nextGen() api.Generation { return api.Generation(c.next()) }
+
+// The root's documents.
+const (
+	kindApp      = "app"
+	kindInstance = "instance"
+	kindCluster  = "cluster"
+	kindEvent    = "event"
+	kindMeta     = "meta"
+	metaCounter  = "revision"
+)
+
+// Restore takes in what an earlier life saved. Kinds that are not the core's are
+// left alone.
+func (c *Core) Restore(docs []store.Doc) error {
+	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5}
+	docs = slices.Clone(docs)
+	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
+	for _, d := range docs {
+		var err error
+		switch {
+		case d.Kind == kindMeta && d.Key == metaCounter:
+			err = c.counter.Restore(d.Data)
+		case d.Kind == kindCluster:
+			err = c.restoreCluster(d)
+		case d.Kind == kindApp:
+			err = c.restoreApp(d)
+		case d.Kind == kindInstance:
+			err = c.restoreInstance(d)
+		case d.Kind == kindEvent:
+			err = c.restoreEvent(d)
+		default:
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("restore %s %s: %w", d.Kind, d.Key, err)
+		}
+		c.journal.Restored(d)
+	}
+	c.orderEvents()
+	return nil
+}
+
+// event tells the story of a change, durably. The newest EventsKept are kept.
+func (c *Core) event(e api.Event) {
+	e.Seq, e.Time, e.Tier = c.nextRev(), c.wall, "root"
+	c.events = append(c.events, e)
+	if len(c.events) > 2*c.cfg.EventsKept {
+		c.events = slices.Clone(c.events[len(c.events)-c.cfg.EventsKept:])
+	}
+	c.journal.Put(kindEvent, strconv.Itoa(c.eventSlot), e)
+	c.eventSlot = (c.eventSlot + 1) % c.cfg.EventsKept
+	c.show(api.Change{Kind: "event", ID: strconv.FormatUint(uint64(e.Seq), 10), Tenant: e.Tenant, Revision: e.Seq, Object: e})
+}
+
+func (c *Core) restoreEvent(d store.Doc) error {
+	var e api.Event
+	if err := json.Unmarshal(d.Data, &e); err != nil {
+		return err
+	}
+	slot, err := strconv.Atoi(d.Key)
+	if err != nil {
+		return err
+	}
+	if n := len(c.events); n == 0 || e.Seq > c.events[n-1].Seq {
+		c.eventSlot = (slot + 1) % c.cfg.EventsKept
+	}
+	c.events = append(c.events, e)
+	if n := len(c.events); n > 1 && c.events[n-1].Seq < c.events[n-2].Seq {
+		// Keep the newest last, so that the comparison above stays right.
+		c.events[n-1], c.events[n-2] = c.events[n-2], c.events[n-1]
+	}
+	return nil
+}
+
+func (c *Core) orderEvents() {
+	slices.SortFunc(c.events, func(a, b api.Event) int { return cmp.Compare(a.Seq, b.Seq) })
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// queue keeps instances in the order in which they began to wait.
+type queue struct {
+	seq uint64
+	at  map[api.InstanceID]uint64
+}
+
+func newQueue() queue { return queue{at: map[api.InstanceID]uint64{}} }
+
+func (q *queue) add(id api.InstanceID) {
+	if _, ok := q.at[id]; !ok {
+		q.seq++
+		q.at[id] = q.seq
+	}
+}
+
+func (q *queue) remove(id api.InstanceID)   { delete(q.at, id) }
+func (q *queue) has(id api.InstanceID) bool { _, ok := q.at[id]; return ok }
+
+func (q *queue) list() []api.InstanceID {
+	ids := sortedKeys(q.at)
+	slices.SortStableFunc(ids, func(a, b api.InstanceID) int { return cmp.Compare(q.at[a], q.at[b]) })
+	return ids
+}

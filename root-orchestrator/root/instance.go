@@ -1,0 +1,160 @@
+package root
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// instance is what the root knows of one instance. What is exported is saved.
+type instance struct {
+	ID         api.InstanceID   `json:"id"`
+	Cluster    api.ClusterID    `json:"cluster,omitempty"`
+	Epoch      api.Epoch        `json:"epoch"` // the newest that was observed; its root part is the placement's
+	State      api.State        `json:"state"`
+	Reason     api.Reason       `json:"reason,omitempty"`
+	Detail     string           `json:"detail,omitempty"`
+	Spec       api.Microservice `json:"spec"` // that the placement runs; the service may have a newer one
+	SpecRev    api.Revision     `json:"spec_revision"`
+	Restarts   int              `json:"restarts,omitempty"`
+	ExitCode   *int             `json:"exit_code,omitempty"`
+	Leaving    bool             `json:"leaving,omitempty"`
+	Offered    bool             `json:"handed_back,omitempty"` // its cluster would rather have it elsewhere
+	Created    time.Time        `json:"created"`
+	Since      time.Time        `json:"since"`
+	Revision   api.Revision     `json:"revision"`
+	Tries      int              `json:"tries"`
+	Fails      int              `json:"fails,omitempty"` // clusters that gave it up because it fails
+	Placements []api.Placement  `json:"placements,omitempty"`
+
+	gen      api.Generation // of the cluster's desired set, when it was put there
+	refusals map[api.ClusterID]refusal
+	refused  int // in a row, without a placement that ran
+	notUntil time.Time
+}
+
+// refusal keeps the root from offering an instance to a cluster that just
+// handed it back, until the cluster has more room or a pause is over.
+type refusal struct {
+	until   time.Time
+	largest api.Resources
+	why     api.ClusterWhy
+}
+
+// keptPlacements bounds the history that an instance carries.
+const keptPlacements = 8
+
+func (in *instance) forgetRefusals() {
+	in.refusals, in.refused, in.notUntil = nil, 0, time.Time{}
+}
+
+// assignment is what the instance's cluster is told: the root's part of the epoch.
+func (in *instance) assignment() api.Assignment {
+	return api.Assignment{
+		Instance: in.ID, Epoch: api.EpochOf(in.Epoch.Root(), 0), SpecRev: in.SpecRev, Spec: in.Spec,
+	}
+}
+
+func (in *instance) needs() api.Resources { return in.Spec.Needs() }
+
+func (c *Core) enter(in *instance) {
+	c.instances[in.ID] = in
+	c.service(in.ID.Service()).instances[in.ID] = in
+}
+
+func (c *Core) restoreInstance(d store.Doc) error {
+	in := new(instance)
+	if err := json.Unmarshal(d.Data, in); err != nil {
+		return err
+	}
+	c.enter(in)
+	cl := c.clusters[in.Cluster]
+	switch {
+	case cl == nil:
+		if in.Cluster != "" {
+			in.Cluster = ""
+			if in.State != api.Completed {
+				in.State = api.Requested
+			}
+		}
+	case in.Leaving:
+		cl.leaving[in.ID] = 0 // start sets the generation
+	default:
+		cl.assigned[in.ID] = in
+		cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
+		c.service(in.ID.Service()).peers[string(cl.Info.ID)]++
+	}
+	return nil
+}
+
+func (c *Core) changed(in *instance) {
+	if c.dirty.first("instance", string(in.ID)) {
+		c.dirty.instances = append(c.dirty.instances, in.ID)
+	}
+}
+
+// become notes the instance's new state and tells the story of it.
+func (c *Core) become(in *instance, s api.State, r api.Reason, detail string) {
+	if in.State != s {
+		in.Since = c.wall
+	}
+	if in.State != s || in.Reason != r {
+		c.event(c.about(in, s, r, detail))
+	}
+	in.State, in.Reason, in.Detail = s, r, detail
+	c.changed(in)
+}
+
+func (c *Core) about(in *instance, s api.State, r api.Reason, detail string) api.Event {
+	return api.Event{
+		Tenant: in.ID.Tenant(), Kind: "instance", Object: in.ID.Name(), State: s, Reason: r, Detail: detail,
+		Cluster: in.Cluster, Epoch: in.Epoch, Instance: in.ID,
+	}
+}
+
+// leave withdraws an instance. It is forgotten when its cluster has confirmed
+// that nothing of it is left.
+func (c *Core) leave(in *instance, r api.Reason) {
+	if in.Leaving {
+		return
+	}
+	in.Leaving, in.Offered = true, false
+	c.stopWaiting(in)
+	cl := c.clusters[in.Cluster]
+	if cl == nil {
+		c.remove(in)
+		return
+	}
+	c.unassign(in, cl)
+	cl.leaving[in.ID] = cl.gen
+	c.event(c.about(in, in.State, r, "is being stopped"))
+	in.Reason, in.Detail = r, ""
+	c.changed(in)
+}
+
+// remove forgets an instance of which nothing is left.
+func (c *Core) remove(in *instance) {
+	c.stopWaiting(in)
+	id := in.ID
+	delete(c.instances, id)
+	c.journal.Delete(kindInstance, string(id))
+	c.event(c.about(in, api.Terminated, in.Reason, ""))
+	c.show(api.Change{Kind: "instance", ID: string(id), Tenant: id.Tenant(), Revision: c.nextRev()})
+	s := c.service(id.Service())
+	delete(s.instances, id)
+	switch {
+	case s.app == nil:
+		if len(s.instances) == 0 {
+			delete(c.services, s.id)
+		}
+	case s.app.Leaving:
+		c.finishApp(s.app)
+	}
+}
+
+func (c *Core) stopWaiting(in *instance) {
+	c.waiting.remove(in.ID)
+	c.timers.Clear(timerKey{what: timerRetry, instance: in.ID})
+}
