@@ -5,7 +5,7 @@
 //
 //	fs, err := cgroup.Mounted()
 //	g, err := fs.Create("/treeline/dev/3f2a", cgroup.Limits{MemoryMB: 64, MilliCPU: 500, PIDs: 512})
-//	err = g.Start(cmd)                // the child is inside from its first instruction
+//	err = g.Start(cmd, nil)                // the child is inside from its first instruction
 //	err = fs.Group("/treeline/dev/3f2a").Kill(ctx)
 package cgroup
 
@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -358,14 +357,6 @@ func removeDir(p string) error {
 		}
 		time.Sleep(wait)
 	}
-}
-
-// Start starts cmd inside the group.
-func (g Group) Start(cmd *exec.Cmd) error {
-	if g.fs.V2() {
-		return g.startV2(cmd)
-	}
-	return g.startV1(cmd)
 }
 
 func write(dir, name, value string) error {

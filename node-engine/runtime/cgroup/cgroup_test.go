@@ -32,7 +32,7 @@ func TestKillLeavesNobody(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := g.Start(cmd); err != nil {
+			if err := g.Start(cmd, nil); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := out.Read(make([]byte, 3)); err != nil {
@@ -72,7 +72,7 @@ func TestMemoryLimitKills(t *testing.T) {
 	}
 	defer g.Remove()
 	cmd := exec.Command("/bin/sh", "-c", "x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo $x")
-	if err := g.Start(cmd); err != nil {
+	if err := g.Start(cmd, nil); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()

@@ -10,6 +10,37 @@ import (
 	"syscall"
 )
 
+// Start starts cmd inside the group; the child is there from its first
+// instruction on. A before that is not nil runs first, on the thread that forks:
+// what it changes of the thread the child inherits and nobody else keeps.
+func (g Group) Start(cmd *exec.Cmd, before func() error) error {
+	start := g.startV1
+	if g.fs.V2() {
+		start = g.startV2
+	}
+	result := make(chan error, 1)
+	go func() {
+		// The goroutine ends locked, and so its thread ends with it.
+		runtime.LockOSThread()
+		if syscall.Gettid() == syscall.Getpid() {
+			// The first thread carries the memory account of the whole process and
+			// must stay as it is. While this goroutine holds it, another one gets
+			// another thread.
+			result <- g.Start(cmd, before)
+			runtime.UnlockOSThread()
+			return
+		}
+		if before != nil {
+			if err := before(); err != nil {
+				result <- err
+				return
+			}
+		}
+		result <- start(cmd)
+	}()
+	return <-result
+}
+
 // startV2 has the kernel create the child within the group.
 func (g Group) startV2(cmd *exec.Cmd) error {
 	d, err := os.Open(g.dir(""))
@@ -25,27 +56,9 @@ func (g Group) startV2(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// startV1 moves one thread of ours into the group and forks from it: a child is
-// born where its parent's thread is. The thread then ends with its goroutine,
-// which stays locked to it, so that it never runs anything else.
+// startV1 moves this thread into the group and forks from it: a child is born
+// where its parent's thread is.
 func (g Group) startV1(cmd *exec.Cmd) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if syscall.Gettid() != syscall.Getpid() {
-			result <- g.startFromHere(cmd)
-			return
-		}
-		// The first thread carries the memory account of the whole process and
-		// must stay where it is. While this goroutine holds it, another one gets
-		// another thread.
-		result <- g.startV1(cmd)
-		runtime.UnlockOSThread()
-	}()
-	return <-result
-}
-
-func (g Group) startFromHere(cmd *exec.Cmd) error {
 	tid := strconv.Itoa(syscall.Gettid())
 	for _, d := range g.dirs() {
 		if err := write(d, "tasks", tid); err != nil {

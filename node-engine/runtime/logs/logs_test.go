@@ -1,0 +1,144 @@
+package logs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func TestTail(t *testing.T) {
+	d, write := fixture(t, 1<<20)
+	for i := range 5000 {
+		write(fmt.Sprintf("line %d\n", i))
+	}
+	write("no newline")
+	for _, c := range []struct {
+		tail int
+		want string
+	}{
+		{0, ""},
+		{1, "no newline"},
+		{2, "line 4999\nno newline"},
+	} {
+		if got := read(t, d, c.tail); got != c.want {
+			t.Errorf("tail %d is %q, want %q", c.tail, got, c.want)
+		}
+	}
+	for _, n := range []int{100, 4000, 5001, 9000} {
+		if got, want := strings.Count(read(t, d, n), "\n"), min(n-1, 5000); got != want {
+			t.Errorf("tail %d has %d newlines, want %d", n, got, want)
+		}
+	}
+	if got := read(t, d, -1); !strings.HasPrefix(got, "line 0\n") {
+		t.Errorf("all begins with %.20q", got)
+	}
+}
+
+func TestTrimBoundsAndKeepsTheNewest(t *testing.T) {
+	const limit = 4096
+	d, write := fixture(t, limit)
+	for i := range 2000 {
+		write(fmt.Sprintf("line %d\n", i))
+		if i%100 == 99 {
+			if err := d.Trim(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	all := read(t, d, -1)
+	if len(all) > limit || len(all) < limit/4 {
+		t.Errorf("%d bytes are kept, limit %d", len(all), limit)
+	}
+	if !strings.HasSuffix(all, "line 1999\n") {
+		t.Errorf("the log ends with %q", all[len(all)-20:])
+	}
+	if got := strings.Count(read(t, d, 150), "\n"); got != 150 {
+		t.Errorf("a tail over both parts has %d lines, want 150", got)
+	}
+}
+
+func TestFollowSurvivesACutAndEndsWithTheWorkload(t *testing.T) {
+	d, write := fixture(t, 64)
+	ended := make(chan struct{})
+	r, err := d.Read(t.Context(), "w", -1, ended)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	write(strings.Repeat("x", 60) + "\n")
+	buf := make([]byte, 61)
+	if _, err := io.ReadFull(r, buf); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Trim(); err != nil {
+		t.Fatal(err)
+	}
+	write("after\n")
+	if _, err := io.ReadFull(r, buf[:6]); err != nil || string(buf[:6]) != "after\n" {
+		t.Fatalf("after the cut: %q, %v", buf[:6], err)
+	}
+	write("last\n")
+	close(ended)
+	rest, err := io.ReadAll(r)
+	if err != nil || string(rest) != "last\n" {
+		t.Fatalf("rest %q, %v", rest, err)
+	}
+}
+
+func TestNamesDoNotLeadOut(t *testing.T) {
+	d, _ := fixture(t, 64)
+	for _, id := range []string{"../x", "/etc/passwd", "a/../../x"} {
+		if _, err := d.Create(id); err == nil {
+			t.Errorf("Create(%q) succeeded", id)
+		}
+		if _, err := d.Read(t.Context(), id, -1, nil); err == nil {
+			t.Errorf("Read(%q) succeeded", id)
+		}
+	}
+	if _, err := d.Read(t.Context(), "nobody", -1, nil); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("missing log: %v", err)
+	}
+}
+
+func fixture(t *testing.T, limit int64) (d *Dir, write func(string)) {
+	t.Helper()
+	d, err := Open(t.TempDir(), limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := d.Create("w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close(); d.Close() })
+	return d, func(s string) {
+		t.Helper()
+		if _, err := f.WriteString(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func read(t *testing.T, d *Dir, tail int) string {
+	t.Helper()
+	r, err := d.Read(t.Context(), "w", tail, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(r); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}

@@ -1,0 +1,89 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is a process of the machine's present life. Numbers are used again,
+// the moment of the start tells whose it is.
+type process struct {
+	PID   int
+	Start uint64 // clock ticks since the machine's start
+}
+
+// processOf describes the process pid as it is now.
+func processOf(pid int) (process, error) {
+	_, start, err := stat(pid)
+	return process{PID: pid, Start: start}, err
+}
+
+// alive reports whether the process runs; one that waits to be reaped does not.
+func (p process) alive() bool {
+	if p.PID == 0 {
+		return false
+	}
+	state, start, err := stat(p.PID)
+	return err == nil && start == p.Start && state != 'Z' && state != 'X'
+}
+
+// wait returns nil when the process is gone, or why it stopped waiting.
+func (p process) wait(ctx context.Context) error {
+	if !p.alive() {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("wait for process %d (needs Linux 5.10): %w", p.PID, err)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	if !p.alive() {
+		return nil // the number had changed hands before the descriptor was made
+	}
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = conn.Read(func(fd uintptr) bool {
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return ready > 0 || err != nil && err != unix.EINTR
+	})
+	if ctx.Err() != nil && p.alive() {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// stat reads the state and the start of a process from /proc.
+func stat(pid int) (state byte, start uint64, err error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, 0, err
+	}
+	// The name in parentheses may hold anything, ")" included.
+	s := string(b)
+	f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
+	if len(f) < 20 {
+		return 0, 0, fmt.Errorf("/proc/%d/stat is malformed: %q", pid, s)
+	}
+	start, err = strconv.ParseUint(f[19], 10, 64)
+	return f[0][0], start, err
+}
+
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b)), err
+}
