@@ -1,0 +1,183 @@
+package clusterlink
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+
+	"io/fs"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+)
+
+// The files of a node's credentials, in its data directory.
+const (
+	pairFile = "node.pem"
+	metaFile = "node.json"
+	keyFile  = "join.pem" // the key of a join that was not answered yet
+)
+
+// Credentials are what a node got when it joined.
+type Credentials struct {
+	ID      api.NodeID    `json:"id"`
+	Cluster api.ClusterID `json:"cluster"`
+	URL     string        `json:"url"`            // of the cluster: https://host:port
+	MQTT    string        `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's own port
+	Pair    ca.Pair       `json:"-"`
+}
+
+// Load reads the credentials in dir; ErrNotFound where the node has not joined.
+func Load(dir *os.Root) (Credentials, error) {
+	var c Credentials
+	text, err := dir.ReadFile(metaFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, fmt.Errorf("credentials in %s: %w", dir.Name(), api.ErrNotFound)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	if err != nil {
+		return c, fmt.Errorf("credentials in %s: %w", dir.Name(), err)
+	}
+	c.Pair, err = ca.LoadPair(dir, pairFile)
+	return c, err
+}
+
+// SavePair keeps a renewed certificate.
+func SavePair(dir *os.Root, p ca.Pair) error { return ca.SavePair(dir, pairFile, p) }
+
+// Join asks the token's cluster to take the node in, and keeps what it gets in
+// dir, mode 0600. A join that was cut off is repeated with the same key, and
+// then costs the token no second use. info.ID may be empty: the cluster names
+// the node then.
+func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Credentials, error) {
+	t, err := jointoken.Parse(line)
+	if err != nil {
+		return Credentials{}, err
+	}
+	if t.Scope != jointoken.ForNode {
+		return Credentials{}, fmt.Errorf("join token is for a %s, not for a node: %w", t.Scope, api.ErrInvalid)
+	}
+	pair, err := joinKey(dir)
+	if err != nil {
+		return Credentials{}, err
+	}
+	csr, err := ca.Request(pair.Key)
+	if err != nil {
+		return Credentials{}, err
+	}
+	var joined api.NodeJoined
+	err = call.JSON(ctx, t.HTTPClient(), t.URL+"/v1/join/node", api.JoinNode{Token: line, CSR: requestPEM(csr), Info: info}, &joined)
+	if err != nil {
+		return Credentials{}, fmt.Errorf("join cluster %s: %w", t.Cluster, err)
+	}
+	c := Credentials{ID: joined.ID, Cluster: joined.Cluster, URL: t.URL, MQTT: joined.MQTT}
+	if c.Pair, err = accept(pair, joined); err != nil {
+		return Credentials{}, fmt.Errorf("join cluster %s: %w", t.Cluster, err)
+	}
+	if sha256.Sum256(c.Pair.Root().Raw) != t.CA || joined.Cluster != t.Cluster {
+		return Credentials{}, fmt.Errorf("join cluster %s: the answer is another installation's: %w", t.Cluster, api.ErrUnauthenticated)
+	}
+	if err := SavePair(dir, c.Pair); err != nil {
+		return Credentials{}, err
+	}
+	text, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return Credentials{}, fmt.Errorf("encode the credentials: %w", err)
+	}
+	// Last: its presence says that the node has joined.
+	if err := ca.WriteFile(dir, metaFile, append(text, '\n'), 0o600); err != nil {
+		return Credentials{}, err
+	}
+	if err := dir.Remove(keyFile); err != nil {
+		return Credentials{}, fmt.Errorf("tidy after the join: %w", err)
+	}
+	return c, nil
+}
+
+// joinKey is the key of a join under way, kept so that a repetition is the same join.
+func joinKey(dir *os.Root) (ca.Pair, error) {
+	text, err := dir.ReadFile(keyFile)
+	if err == nil {
+		block, _ := pem.Decode(text)
+		if block != nil {
+			if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
+				return ca.Pair{Key: key}, nil
+			}
+		}
+	}
+	key, err := ca.NewKey()
+	if err != nil {
+		return ca.Pair{}, err
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return ca.Pair{}, fmt.Errorf("encode a private key: %w", err)
+	}
+	text = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
+	return ca.Pair{Key: key}, ca.WriteFile(dir, keyFile, text, 0o600)
+}
+
+func accept(pair ca.Pair, joined api.NodeJoined) (ca.Pair, error) {
+	chain, err := ca.DecodeChain([]byte(joined.Chain))
+	if err != nil {
+		return ca.Pair{}, err
+	}
+	pair.Chain = chain
+	if err := pair.Check(); err != nil {
+		return ca.Pair{}, err
+	}
+	who, err := identity.Of(chain[0])
+	if err != nil {
+		return ca.Pair{}, err
+	}
+	if want := identity.OfNode(joined.Cluster, joined.ID); who != want {
+		return ca.Pair{}, fmt.Errorf("the certificate names %s, the answer %s: %w", who, want, api.ErrInvalid)
+	}
+	return pair, nil
+}
+
+func requestPEM(csr []byte) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}))
+}
+
+// Renew asks the cluster for a fresh certificate: keeper's Renew.
+func Renew(client *http.Client, url string) func(context.Context, []byte) ([]*x509.Certificate, error) {
+	return func(ctx context.Context, csr []byte) ([]*x509.Certificate, error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		var renewed api.NodeJoined
+		if err := call.JSON(ctx, client, url+"/v1/node/renew", api.Renew{CSR: requestPEM(csr)}, &renewed); err != nil {
+			return nil, err
+		}
+		return ca.DecodeChain([]byte(renewed.Chain))
+	}
+}
+
+// Client is an HTTP client of the cluster with the node's certificate. It keeps
+// no connection for longer than it is used: an idle node has one, to the broker.
+func Client(v *trust.Verifier, c Credentials, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			TLSClientConfig:     v.Client(identity.OfCluster(c.Cluster), own),
+			ForceAttemptHTTP2:   true,
+			TLSHandshakeTimeout: 10 * time.Second,
+			IdleConnTimeout:     5 * time.Second,
+			Proxy:               http.ProxyFromEnvironment,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}

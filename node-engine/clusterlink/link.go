@@ -1,0 +1,187 @@
+// Package clusterlink is a node's way to its cluster: it joins with a token,
+// carries the core's messages over MQTT, dials streams out when asked to, and
+// renews the node's certificate. The node dials; nobody dials a node.
+//
+// It decides nothing: what to say and what to do is the core's (package node).
+package clusterlink
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/topic"
+	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/node-engine/node"
+)
+
+// publishTime bounds one publish. What is not out by then is lost, and healed by
+// the digests of the next sign of life.
+const publishTime = 10 * time.Second
+
+// Options are what a link needs.
+type Options struct {
+	ID     api.NodeID
+	Bus    bus.Bus      // to the cluster's broker; the caller closes it
+	Client *http.Client // to the cluster, with the node's certificate
+	URL    string       // of the cluster: https://host:port
+
+	Post    func(node.Input)                        // hands in what may be lost
+	Deliver func(context.Context, node.Input) error // hands in what may not
+	Logs    func(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error)
+	Log     *slog.Logger // slog.Default
+}
+
+// Link carries messages between the node's core and its cluster.
+type Link struct {
+	opt     Options
+	out     *outbox
+	streams chan struct{} // those under way
+
+	mu    sync.Mutex // guards the fields below
+	up    bool
+	ended bool // no stream begins any more
+	wg    sync.WaitGroup
+}
+
+// New is a link that carries nothing before Run.
+func New(o Options) *Link {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Link{opt: o, out: newOutbox(), streams: make(chan struct{}, maxStreams)}
+}
+
+// Will is what the broker publishes when the node's connection breaks.
+func Will(id api.NodeID) *bus.Message {
+	return &bus.Message{Topic: topic.Will.Of(id), QoS: topic.Will.QoS, Retain: topic.Will.Retain}
+}
+
+// Send takes a message of the core to its cluster and never blocks. What cannot
+// be sent is dropped.
+func (l *Link) Send(msg any) { l.out.put(msg) }
+
+// Up reports whether there is a connection, for health checks (ErrUnavailable).
+func (l *Link) Up() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.up {
+		return fmt.Errorf("no connection to the cluster at %s: %w", l.opt.URL, api.ErrUnavailable)
+	}
+	return nil
+}
+
+// Run carries messages until ctx ends.
+func (l *Link) Run(ctx context.Context) error {
+	defer func() {
+		l.mu.Lock()
+		l.ended = true
+		l.mu.Unlock()
+		l.wg.Wait()
+	}()
+	for leaf, fn := range map[topic.Leaf]func(bus.Message){
+		topic.Desired: l.desired,
+		topic.Delta:   l.desired,
+		topic.Lease:   l.lease,
+		topic.Stream:  func(m bus.Message) { l.stream(ctx, m) },
+	} {
+		if err := l.opt.Bus.Subscribe(ctx, leaf.Of(l.opt.ID), leaf.QoS, fn); err != nil {
+			return fmt.Errorf("listen to the cluster: %w", err)
+		}
+	}
+	l.wg.Go(func() { l.publish(ctx) })
+	l.watch(ctx)
+	return nil
+}
+
+func (l *Link) desired(m bus.Message) {
+	var d api.Desired
+	if l.decode(m, &d) {
+		l.opt.Post(node.Desired{Desired: d})
+	}
+}
+
+func (l *Link) lease(m bus.Message) {
+	var lease api.Lease
+	if l.decode(m, &lease) {
+		l.opt.Post(node.Lease{Lease: lease})
+	}
+}
+
+func (l *Link) decode(m bus.Message, to any) bool {
+	if len(m.Payload) == 0 {
+		return false // a retained message that was cleared
+	}
+	if err := json.Unmarshal(m.Payload, to); err != nil {
+		l.opt.Log.Warn("message from the cluster cannot be read", "topic", m.Topic, "bytes", len(m.Payload), "err", err)
+		return false
+	}
+	return true
+}
+
+// watch tells the core when the connection comes and goes.
+func (l *Link) watch(ctx context.Context) {
+	changes := l.opt.Bus.Up()
+	for {
+		select {
+		case up, open := <-changes:
+			if !open {
+				return
+			}
+			l.mu.Lock()
+			l.up = up
+			l.mu.Unlock()
+			for l.opt.Deliver(ctx, node.Link{Up: up}) != nil {
+				// The store is full or slow: the core must learn of it all the same.
+				select {
+				case <-time.After(time.Second):
+				case <-ctx.Done():
+					return
+				}
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (l *Link) publish(ctx context.Context) {
+	for {
+		select {
+		case <-l.out.filled:
+		case <-ctx.Done():
+			return
+		}
+		report, alive := l.out.take()
+		if report != nil {
+			b, err := json.Marshal(report)
+			l.publishOne(ctx, topic.Observed, b, err)
+		}
+		if alive != nil {
+			b, err := alive.MarshalBinary()
+			l.publishOne(ctx, topic.Alive, b, err)
+		}
+	}
+}
+
+func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, payload []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	if err == nil {
+		err = l.opt.Bus.Publish(ctx, bus.Message{Topic: leaf.Of(l.opt.ID), Payload: payload, QoS: leaf.QoS, Retain: leaf.Retain})
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, bus.ErrDown), ctx.Err() != nil:
+		l.opt.Log.Debug("message to the cluster lost", "topic", leaf.Name, "err", err)
+	default:
+		l.opt.Log.Warn("message to the cluster refused", "topic", leaf.Name, "bytes", len(payload), "err", err)
+	}
+}

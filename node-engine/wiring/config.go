@@ -1,0 +1,126 @@
+// Package wiring puts a node engine together: its credentials, its store, its
+// core with the loop that owns it, the runtime and its driver, and the link to
+// its cluster. It decides nothing.
+//
+//	err := wiring.Run(ctx, wiring.Defaults(), log)
+package wiring
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// Config is the node engine's configuration.
+type Config struct {
+	Data  string        `yaml:"data" usage:"directory for credentials and for the store"`
+	Token daemon.Secret `yaml:"token" usage:"join token, for the first start"`
+	Name  string        `yaml:"name" usage:"the node's id, if its cluster has none of that name; empty: the cluster names it"`
+
+	Runtime    string           `yaml:"runtime" usage:"auto, containerd or process; auto is containerd where its socket is"`
+	Containerd ContainerdConfig `yaml:"containerd"`
+	Process    ProcessConfig    `yaml:"process"`
+
+	CPUs       float64  `yaml:"cpus" usage:"vCPUs to offer; 0: what the machine has"`
+	Memory     int64    `yaml:"memory" usage:"MiB of memory to offer; 0: what the machine has"`
+	Privileged bool     `yaml:"privileged" usage:"allow privileged workloads, which own this machine"`
+	Labels     []string `yaml:"labels" usage:"key=value, said of the node to its cluster"`
+
+	ListenStatus string `yaml:"listen_status" usage:"where /livez, /readyz, /metrics and /version are served: a loopback host:port, or the path of a unix socket; \"data\" is status.sock in the data directory, \"off\" nowhere"`
+
+	Log daemon.Log `yaml:",inline"`
+
+	// For tests: a runtime that is there already, and is closed by whoever made it.
+	Fake runtime.Runtime `yaml:"-"`
+}
+
+// ContainerdConfig is about the runtime containerd.
+type ContainerdConfig struct {
+	Address   string `yaml:"address" usage:"containerd's socket"`
+	Namespace string `yaml:"namespace" usage:"containerd's namespace for our workloads"`
+}
+
+// ProcessConfig is about the runtime process.
+type ProcessConfig struct {
+	Allow        []string `yaml:"allow" usage:"directories that programs may lie below; none allows nothing"`
+	CgroupParent string   `yaml:"cgroup_parent" usage:"cgroup of all workloads, a path of its own for each engine on the machine"`
+	UID          int      `yaml:"uid" usage:"user that workloads run as, never root; 0: nobody"`
+	GID          int      `yaml:"gid" usage:"group that workloads run as; 0: nogroup"`
+}
+
+// Defaults are the configuration without a file, environment or flags.
+func Defaults() Config {
+	return Config{
+		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data",
+		Containerd: ContainerdConfig{Address: "/run/containerd/containerd.sock", Namespace: "treeline"},
+		Log:        daemon.DefaultLog(),
+	}
+}
+
+// Validate reports what cannot work (ErrInvalid).
+func (c Config) Validate() error {
+	bad := func(key, format string, args ...any) error {
+		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
+	}
+	switch {
+	case c.Data == "":
+		return bad("data", "a directory is needed")
+	case c.Name != "" && !api.ValidMachineName(c.Name):
+		return bad("name", "%q is no DNS label in lower case", c.Name)
+	case c.Runtime != "auto" && openers[c.Runtime] == nil:
+		return bad("runtime", "%q, want auto, %s", c.Runtime, strings.Join(runtimes(), " or "))
+	case c.CPUs < 0 || c.CPUs > 1e6:
+		return bad("cpus", "%g is out of range", c.CPUs)
+	case c.Memory < 0:
+		return bad("memory", "%d is less than nothing", c.Memory)
+	}
+	for _, l := range c.Labels {
+		if k, _, ok := strings.Cut(l, "="); !ok || k == "" {
+			return bad("labels", "%q is not key=value", l)
+		}
+	}
+	if c.Token != "" {
+		if _, err := jointoken.Parse(c.Token.Reveal()); err != nil {
+			return fmt.Errorf("token: %w", err)
+		}
+	}
+	if s := c.ListenStatus; s != "" && s != "off" && s != "data" && !strings.HasPrefix(s, "/") {
+		host, _, err := net.SplitHostPort(s)
+		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return bad("listen_status", "%q is neither a loopback host:port, nor an absolute path, nor \"data\" or \"off\"", s)
+		}
+	}
+	return nil
+}
+
+// info is what the node says of itself, without what the runtime and the probe say.
+func (c Config) info(hostname string) api.NodeInfo {
+	info := api.NodeInfo{
+		ID: api.NodeID(c.Name), Hostname: hostname, Arch: goarch, OS: goos,
+		Privileged: c.Privileged, Version: daemon.Version(),
+	}
+	for _, l := range c.Labels {
+		k, v, _ := strings.Cut(l, "=")
+		if info.Labels == nil {
+			info.Labels = map[string]string{}
+		}
+		info.Labels[k] = v
+	}
+	return info
+}
+
+// offered is the capacity, with what the configuration says instead.
+func (c Config) offered(have api.Resources) api.Resources {
+	if c.CPUs > 0 {
+		have.MilliCPU = int64(c.CPUs*1000 + 0.5)
+	}
+	if c.Memory > 0 {
+		have.MemoryMB = c.Memory
+	}
+	return have
+}

@@ -1,0 +1,319 @@
+package wiring
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/bus/mqtt"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/store/embedded"
+	"github.com/treeline-edge/treeline/node-engine/clusterlink"
+	"github.com/treeline-edge/treeline/node-engine/driver"
+	"github.com/treeline-edge/treeline/node-engine/node"
+	"github.com/treeline-edge/treeline/node-engine/probe"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+const (
+	// patience is how long a start waits for a runtime that does not answer yet:
+	// at boot containerd comes up beside us, and until it lists its workloads
+	// nobody can tell which of ours live.
+	patience = 20 * time.Second
+	// measureEvery is how often usage is measured. It informs people; placing
+	// goes by what is reserved.
+	measureEvery = time.Minute
+)
+
+// engine is what Run puts together.
+type engine struct {
+	cfg    Config
+	log    *slog.Logger
+	creds  clusterlink.Credentials
+	keeper *keeper.Keeper
+	client *http.Client // to the cluster
+	bus    bus.Bus
+	core   *node.Core
+	loop   *loop.Loop[node.Input]
+	driver *driver.Driver
+	link   *clusterlink.Link
+	meter  counters
+}
+
+// Run is the node engine until ctx ends. Its workloads live on. What fails
+// before it serves says what is missing; a node that has not joined and has no
+// token is ErrNotFound.
+func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
+	dir, err := openData(cfg)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	rt, closeRuntime, err := runtimeOf(cfg)
+	if err != nil {
+		return err
+	}
+	defer closeRuntime()
+	info, err := infoOf(cfg)
+	if err != nil {
+		return err
+	}
+	creds, err := credentials(ctx, cfg, dir, info, log)
+	if err != nil {
+		return err
+	}
+	info.ID = creds.ID
+	log = log.With("node", creds.ID)
+
+	st, err := embedded.Open(filepath.Join(cfg.Data, "node.db"))
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	docs, err := store.Load(ctx, st)
+	if err != nil {
+		return err
+	}
+	core := node.New(node.Config{ID: creds.ID})
+	if err := core.Restore(docs); err != nil {
+		return fmt.Errorf("restore the node: %w", err)
+	}
+	e := &engine{cfg: cfg, log: log, creds: creds, core: core}
+	if err := e.connect(dir); err != nil {
+		return err
+	}
+	defer e.bus.Close()
+	e.loop = loop.New(core, st, e.send, loop.Options[node.Input]{
+		Tick: node.Tick{}, Log: log, Observe: e.meter.observe, Queue: 1024, Batch: 128,
+	})
+	deliver := func(ctx context.Context, in node.Input) error { return e.loop.Do(ctx, in, nil) }
+	e.driver = driver.New(driver.Options{Runtime: rt, Deliver: deliver, Info: info, Log: log})
+	e.link = clusterlink.New(clusterlink.Options{
+		ID: creds.ID, Bus: e.bus, Client: e.client, URL: creds.URL,
+		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Log: log,
+	})
+	return daemon.RunAll(ctx,
+		daemon.Part{Name: "core", Run: e.loop.Run},
+		daemon.Part{Name: "certificate", Run: e.keeper.Run},
+		daemon.Part{Name: "status", Run: e.serveStatus},
+		daemon.Part{Name: "node", Run: e.live},
+	)
+}
+
+// Join makes the node a member of the token's cluster, if it is not yet, and
+// returns its id.
+func Join(ctx context.Context, cfg Config, log *slog.Logger) (api.NodeID, error) {
+	dir, err := openData(cfg)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	info, err := infoOf(cfg)
+	if err != nil {
+		return "", err
+	}
+	creds, err := credentials(ctx, cfg, dir, info, log)
+	return creds.ID, err
+}
+
+func openData(cfg Config) (*os.Root, error) {
+	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
+		return nil, fmt.Errorf("make the data directory: %w", err)
+	}
+	dir, err := os.OpenRoot(cfg.Data)
+	if err != nil {
+		return nil, fmt.Errorf("open the data directory: %w", err)
+	}
+	return dir, nil
+}
+
+func runtimeOf(cfg Config) (runtime.Runtime, func(), error) {
+	if cfg.Fake != nil {
+		return cfg.Fake, func() {}, nil
+	}
+	rt, err := openRuntime(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return rt, func() { _ = rt.Close() }, nil
+}
+
+func infoOf(cfg Config) (api.NodeInfo, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return api.NodeInfo{}, fmt.Errorf("ask for the machine's name: %w", err)
+	}
+	info := cfg.info(hostname)
+	have := api.Resources{}
+	if cfg.CPUs == 0 || cfg.Memory == 0 {
+		if have, err = probe.Capacity(); err != nil {
+			return api.NodeInfo{}, err
+		}
+	}
+	info.Capacity = cfg.offered(have)
+	return info, nil
+}
+
+// credentials are those that the node has, or gets for its token. A cluster that
+// cannot be reached is asked again until ctx ends.
+func credentials(ctx context.Context, cfg Config, dir *os.Root, info api.NodeInfo, log *slog.Logger) (clusterlink.Credentials, error) {
+	creds, err := clusterlink.Load(dir)
+	line := cfg.Token.Reveal()
+	switch {
+	case err == nil && line != "":
+		if t, err := jointoken.Parse(line); err != nil || t.Cluster != creds.Cluster {
+			return creds, fmt.Errorf("this node is %s of cluster %s and the token is for cluster %s: give it a data directory of its own, or remove %s: %w",
+				creds.ID, creds.Cluster, t.Cluster, cfg.Data, api.ErrConflict)
+		}
+		return creds, nil
+	case err == nil || !errors.Is(err, api.ErrNotFound):
+		return creds, err
+	case line == "":
+		return creds, fmt.Errorf("this machine has not joined a cluster: run node-engine join TOKEN (its operator makes one with treeline token create --node): %w", err)
+	}
+	for pause := time.Second; ; pause = min(2*pause, time.Minute) {
+		creds, err = clusterlink.Join(ctx, dir, line, info)
+		if err == nil {
+			log.Info("joined", "cluster", creds.Cluster, "node", creds.ID)
+			return creds, nil
+		}
+		if !errors.Is(err, api.ErrUnavailable) || ctx.Err() != nil {
+			return creds, err
+		}
+		wait := pause/2 + rand.N(pause)
+		log.Warn("the cluster cannot be reached; joining again", "retry_in", wait.Round(time.Millisecond), "err", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return creds, err
+		}
+	}
+}
+
+// connect makes the certificate's keeper and the connection to the broker, which
+// come up by themselves.
+func (e *engine) connect(dir *os.Root) error {
+	v := trust.New(e.creds.Pair.Root())
+	e.client = clusterlink.Client(v, e.creds, func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return e.keeper.GetClientCertificate(r)
+	})
+	var err error
+	e.keeper, err = keeper.New(keeper.Options{
+		Pair: e.creds.Pair, Log: e.log,
+		Renew: clusterlink.Renew(e.client, e.creds.URL),
+		Save:  func(p ca.Pair) error { return clusterlink.SavePair(dir, p) },
+	})
+	if err != nil {
+		return err
+	}
+	addr, alpn, err := brokerOf(e.creds)
+	if err != nil {
+		return err
+	}
+	conf := v.Client(identity.OfCluster(e.creds.Cluster), e.keeper.GetClientCertificate)
+	conf.NextProtos = alpn
+	e.bus, err = mqtt.Dial(mqtt.Options{
+		Addr: addr, ClientID: string(e.creds.ID), TLS: conf, Will: clusterlink.Will(e.creds.ID), Log: e.log,
+	})
+	return err
+}
+
+// brokerOf is where the node's broker is: on the cluster's own port, told apart
+// by ALPN, or elsewhere.
+func brokerOf(c clusterlink.Credentials) (addr string, alpn []string, err error) {
+	at, want, port := c.MQTT, "mqtts", "8883"
+	if at == "" {
+		at, want, port, alpn = c.URL, "https", "443", []string{"mqtt"}
+	}
+	u, err := url.Parse(at)
+	if err != nil || u.Scheme != want || u.Hostname() == "" {
+		return "", nil, fmt.Errorf("the broker's URL %q is not %s://host:port: %w", at, want, api.ErrInvalid)
+	}
+	if u.Port() != "" {
+		port = u.Port()
+	}
+	return net.JoinHostPort(u.Hostname(), port), alpn, nil
+}
+
+// send hands out what the core says. It runs on the core's owner and must not block.
+func (e *engine) send(envs []api.Envelope) {
+	for _, env := range envs {
+		switch env.To {
+		case api.ToCluster:
+			e.link.Send(env.Msg)
+		case api.ToRuntime:
+			e.driver.Order(env.Msg)
+		}
+	}
+}
+
+// live begins the core's life with what the runtime has, and then lets the world in.
+func (e *engine) live(ctx context.Context) error {
+	info, found := e.find(ctx)
+	if err := e.loop.Do(ctx, node.Start{Info: info, Found: found}, nil); err != nil {
+		return err
+	}
+	e.log.Info("node runs", "cluster", e.creds.Cluster, "runtimes", info.Runtimes, "capacity", info.Capacity, "found", len(found))
+	if err := daemon.Notify(daemon.Ready); err != nil {
+		e.log.Warn("systemd not told", "err", err)
+	}
+	return daemon.RunAll(ctx,
+		daemon.Part{Name: "runtime", Run: e.driver.Run},
+		daemon.Part{Name: "cluster", Run: e.link.Run},
+		daemon.Part{Name: "probe", Run: e.measure},
+	)
+}
+
+func (e *engine) find(ctx context.Context) (api.NodeInfo, []api.WorkloadEvent) {
+	patient, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		info, found, err := e.driver.Find(patient)
+		if err == nil {
+			return info, found
+		}
+		select {
+		case <-time.After(pause):
+		case <-patient.Done():
+			e.log.Error("starting without the runtime, which does not answer", "err", err)
+			return info, nil
+		}
+	}
+}
+
+func (e *engine) measure(ctx context.Context) error {
+	var m probe.Meter
+	tick := time.NewTicker(measureEvery)
+	defer tick.Stop()
+	for {
+		cpu, mem, err := m.Usage()
+		if err != nil {
+			e.log.Warn("usage not measured", "err", err)
+			return nil
+		}
+		e.loop.Post(node.Usage{CPU: cpu, Mem: mem})
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

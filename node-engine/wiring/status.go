@@ -1,0 +1,107 @@
+package wiring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/loop"
+)
+
+// counters are the engine's metrics, written by hand: the Prometheus library
+// would cost a node more memory than its core.
+type counters struct {
+	steps, docs, failed, saveMicros atomic.Uint64
+}
+
+func (c *counters) observe(s loop.Sample) {
+	c.steps.Add(uint64(s.Steps))
+	c.docs.Add(uint64(s.Docs))
+	c.failed.Add(uint64(s.Failed))
+	c.saveMicros.Add(uint64(s.Saving.Microseconds()))
+}
+
+// serveStatus serves the engine's health on this machine alone.
+func (e *engine) serveStatus(ctx context.Context) error {
+	at := e.cfg.ListenStatus
+	network := "unix"
+	switch {
+	case at == "" || at == "off":
+		<-ctx.Done()
+		return nil
+	case at == "data":
+		at = filepath.Join(e.cfg.Data, "status.sock")
+	case !strings.HasPrefix(at, "/"):
+		network = "tcp"
+	}
+	if network == "unix" {
+		// A socket that a crash left: the store's lock says that no other engine lives here.
+		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the old status socket: %w", err)
+		}
+	}
+	ln, err := net.Listen(network, at)
+	if err != nil {
+		return fmt.Errorf("listen for status: %w", err)
+	}
+	if network == "unix" {
+		if err := os.Chmod(at, 0o600); err != nil {
+			_ = ln.Close()
+			return fmt.Errorf("keep the status socket to ourselves: %w", err)
+		}
+	}
+	var health daemon.Health
+	health.Require("store", func(context.Context) error { return e.loop.Stalled() })
+	health.Require("core", func(ctx context.Context) error { return e.loop.Read(ctx, func() {}) })
+	health.Watch("cluster", func(context.Context) error { return e.link.Up() })
+	return daemon.Serve(ctx, ln, health.Handler(http.HandlerFunc(e.metrics)), nil)
+}
+
+func (e *engine) metrics(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	defer cancel()
+	states := map[api.State]int{}
+	if err := e.loop.Read(ctx, func() {
+		for _, i := range e.core.Instances() {
+			states[i.State]++
+		}
+	}); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	var m goruntime.MemStats
+	goruntime.ReadMemStats(&m)
+	up := 0
+	if e.link.Up() == nil {
+		up = 1
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	line := func(kind, name, help string, value any) {
+		_, _ = fmt.Fprintf(w, "# HELP %[2]s %[3]s\n# TYPE %[2]s %[1]s\n%[2]s %[4]v\n", kind, name, help, value)
+	}
+	line("counter", "treeline_core_steps_total", "Steps of the core.", e.meter.steps.Load())
+	line("counter", "treeline_core_inputs_dropped_total", "Inputs that found the queue full.", e.loop.Dropped())
+	line("counter", "treeline_store_documents_saved_total", "Documents saved.", e.meter.docs.Load())
+	line("counter", "treeline_store_saves_failed_total", "Saves that failed and were repeated.", e.meter.failed.Load())
+	line("counter", "treeline_store_save_seconds_total", "Time spent in saves.", float64(e.meter.saveMicros.Load())/1e6)
+	line("gauge", "treeline_cluster_up", "Whether there is a connection to the cluster.", up)
+	line("gauge", "treeline_certificate_end_seconds", "When the node's certificate ends, in Unix time.", e.keeper.Pair().Chain[0].NotAfter.Unix())
+	line("gauge", "go_goroutines", "Goroutines that exist.", goruntime.NumGoroutine())
+	line("gauge", "go_memstats_heap_alloc_bytes", "Bytes of the heap in use.", m.HeapAlloc)
+	line("gauge", "go_memstats_sys_bytes", "Bytes obtained from the system.", m.Sys)
+	_, _ = fmt.Fprint(w, "# HELP treeline_instances Instances by state.\n# TYPE treeline_instances gauge\n")
+	for _, s := range []api.State{api.NodeScheduled, api.Created, api.Running, api.Completed, api.Failed, api.Terminated} {
+		_, _ = fmt.Fprintf(w, "treeline_instances{state=%q} %d\n", s, states[s])
+	}
+}
