@@ -196,7 +196,9 @@ func (c *Core) deleteApp(in DeleteApp) error {
 	}
 	for i := range a.Spec.Services {
 		m := &a.Spec.Services[i]
-		c.reconcile(c.services[a.ID.Service(m.Name, m.Namespace)])
+		if s := c.services[a.ID.Service(m.Name, m.Namespace)]; s != nil {
+			c.reconcile(s)
+		}
 	}
 	c.finishApp(a)
 	return nil
@@ -204,7 +206,7 @@ func (c *Core) deleteApp(in DeleteApp) error {
 
 // finishApp forgets an application that is being deleted and has no instance left.
 func (c *Core) finishApp(a *app) {
-	if !a.Leaving {
+	if !a.Leaving || c.apps[a.ID] != a {
 		return
 	}
 	for i := range a.Spec.Services {
@@ -307,26 +309,23 @@ func (c *Core) create(s *service, id api.InstanceID) *instance {
 // update gives the instance the newest spec, as a new placement on the cluster
 // that has it, or anywhere.
 func (c *Core) update(in *instance, s *service) {
+	cl := c.clusters[in.Cluster]
+	if cl != nil && cl.out() != "" && in.Spec.Exclusive {
+		return // it may run there; when the cluster is heard again, the roll-out goes on
+	}
+	if cl != nil {
+		c.takeBack(in, cl)
+		if in.Spec.Exclusive {
+			c.awaitStop(in, cl)
+		}
+	}
 	in.Spec, in.SpecRev = *s.spec, s.app.SpecRevs[s.id]
 	in.forgetRefusals()
-	c.event(c.about(in, in.State, api.ReasonUpdated, "gets a new SLA"))
-	cl := c.clusters[in.Cluster]
-	if cl == nil || cl.silent {
-		if cl == nil || !in.Spec.Exclusive {
-			c.tryPlace(in)
-		}
-		c.changed(in)
-		if in.Cluster == "" || c.clusters[in.Cluster] != cl {
-			return
-		}
-		cl = c.clusters[in.Cluster]
-	}
-	if !c.admits(cl, in) {
-		c.takeBack(in, cl)
-		c.become(in, api.Requested, api.ReasonUpdated, "")
-		c.tryPlace(in)
+	in.State = api.Requested
+	c.become(in, api.Requested, api.ReasonUpdated, "gets a new SLA")
+	if cl != nil && cl.out() == "" && c.admits(cl, in) {
+		c.assign(in, cl, 0)
 		return
 	}
-	c.unassign(in, cl)
-	c.assign(in, cl, 0)
+	c.tryPlace(in)
 }

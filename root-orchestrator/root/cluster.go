@@ -157,8 +157,14 @@ func (c *Core) forgetCluster(id api.ClusterID) error {
 	c.event(api.Event{Kind: "cluster", Object: string(id), Cluster: id, Detail: "forgotten"})
 	c.show(api.Change{Kind: "cluster", ID: string(id), Revision: c.nextRev()})
 	for _, i := range leaving {
-		if in := c.instances[i]; in != nil && in.Leaving && in.Cluster == id {
+		switch in := c.instances[i]; {
+		case in == nil:
+		case in.Leaving && in.Cluster == id:
 			c.remove(in)
+		case in.Vacating == id:
+			in.Vacating = ""
+			c.changed(in)
+			c.tryPlace(in)
 		}
 	}
 	for _, i := range lost {
@@ -328,7 +334,7 @@ func (c *Core) report(r api.Report) error {
 	c.observe(cl, r)
 	c.refresh(cl)
 	want := cl.known != r.Known
-	if !want && r.Gen >= cl.gen {
+	if !want {
 		c.settleLeaving(cl, r.Gen)
 	}
 	if (r.Gen != cl.gen || r.Desired != cl.wanted) && c.now.Sub(cl.sentAt) >= resend && !c.dirty.seen["desired\x00"+string(r.Cluster)] {
@@ -405,11 +411,17 @@ func (c *Core) settleLeaving(cl *cluster, gen api.Generation) {
 			continue
 		}
 		delete(cl.leaving, id)
-		if in := c.instances[id]; in != nil && in.Leaving && in.Cluster == cl.Info.ID {
+		switch in := c.instances[id]; {
+		case in == nil:
+		case in.Leaving && in.Cluster == cl.Info.ID:
 			c.remove(in)
 			if s := c.services[id.Service()]; s != nil {
 				c.reconcile(s)
 			}
+		case in.Vacating == cl.Info.ID:
+			in.Vacating = ""
+			c.changed(in)
+			c.tryPlace(in)
 		}
 	}
 }
@@ -419,6 +431,7 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 	if in.State == api.Completed && o.State != api.Completed {
 		return
 	}
+	news := in.Epoch != o.Epoch || in.Restarts != o.Restarts || !sameCode(in.ExitCode, o.ExitCode)
 	in.Epoch, in.Restarts, in.ExitCode = o.Epoch, o.Restarts, o.ExitCode
 	switch {
 	case o.State == api.Terminated && o.Reason == api.ReasonScaledLocally:
@@ -438,13 +451,22 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 		in.forgetRefusals()
 	}
 	if in.State == o.State && in.Reason == o.Reason && in.Detail == o.Detail {
-		c.changed(in)
+		if news {
+			c.changed(in)
+		}
 		return
 	}
 	c.become(in, o.State, o.Reason, o.Detail)
 	if s := c.service(in.ID.Service()); s.app != nil && (o.State == api.Running || o.State == api.Completed) {
 		c.reconcile(s) // a roll-out may go on
 	}
+}
+
+func sameCode(a, b *int) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
 }
 
 // adopt takes over an instance that a cluster's operator added while the root
@@ -502,6 +524,11 @@ func (c *Core) heardAgain(cl *cluster) {
 			in.Offered = false
 			c.stopWaiting(in)
 			c.become(in, in.State, api.ReasonNone, "")
+		}
+	}
+	for _, id := range sortedKeys(cl.assigned) {
+		if s := c.services[id.Service()]; s != nil {
+			c.reconcile(s)
 		}
 	}
 }

@@ -28,6 +28,9 @@ type instance struct {
 	Tries      int              `json:"tries"`
 	Fails      int              `json:"fails,omitempty"` // clusters that gave it up because it fails
 	Placements []api.Placement  `json:"placements,omitempty"`
+	// Vacating is the cluster that may still run an exclusive instance; it is placed
+	// nowhere else until that cluster has confirmed its end.
+	Vacating api.ClusterID `json:"vacating,omitempty"`
 
 	gen      api.Generation // of the cluster's desired set, when it was put there
 	refusals map[api.ClusterID]refusal
@@ -70,6 +73,11 @@ func (c *Core) restoreInstance(d store.Doc) error {
 		return err
 	}
 	c.enter(in)
+	if old := c.clusters[in.Vacating]; old != nil {
+		old.leaving[in.ID] = 0 // start sets the generation
+	} else {
+		in.Vacating = ""
+	}
 	cl := c.clusters[in.Cluster]
 	switch {
 	case cl == nil:
@@ -80,7 +88,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 			}
 		}
 	case in.Leaving:
-		cl.leaving[in.ID] = 0 // start sets the generation
+		cl.leaving[in.ID] = 0
 	default:
 		cl.assigned[in.ID] = in
 		cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
@@ -123,12 +131,16 @@ func (c *Core) leave(in *instance, r api.Reason) {
 	in.Leaving, in.Offered = true, false
 	c.stopWaiting(in)
 	cl := c.clusters[in.Cluster]
-	if cl == nil {
+	switch old := c.clusters[in.Vacating]; {
+	case cl != nil:
+		c.unassign(in, cl)
+		cl.leaving[in.ID] = cl.gen
+	case old != nil:
+		in.Cluster = in.Vacating // it knows already; what is missing is its word
+	default:
 		c.remove(in)
 		return
 	}
-	c.unassign(in, cl)
-	cl.leaving[in.ID] = cl.gen
 	c.event(c.about(in, in.State, r, "is being stopped"))
 	in.Reason, in.Detail = r, ""
 	c.changed(in)

@@ -33,7 +33,7 @@ func (c *Core) tryPlace(in *instance) {
 		c.stopWaiting(in)
 		return
 	}
-	if in.notUntil.After(c.now) {
+	if in.Vacating != "" || in.notUntil.After(c.now) {
 		c.wait(in)
 		return
 	}
@@ -108,6 +108,9 @@ func (c *Core) assign(in *instance, cl *cluster, score float64) {
 	delete(cl.leaving, in.ID)
 	delete(cl.drop, in.ID)
 	cl.put[in.ID] = true
+	if in.Vacating == cl.Info.ID {
+		in.Vacating = "" // it ends the old placement before it begins the new one
+	}
 	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
 	in.gen = cl.gen
 	cl.reserve(in)
@@ -141,6 +144,13 @@ func (c *Core) takeBack(in *instance, cl *cluster) {
 		in.Placements[n-1].Reason = in.Reason
 	}
 	in.Cluster, in.Offered = "", false
+}
+
+// awaitStop keeps an exclusive instance from running elsewhere until the cluster
+// that it was taken off has confirmed that nothing of it is left.
+func (c *Core) awaitStop(in *instance, cl *cluster) {
+	in.Vacating = cl.Info.ID
+	cl.leaving[in.ID] = cl.gen
 }
 
 // admits reports whether the cluster's kind of nodes could take the instance at
