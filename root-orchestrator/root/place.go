@@ -185,7 +185,7 @@ func (c *Core) handedBack(in *instance, cl *cluster, o api.Observed) {
 	if !in.Offered {
 		in.refused++
 	}
-	pause := min(c.cfg.RetryMin<<min(in.refused-1, 10), c.cfg.RetryMax)
+	pause := min(c.cfg.RetryMin<<min(max(in.refused-1, 0), 10), c.cfg.RetryMax)
 	in.refusals[cl.Info.ID] = refusal{until: c.now.Add(pause), largest: cl.Agg.Largest, why: why}
 	if o.Reason == api.ReasonTooManyFails && !in.Offered {
 		if in.Fails > 0 {
