@@ -1,0 +1,168 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Violation is a promise that was broken.
+type Violation struct {
+	At      moment
+	Promise string // "exclusive", "capacity", "lost", …
+	Subject string // what it is about: an instance, a machine
+	Detail  string
+}
+
+func (v *Violation) Error() string {
+	return fmt.Sprintf("%.3f s: %s: %s: %s", v.At.Seconds(), v.Promise, v.Subject, v.Detail)
+}
+
+// violate notes the first broken promise; the world stops there.
+func (w *World) violate(promise, subject, format string, args ...any) {
+	if w.violation != nil {
+		return
+	}
+	w.violation = &Violation{w.now, promise, subject, fmt.Sprintf(format, args...)}
+	w.note(subject, "VIOLATION %s: %s", promise, w.violation.Detail)
+}
+
+// running is one live process, seen by nobody but the checker.
+type running struct {
+	machine *NodeMachine
+	*workload
+}
+
+func (w *World) began(m *NodeMachine, v *workload) {
+	w.note(m.name, "runs %s", key(v.Key))
+	for _, o := range w.running[v.Instance] {
+		if v.spec.Exclusive && o.spec.Exclusive {
+			w.violate("exclusive", v.Instance.Name(), "starts as %s on %s while %s runs on %s", v.Epoch, m.name, o.Epoch, o.machine.name)
+		}
+	}
+	w.running[v.Instance] = append(w.running[v.Instance], &running{m, v})
+}
+
+func (w *World) ended(m *NodeMachine, v *workload) {
+	w.note(m.name, "runs %s no more", key(v.Key))
+	left := w.running[v.Instance][:0]
+	for _, o := range w.running[v.Instance] {
+		if o.workload != v {
+			left = append(left, o)
+		}
+	}
+	if len(left) == 0 {
+		delete(w.running, v.Instance)
+		return
+	}
+	w.running[v.Instance] = left
+}
+
+// checkCapacity holds what exists on a machine against what the machine has.
+func (w *World) checkCapacity(m *NodeMachine) {
+	var used api.Resources
+	var what []string
+	for _, v := range m.runtime.all() {
+		if v.phase != api.WorkloadExited {
+			used = used.Plus(v.spec.Needs())
+			what = append(what, key(v.Key))
+		}
+	}
+	if !used.Fits(m.info.Capacity) {
+		w.violate("capacity", m.name, "has %s and carries %s: %s", m.info.Capacity, used, strings.Join(what, ", "))
+	}
+}
+
+// image is the name of a service's image; it carries the tenant, so that a spec
+// that strays to another tenant's instance is seen.
+func image(t api.Tenant, service, kind string) string {
+	return "registry.example/" + string(t) + "/" + service + ":" + kind
+}
+
+func (w *World) checkImage(m *NodeMachine, o api.CreateWorkload) {
+	if !strings.HasPrefix(o.Spec.Code, "registry.example/"+string(o.Instance.Tenant())+"/") {
+		w.violate("tenant", o.Instance.Name(), "%s is to run %s", m.name, o.Spec.Code)
+	}
+}
+
+func (w *World) checkChange(c api.Change) {
+	owner := c.Tenant
+	switch c.Kind {
+	case "app":
+		owner = api.AppID(c.ID).Tenant()
+	case "service":
+		owner = api.ServiceID(c.ID).Tenant()
+	case "instance":
+		owner = api.InstanceID(c.ID).Tenant()
+	}
+	if owner != c.Tenant {
+		w.violate("tenant", c.ID, "its change is shown to %q", c.Tenant)
+	}
+}
+
+// look checks, now and then, what no single event would show.
+func (w *World) look() {
+	if w.root.proc.alive {
+		core := w.root.core
+		for _, in := range core.Instances("") {
+			if in.Epoch == 0 {
+				continue // not placed yet
+			}
+			if in.Epoch < w.epochs[in.ID] {
+				w.violate("epoch", in.ID.Name(), "the root went back from %s to %s", w.epochs[in.ID], in.Epoch)
+			}
+			w.epochs[in.ID] = in.Epoch
+		}
+		for _, t := range []api.Tenant{"acme", "bolt"} {
+			for _, in := range core.Instances(t) {
+				if in.ID.Tenant() != t {
+					w.violate("tenant", in.ID.Name(), "is shown to %s", t)
+				}
+			}
+			for _, a := range core.Apps(t) {
+				if a.Tenant != t || a.ID.Tenant() != t {
+					w.violate("tenant", string(a.ID), "is shown to %s", t)
+				}
+			}
+		}
+	}
+	for _, c := range w.clusters {
+		if !c.proc.alive {
+			continue
+		}
+		for _, n := range c.core.Nodes() {
+			if !n.Allocated.Fits(n.Capacity) {
+				w.violate("capacity", c.name+"/"+string(n.ID), "has %s and %s of it are promised", n.Capacity, n.Allocated)
+			}
+		}
+	}
+}
+
+// talk listens for messages that a settled world should not need.
+type talk struct {
+	listening bool
+	saves     int
+	noise     []string
+}
+
+func (w *World) traffic(msg any) {
+	if !w.talk.listening || heartbeat(msg) {
+		return
+	}
+	w.talk.noise = append(w.talk.noise, describe(msg))
+}
+
+func heartbeat(msg any) bool {
+	switch m := msg.(type) {
+	case api.Alive, api.GuardWorkload:
+		return true
+	case api.Lease:
+		return !m.WantWhole
+	case api.Report:
+		return len(m.Observed) == 0 && !m.Whole
+	case api.ReportAck:
+		return !m.WantWhole
+	}
+	return false
+}

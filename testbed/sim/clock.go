@@ -1,0 +1,32 @@
+package sim
+
+import "time"
+
+// clock is a machine's own: it runs too fast or too slow by parts per million
+// and started somewhere else.
+type clock struct {
+	offset time.Duration
+	ppm    int64
+}
+
+var dawn = time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (c *clock) at(t moment) time.Time {
+	return dawn.Add(c.offset + t + moment(int64(t)/1000*c.ppm/1000))
+}
+
+// when is the true moment at which the clock shows local, or a little later,
+// never earlier.
+func (c *clock) when(local time.Time) moment {
+	d := int64(local.Sub(dawn) - c.offset)
+	t := moment(d / (1_000_000 + c.ppm) * 1_000_000)
+	for c.at(t + time.Second).Before(local) {
+		t += time.Second
+	}
+	for step := moment(time.Second); step > 0; step /= 10 {
+		for c.at(t + step).Before(local) {
+			t += step
+		}
+	}
+	return t + 10
+}

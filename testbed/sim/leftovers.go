@@ -1,0 +1,78 @@
+package sim
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// leftovers looks for anything that still names an instance after everything
+// was deleted: in the stores, and in the memory of every core.
+func (w *World) leftovers() {
+	check := func(machine string, d *disk, core any, may ...string) {
+		for _, doc := range d.sorted() {
+			if strings.Contains(doc.Key, "#") || slices.Contains([]string{"app", "work", "instance"}, doc.Kind) {
+				w.violate("leftover", machine, "the store still has %s %s", doc.Kind, doc.Key)
+			}
+		}
+		for _, path := range mentions(core) {
+			if !slices.ContainsFunc(may, func(m string) bool { return strings.HasPrefix(path, m) }) {
+				w.violate("leftover", machine, "the core's %s", path)
+			}
+		}
+	}
+	check("root", w.root.proc.disk, w.root.core, "events", "clusters.log") // both are bounded
+	for _, c := range w.living() {
+		check(c.name, c.proc.disk, c.core)
+		for _, n := range c.living() {
+			check(n.name, n.proc.disk, n.core)
+			if left := n.runtime.all(); len(left) > 0 {
+				w.violate("leftover", n.name, "the runtime still has %s", left[0].Key)
+			}
+		}
+	}
+}
+
+// mentions walks everything that hangs on a core and lists where a string names
+// an instance ("…#3"). It reads unexported fields and changes nothing.
+func mentions(core any) []string {
+	var found []string
+	seen := map[uintptr]bool{}
+	var walk func(path string, v reflect.Value)
+	walk = func(path string, v reflect.Value) {
+		switch v.Kind() {
+		case reflect.String:
+			if s := v.String(); strings.Contains(s, "#") {
+				found = append(found, path+" mentions "+s)
+			}
+		case reflect.Pointer:
+			if !v.IsNil() && !seen[v.Pointer()] {
+				seen[v.Pointer()] = true
+				walk(path, v.Elem())
+			}
+		case reflect.Interface:
+			if !v.IsNil() {
+				walk(path, v.Elem())
+			}
+		case reflect.Struct:
+			for i := range v.NumField() {
+				walk(strings.TrimPrefix(path+"."+v.Type().Field(i).Name, "."), v.Field(i))
+			}
+		case reflect.Slice, reflect.Array:
+			if v.Type().Elem().Kind() == reflect.Uint8 {
+				return
+			}
+			for i := range v.Len() {
+				walk(path, v.Index(i))
+			}
+		case reflect.Map:
+			for _, k := range v.MapKeys() {
+				walk(path, k)
+				walk(path, v.MapIndex(k))
+			}
+		}
+	}
+	walk("", reflect.ValueOf(core))
+	slices.Sort(found)
+	return slices.Compact(found)
+}

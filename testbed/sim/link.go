@@ -1,0 +1,198 @@
+package sim
+
+import "time"
+
+// Quality is how a link treats what it carries.
+type Quality struct {
+	// Hostile carries each message by itself, so that it may be lost, doubled and
+	// overtaken. Otherwise the link is like TCP: whole and in order within a
+	// connection, and what was on its way is lost when that breaks.
+	Hostile bool
+	Loss    float64       // hostile: share of messages that are lost
+	Double  float64       // hostile: share that arrive twice
+	Delay   time.Duration // least
+	Jitter  time.Duration // most beyond Delay
+	Silence time.Duration // after which an end gives up a connection that carries nothing
+}
+
+// direction of a message on a link: the lower tier dials the upper.
+type direction int
+
+const (
+	up direction = iota
+	down
+)
+
+// end is one side of a link.
+type end struct {
+	name    string
+	alive   func() bool
+	running func() bool // alive and not paused
+	linked  func(bool)  // the shell learns that the connection came up or went down
+}
+
+// link joins two machines and carries one connection at a time.
+type link struct {
+	w            *World
+	lower, upper end
+	q            Quality
+
+	cut     [2]bool
+	lose    int // how many of the next messages down are lost
+	conn    int // the present connection; 0: none
+	conns   int // there have been
+	dialing bool
+	stream  int // the connection on which the upper end was asked for a stream
+	fifo    [2]moment
+	stalled [2][]func()
+	trouble int // counts obstacles, so that a patience that began with one ends with it
+}
+
+func (l *link) name() string { return l.lower.name + " ⇄ " + l.upper.name }
+
+// carry takes a message to the other end, if it gets there.
+func (l *link) carry(dir direction, what any, deliver func()) {
+	from, to := l.lower.name, l.upper.name
+	if dir == down {
+		from, to = to, from
+	}
+	if l.conn == 0 && (!l.q.Hostile || l.w.chance.IntN(2) == 0) {
+		l.w.said(from, to, "✗ no connection: ", what)
+		return
+	}
+	if dir == down && l.lose > 0 {
+		l.lose--
+		l.w.said(from, to, "✗ lost: ", what)
+		return
+	}
+	copies := 1
+	if l.q.Hostile {
+		if l.cut[dir] || l.w.chance.Float64() < l.q.Loss {
+			l.w.said(from, to, "✗ lost: ", what)
+			return
+		}
+		if l.w.chance.Float64() < l.q.Double {
+			copies = 2
+		}
+	}
+	for range copies {
+		l.carryOne(dir, from, to, what, deliver)
+	}
+}
+
+func (l *link) carryOne(dir direction, from, to string, what any, deliver func()) {
+	conn, at := l.conn, l.w.now+l.delay()
+	if !l.q.Hostile {
+		at = max(at, l.fifo[dir])
+		l.fifo[dir] = at
+	}
+	var arrive func()
+	arrive = func() {
+		switch {
+		case l.q.Hostile:
+		case l.conn != conn:
+			l.w.said(from, to, "✗ connection broke: ", what)
+			return
+		case l.cut[dir]:
+			l.stalled[dir] = append(l.stalled[dir], arrive)
+			return
+		}
+		l.w.said(from, to, "", what)
+		deliver()
+	}
+	l.w.at(at, arrive)
+}
+
+func (l *link) delay() time.Duration {
+	d := l.q.Delay
+	if l.q.Jitter > 0 {
+		d += time.Duration(l.w.chance.Int64N(int64(l.q.Jitter)))
+	}
+	return max(d, time.Microsecond)
+}
+
+// sever cuts one or both directions, or mends them.
+func (l *link) sever(upCut, downCut bool) {
+	l.cut = [2]bool{upCut, downCut}
+	l.changed()
+	for dir := range l.cut {
+		if l.cut[dir] {
+			continue
+		}
+		held := l.stalled[dir]
+		l.stalled[dir] = nil
+		for _, arrive := range held {
+			l.w.at(l.w.now, arrive) // before all that was sent later
+		}
+	}
+}
+
+func (l *link) obstructed() bool {
+	return l.cut[up] || l.cut[down] || !l.lower.running() || !l.upper.running()
+}
+
+// changed begins or ends the patience of both ends with a connection that does
+// not carry.
+func (l *link) changed() {
+	l.trouble++
+	if l.conn == 0 || !l.obstructed() {
+		return
+	}
+	trouble := l.trouble
+	wait := l.q.Silence + time.Duration(l.w.chance.Int64N(int64(l.q.Silence/2+1)))
+	l.w.after(wait, func() {
+		if l.trouble == trouble && l.conn != 0 && l.obstructed() {
+			l.reset(0, time.Duration(l.w.chance.Int64N(int64(time.Second))))
+		}
+	})
+}
+
+// reset breaks the connection; each end learns it after its time.
+func (l *link) reset(lowerLearns, upperLearns time.Duration) {
+	if l.conn == 0 {
+		return
+	}
+	conn := l.conn
+	l.conn, l.stream = 0, 0
+	l.trouble++
+	l.stalled = [2][]func(){}
+	l.fifo = [2]moment{}
+	l.w.note(l.name(), "connection %d breaks", conn)
+	l.w.after(lowerLearns, func() {
+		if l.conn != 0 {
+			return
+		}
+		l.lower.linked(false)
+		l.dial(l.w.between(50*time.Millisecond, 2*time.Second))
+	})
+	l.w.after(upperLearns, func() {
+		// A broker may send a will of the old connection after the new one is up;
+		// on a link that keeps order it does not.
+		if l.conn == 0 || l.q.Hostile {
+			l.upper.linked(false)
+		}
+	})
+}
+
+// dial makes the lower end try for a connection until it has one or dies.
+func (l *link) dial(in time.Duration) {
+	if l.dialing || l.conn != 0 {
+		return
+	}
+	l.dialing = true
+	l.w.after(in, func() {
+		l.dialing = false
+		switch {
+		case l.conn != 0 || !l.lower.alive():
+		case l.obstructed():
+			l.dial(l.w.between(300*time.Millisecond, 3*time.Second))
+		default:
+			l.conns++
+			l.conn = l.conns
+			l.trouble++
+			l.w.note(l.name(), "connection %d is up", l.conn)
+			l.upper.linked(true)
+			l.lower.linked(true)
+		}
+	})
+}

@@ -1,0 +1,424 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/node-engine/node"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+// RootMachine runs the root orchestrator.
+type RootMachine struct {
+	w    *World
+	name string
+	core *root.Core
+	proc process[root.Input]
+}
+
+// ClusterMachine runs a cluster orchestrator and, unless the broker is an
+// external one, the broker of its nodes.
+type ClusterMachine struct {
+	w     *World
+	name  string
+	id    api.ClusterID
+	info  api.ClusterInfo
+	core  *cluster.Core
+	proc  process[cluster.Input]
+	link  *link // to the root
+	nodes []*NodeMachine
+
+	retained map[api.NodeID]func() api.Desired // what the broker keeps
+	sent     api.Desired                       // by the root, last: generation and digest
+	reported api.Report                        // last
+	gone     bool                              // its operator took it away for good
+	forget   int                               // what became of that at the root
+}
+
+// NodeMachine runs a node engine and, beside it, workloads.
+type NodeMachine struct {
+	w       *World
+	name    string
+	id      api.NodeID
+	info    api.NodeInfo
+	cluster *ClusterMachine
+	clock   *clock
+	core    *node.Core
+	proc    process[node.Input]
+	link    *link
+	runtime *FakeRuntime
+
+	sent  api.Desired // by the cluster, last
+	alive api.Alive   // sent last
+	gone  bool        // its provider took it away for good
+}
+
+func (w *World) addRoot() *RootMachine {
+	m := &RootMachine{w: w, name: "root"}
+	m.proc = process[root.Input]{w: w, name: m.name, clock: w.newClock(), disk: newDisk(), tick: root.Tick{}, send: m.send}
+	m.proc.fell = func() { m.fell(); w.after(w.downTime(), m.start) }
+	w.root = m
+	m.start()
+	return m
+}
+
+func (m *RootMachine) start() {
+	if m.proc.alive {
+		return
+	}
+	m.core = root.New(root.Config{})
+	if err := m.core.Restore(m.proc.disk.load(m.w.chance)); err != nil {
+		m.w.violate("restore", m.name, "%v", err)
+		return
+	}
+	m.w.note(m.name, "starts")
+	m.proc.start(m.core, root.Start{})
+}
+
+func (m *RootMachine) crash() {
+	if m.proc.alive {
+		m.w.note(m.name, "crashes")
+		m.proc.stop()
+		m.fell()
+	}
+}
+
+func (m *RootMachine) fell() {
+	for _, c := range m.w.clusters {
+		c.link.reset(m.w.learns(), 0)
+	}
+}
+
+func (m *RootMachine) send(e api.Envelope) {
+	if c, ok := e.Msg.(api.Change); ok && e.To == api.ToWatchers {
+		m.w.checkChange(c)
+		return
+	}
+	id, ok := strings.CutPrefix(string(e.To), "cluster/")
+	c := m.w.cluster(api.ClusterID(id))
+	if !ok || c == nil {
+		m.w.violate("wire", m.name, "sends %T to %q", e.Msg, e.To)
+		return
+	}
+	switch msg := e.Msg.(type) {
+	case api.Desired:
+		c.sent = api.Desired{Gen: msg.Gen, Digest: msg.Digest}
+		m.w.traffic(msg)
+		if c.link.stream != c.link.conn || c.link.conn == 0 {
+			m.w.said(m.name, c.name, "✗ no stream: ", msg)
+			return
+		}
+		get := wire(msg)
+		c.link.carry(down, msg, func() { c.proc.give(cluster.Desired{Desired: get()}) })
+	case api.ReportAck:
+		m.w.traffic(msg)
+		get := wire(msg)
+		c.link.carry(down, msg, func() { c.proc.give(cluster.Ack{ReportAck: get()}) })
+	default:
+		m.w.violate("wire", m.name, "sends %T to %s", msg, e.To)
+	}
+}
+
+func (w *World) addCluster(id api.ClusterID) *ClusterMachine {
+	m := &ClusterMachine{w: w, name: string(id), id: id, retained: map[api.NodeID]func() api.Desired{}}
+	m.proc = process[cluster.Input]{w: w, name: m.name, clock: w.newClock(), disk: newDisk(), tick: cluster.Tick{}, send: m.send}
+	m.proc.fell = func() { m.fell(); w.after(w.downTime(), m.start) }
+	m.link = &link{
+		w: w, q: w.quality,
+		lower: end{m.name, m.isAlive, m.proc.running, func(up bool) { m.proc.give(cluster.RootLink{Up: up}) }},
+		upper: end{"root", func() bool { return w.root.proc.alive }, w.root.proc.running, func(bool) {}},
+	}
+	w.clusters = append(w.clusters, m)
+	return m
+}
+
+func (m *ClusterMachine) isAlive() bool { return m.proc.alive }
+
+// join makes the cluster known to the root, as its operator does by hand: he
+// repeats it until it is answered.
+func (m *ClusterMachine) join() {
+	a := m.w.root.proc.give(root.JoinCluster{Info: api.ClusterInfo{ID: m.id}})
+	if !a.taken || a.err != nil {
+		m.w.after(time.Second, m.join)
+		return
+	}
+	c, ok := m.w.root.core.Cluster(m.id)
+	if !ok {
+		m.w.violate("lost", "root", "cluster %s joined and is unknown", m.id)
+		return
+	}
+	m.info = c.ClusterInfo
+	m.start()
+	for _, n := range m.nodes {
+		n.join()
+	}
+}
+
+func (m *ClusterMachine) start() {
+	if m.proc.alive || m.gone || m.info.ID == "" {
+		return
+	}
+	m.core = cluster.New(cluster.Config{ID: m.id, LocalNumbers: m.info.LocalNumbers()})
+	if err := m.core.Restore(m.proc.disk.load(m.w.chance)); err != nil {
+		m.w.violate("restore", m.name, "%v", err)
+		return
+	}
+	m.w.note(m.name, "starts")
+	m.proc.start(m.core, cluster.Start{})
+	m.link.changed()
+	m.link.dial(m.w.between(10*time.Millisecond, time.Second))
+}
+
+func (m *ClusterMachine) crash() {
+	if m.proc.alive {
+		m.w.note(m.name, "crashes")
+		m.proc.stop()
+		m.fell()
+	}
+}
+
+func (m *ClusterMachine) fell() {
+	m.link.reset(0, m.w.learns())
+	if m.w.externalBroker {
+		return
+	}
+	clear(m.retained)
+	for _, n := range m.nodes {
+		n.link.reset(m.w.learns(), 0)
+	}
+}
+
+func (m *ClusterMachine) node(id api.NodeID) *NodeMachine {
+	for _, n := range m.nodes {
+		if n.id == id {
+			return n
+		}
+	}
+	return nil
+}
+
+func (m *ClusterMachine) send(e api.Envelope) {
+	if e.To == api.ToRoot {
+		m.sendRoot(e.Msg)
+		return
+	}
+	id, ok := strings.CutPrefix(string(e.To), "node/")
+	n := m.node(api.NodeID(id))
+	if !ok || n == nil {
+		m.w.violate("wire", m.name, "sends %T to %q", e.Msg, e.To)
+		return
+	}
+	m.w.traffic(e.Msg)
+	switch msg := e.Msg.(type) {
+	case api.Desired:
+		n.sent = api.Desired{Gen: msg.Gen, Digest: msg.Digest}
+		get := wire(msg)
+		if msg.From == 0 && !(m.w.quality.Hostile && m.w.chance.Float64() < m.w.quality.Loss) {
+			m.retained[n.id] = get
+		}
+		n.link.carry(down, msg, func() { n.proc.give(node.Desired{Desired: get()}) })
+	case api.Lease:
+		get := wire(msg)
+		n.link.carry(down, msg, func() { n.proc.give(node.Lease{Lease: get()}) })
+	default:
+		m.w.violate("wire", m.name, "sends %T to %s", msg, e.To)
+	}
+}
+
+func (m *ClusterMachine) sendRoot(msg any) {
+	m.w.traffic(msg)
+	switch msg := msg.(type) {
+	case api.Report:
+		m.reported = msg
+		get := wire(msg)
+		m.link.carry(up, msg, func() { m.w.root.proc.give(root.Report{Report: get()}) })
+	case api.Hello:
+		get := wire(msg)
+		m.link.carry(up, msg, func() {
+			m.link.stream = m.link.conn
+			m.w.root.proc.give(root.Hello{Hello: get()})
+		})
+	default:
+		m.w.violate("wire", m.name, "sends %T to the root", msg)
+	}
+}
+
+func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine {
+	info.ID = id
+	n := &NodeMachine{w: m.w, name: m.name + "/" + string(id), id: id, info: info, cluster: m, clock: m.w.newClock()}
+	n.runtime = newRuntime(n)
+	n.proc = process[node.Input]{w: m.w, name: n.name, clock: n.clock, disk: newDisk(), tick: node.Tick{}, send: n.send}
+	n.proc.fell = func() { n.fell(true); m.w.after(m.w.downTime(), n.start) }
+	broker := end{m.name, m.isAlive, m.proc.running, n.willed}
+	if m.w.externalBroker {
+		always := func() bool { return true }
+		broker.alive, broker.running = always, always
+	}
+	n.link = &link{
+		w: m.w, q: m.w.quality, upper: broker,
+		lower: end{n.name, func() bool { return n.proc.alive }, n.proc.running, n.linked},
+	}
+	m.nodes = append(m.nodes, n)
+	return n
+}
+
+// join makes the node known to its cluster and starts it.
+func (m *NodeMachine) join() {
+	if m.gone {
+		return
+	}
+	a := m.cluster.proc.give(cluster.JoinNode{Info: m.info})
+	if !a.taken || a.err != nil {
+		m.w.after(time.Second, m.join)
+		return
+	}
+	m.start()
+}
+
+func (m *NodeMachine) start() {
+	if m.proc.alive || m.gone {
+		return
+	}
+	m.core = node.New(node.Config{ID: m.id})
+	if err := m.core.Restore(m.proc.disk.load(m.w.chance)); err != nil {
+		m.w.violate("restore", m.name, "%v", err)
+		return
+	}
+	found := m.runtime.found()
+	m.w.note(m.name, "starts and finds %d workloads", len(found))
+	m.proc.start(m.core, node.Start{Info: m.present(), Found: found})
+	m.link.changed()
+	m.link.dial(m.w.between(10*time.Millisecond, 500*time.Millisecond))
+}
+
+func (m *NodeMachine) present() api.NodeInfo {
+	info := m.info
+	if m.runtime.down {
+		info.RuntimeError = runtimeDownDetail
+	}
+	return info
+}
+
+// crash ends the node engine; workloads live on.
+func (m *NodeMachine) crash() {
+	if m.proc.alive {
+		m.w.note(m.name, "the node engine crashes")
+		m.proc.stop()
+		m.fell(true)
+	}
+}
+
+// crashMachine ends the machine with its workloads.
+func (m *NodeMachine) crashMachine(wipe bool) {
+	m.w.note(m.name, "the machine crashes")
+	if wipe {
+		m.w.note(m.name, "and loses its store")
+		m.proc.disk.wipe()
+	}
+	m.proc.stop()
+	m.runtime.machineEnds(wipe || m.w.chance.IntN(3) > 0)
+	m.fell(false)
+	m.clock.offset += m.w.rebootShift()
+}
+
+func (m *NodeMachine) fell(prompt bool) {
+	m.runtime.engineEnds()
+	learns := m.w.learns()
+	if !prompt {
+		learns = m.link.q.Silence
+	}
+	m.link.reset(0, learns)
+}
+
+// setRuntime lets the runtime fail or come back.
+func (m *NodeMachine) setRuntime(down bool) {
+	if m.runtime.down == down {
+		return
+	}
+	m.runtime.down = down
+	if down {
+		m.w.note(m.name, "the runtime goes away")
+		m.proc.give(node.Info{Info: m.present()})
+		return
+	}
+	m.w.note(m.name, "the runtime is back")
+	m.proc.give(node.Info{Info: m.present(), Found: m.runtime.found(), Fresh: true})
+}
+
+func (m *NodeMachine) happened(e api.WorkloadEvent) { m.proc.give(node.Workload{WorkloadEvent: e}) }
+
+// linked also has the broker deliver what it retained, old as it may be.
+func (m *NodeMachine) linked(up bool) {
+	m.proc.give(node.Link{Up: up})
+	if get := m.cluster.retained[m.id]; up && get != nil {
+		m.link.carry(down, retained{get()}, func() { m.proc.give(node.Desired{Desired: get()}) })
+	}
+}
+
+// willed tells the cluster that the connection ended.
+func (m *NodeMachine) willed(up bool) {
+	if !up {
+		m.w.said(m.name, m.cluster.name, "", "last will")
+		m.cluster.proc.give(cluster.NodeWill{Node: m.id})
+	}
+}
+
+func (m *NodeMachine) send(e api.Envelope) {
+	switch e.To {
+	case api.ToRuntime:
+		m.w.traffic(e.Msg)
+		m.w.said(m.name, m.name+"/runtime", "", e.Msg)
+		era := m.runtime.era
+		m.w.after(10*time.Microsecond, func() {
+			if m.runtime.era == era {
+				m.runtime.order(e.Msg)
+			}
+		})
+	case api.ToCluster:
+		m.sendCluster(e.Msg)
+	default:
+		m.w.violate("wire", m.name, "sends %T to %q", e.Msg, e.To)
+	}
+}
+
+func (m *NodeMachine) sendCluster(msg any) {
+	m.w.traffic(msg)
+	switch msg := msg.(type) {
+	case api.NodeReport:
+		get := wire(msg)
+		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NodeReport{NodeReport: get()}) })
+	case api.Alive:
+		m.alive = msg
+		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NodeAlive{Node: m.id, Alive: msg}) })
+		if m.w.opts.Plant == PlantIgnoreLeases {
+			m.w.after(time.Millisecond, func() {
+				m.proc.give(node.Lease{Lease: api.Lease{Boot: msg.Boot, Seq: msg.Seq, Gen: msg.Gen}})
+			})
+		}
+	default:
+		m.w.violate("wire", m.name, "sends %T to its cluster", msg)
+	}
+}
+
+func (w *World) cluster(id api.ClusterID) *ClusterMachine {
+	for _, c := range w.clusters {
+		if c.id == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// machine finds a node by "cluster/node".
+func (w *World) machine(name string) (*NodeMachine, error) {
+	c, n, _ := strings.Cut(name, "/")
+	if m := w.cluster(api.ClusterID(c)); m != nil {
+		if nm := m.node(api.NodeID(n)); nm != nil {
+			return nm, nil
+		}
+	}
+	return nil, fmt.Errorf("there is no node %q: %w", name, api.ErrNotFound)
+}

@@ -1,0 +1,142 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Result is what became of a seed.
+type Result struct {
+	Seed      uint64
+	Violation *Violation // nil: every promise was kept
+	Steps     int        // of all cores
+	Time      time.Duration
+	story     *story
+}
+
+// The bounds within which a world settles once all faults have ended.
+const (
+	settleBound = 5 * time.Minute
+	deleteBound = 3 * time.Minute
+	calmWindow  = 30 * time.Second
+)
+
+// Run lives through a seed: a time of change and faults, a time in which all
+// must settle, a time in which nothing may be said but signs of life, and the
+// deletion of everything, after which nothing may be left.
+func Run(seed uint64, opts Options) Result {
+	w := newChaos(seed, opts)
+	w.live()
+	return Result{Seed: seed, Violation: w.violation, Steps: w.steps, Time: w.now, story: &w.story}
+}
+
+func (w *World) live() {
+	c := w.chaos
+	until := w.between(45*time.Second, 150*time.Second)
+	for w.now < until && w.violation == nil {
+		w.Run(time.Second)
+		w.look()
+	}
+	c.end()
+	if !w.settle("settle", settleBound) {
+		return
+	}
+	w.calm()
+	w.note("people", "everything is deleted")
+	for _, p := range c.people {
+		if p.exists {
+			p.remove()
+		}
+	}
+	if !w.settle("delete", deleteBound) {
+		return
+	}
+	w.Run(calmWindow)
+	w.leftovers()
+}
+
+// settle waits until nobody has a complaint.
+func (w *World) settle(promise string, bound time.Duration) bool {
+	var last []complaint
+	ok := w.RunUntil(func() bool {
+		w.look()
+		last = w.tolerate(w.unsettled())
+		return len(last) == 0
+	}, bound)
+	if !ok && w.violation == nil {
+		w.violate(promise, last[0].subject, "not settled %s after the last fault: %s", bound, join(last))
+	}
+	if ok {
+		w.note("world", "all is settled")
+	}
+	return ok
+}
+
+// tolerate drops complaints about instances that cannot settle because their
+// image is sick and stays so; that they run once and nowhere else still holds.
+func (w *World) tolerate(cs []complaint) []complaint {
+	if w.chaos == nil || !w.chaos.staysSick {
+		return cs
+	}
+	kept := cs[:0]
+	for _, c := range cs {
+		if !w.isSick(c.subject) {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+func (w *World) isSick(instance string) bool {
+	for _, in := range w.root.core.Instances("") {
+		if in.ID.Name() != instance {
+			continue
+		}
+		if s, ok := w.root.core.Service(in.Service); ok {
+			kind := s.Spec.Code[strings.LastIndexByte(s.Spec.Code, ':')+1:]
+			if kind == "crash" || kind == "flaky" || kind == "missing" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// calm listens for what a settled world should not need to say.
+func (w *World) calm() {
+	for _, in := range w.root.core.Instances("") {
+		if in.State == "requested" || in.State == "cluster_scheduled" || w.isSick(in.ID.Name()) {
+			w.Run(calmWindow)
+			return
+		}
+	}
+	saves := w.saves
+	w.talk = talk{listening: true}
+	w.Run(calmWindow)
+	w.talk.listening = false
+	if n := len(w.talk.noise); n > 0 {
+		w.violate("calm", "world", "%d messages in a settled world, the first: %s", n, w.talk.noise[0])
+	}
+	if n := w.saves - saves; n > 0 {
+		w.violate("calm", "world", "%d saves in a settled world", n)
+	}
+}
+
+// Trace is the whole story of a seed, the same to the byte each time, with what
+// was broken and a sequence diagram of how it came to it.
+func Trace(seed uint64, opts Options) string {
+	opts.Trace = true
+	res := Run(seed, opts)
+	var b strings.Builder
+	b.WriteString(res.story.text())
+	subject := ""
+	if v := res.Violation; v != nil {
+		subject = v.Subject
+		fmt.Fprintf(&b, "\nseed %d: VIOLATION %v\n", seed, v)
+	} else {
+		fmt.Fprintf(&b, "\nseed %d: every promise was kept\n", seed)
+	}
+	fmt.Fprintf(&b, "%d steps, %s\n\n%s", res.Steps, res.Time.Round(time.Millisecond), res.story.diagram(subject))
+	return b.String()
+}

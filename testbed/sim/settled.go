@@ -1,0 +1,237 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// complaint is what keeps the world from being settled.
+type complaint struct {
+	subject string
+	what    string
+}
+
+func (c complaint) String() string { return c.subject + ": " + c.what }
+
+// unsettled compares what people were promised, what the three tiers believe
+// and what is true, and lists what differs. Nothing differs in a settled world.
+func (w *World) unsettled() []complaint {
+	var out []complaint
+	say := func(subject, format string, args ...any) {
+		out = append(out, complaint{subject, fmt.Sprintf(format, args...)})
+	}
+	if !w.root.proc.running() {
+		say("root", "is down")
+		return out
+	}
+	for _, c := range w.living() {
+		if !c.proc.running() || c.link.conn == 0 {
+			say(c.name, "is down or cut off")
+			return out
+		}
+		for _, n := range c.living() {
+			if !n.proc.running() || n.link.conn == 0 {
+				say(n.name, "is down or cut off")
+				return out
+			}
+		}
+	}
+	if w.chaos != nil {
+		w.chaos.unkept(say)
+	}
+	for _, in := range w.root.core.Instances("") {
+		w.compare(in, say)
+	}
+	w.orphans(say)
+	w.unsynced(say)
+	return out
+}
+
+func (w *World) living() []*ClusterMachine {
+	return slices.DeleteFunc(slices.Clone(w.clusters), func(c *ClusterMachine) bool { return c.gone })
+}
+
+func (m *ClusterMachine) living() []*NodeMachine {
+	return slices.DeleteFunc(slices.Clone(m.nodes), func(n *NodeMachine) bool { return n.gone })
+}
+
+type sayFunc func(subject, format string, args ...any)
+
+// compare holds what the root shows of an instance against the truth.
+func (w *World) compare(in api.Instance, say sayFunc) {
+	id := in.ID.Name()
+	if in.Leaving {
+		say(id, "is leaving since %s", in.Since.Sub(dawn))
+		return
+	}
+	live := w.running[in.ID]
+	switch in.State {
+	case api.Running:
+		w.compareRunning(in, live, say)
+	case api.Completed:
+		if len(live) > 0 {
+			say(id, "is completed and runs on %s", live[0].machine.name)
+		}
+	case api.Requested, api.ClusterScheduled:
+		if len(live) > 0 {
+			say(id, "is %s and runs on %s", in.State, live[0].machine.name)
+		}
+		if node := w.wouldFit(in); node != "" {
+			say(id, "is %s (%s) and would fit on %s", in.State, in.Reason, node)
+		}
+		w.compareWhy(in, say)
+	default:
+		say(id, "is %s (%s: %s)", in.State, in.Reason, in.Detail)
+	}
+}
+
+func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
+	id := in.ID.Name()
+	if len(live) != 1 {
+		say(id, "is shown as running and runs %d times", len(live))
+		return
+	}
+	m := live[0].machine
+	if live[0].Epoch != in.Epoch || m.cluster.id != in.Cluster {
+		say(id, "is shown as %s on %s and runs as %s on %s", in.Epoch, in.Cluster, live[0].Epoch, m.name)
+	}
+	at, ok := m.cluster.core.Instance(in.ID)
+	if !ok || at.Node != m.id || at.State != api.Running || at.Epoch != in.Epoch {
+		say(id, "runs on %s and its cluster says %s %s on %q", m.name, at.Epoch, at.State, at.Node)
+	}
+	if s, ok := w.root.core.Service(in.Service); ok && (live[0].spec.Code != s.Spec.Code || live[0].spec.Needs() != s.Spec.Needs()) {
+		say(id, "runs %s, the service is %s", live[0].spec.Code, s.Spec.Code)
+	}
+}
+
+// compareWhy checks that the explanation of an unplaced instance adds up.
+func (w *World) compareWhy(in api.Instance, say sayFunc) {
+	why, ok := w.root.core.Why(in.ID, w.root.proc.clock.at(w.now))
+	if !ok || why.Summary == "" {
+		say(in.ID.Name(), "is %s and nobody says why", in.State)
+		return
+	}
+	check := func(who string, ex api.Explanation) {
+		sum := 0
+		for _, c := range ex.Causes {
+			sum += c.Count
+		}
+		if sum != ex.Considered {
+			say(in.ID.Name(), "%s explains %d of %d candidates", who, sum, ex.Considered)
+		}
+	}
+	check("the root", why.Root)
+	for _, c := range why.Clusters {
+		check(string(c.Cluster), c.Answer)
+	}
+}
+
+// wouldFit looks by brute force for a node on which the instance could run.
+func (w *World) wouldFit(in api.Instance) string {
+	s, ok := w.root.core.Service(in.Service)
+	if !ok {
+		return ""
+	}
+	for _, c := range w.living() {
+		for _, n := range c.core.Nodes() {
+			m := c.node(n.ID)
+			if m == nil || m.gone || n.Status != api.NodeReady {
+				continue
+			}
+			used := api.Resources{}
+			for _, o := range c.core.Instances() {
+				if o.Node == n.ID && o.State != api.Completed {
+					if os, ok := w.root.core.Service(o.Service); ok {
+						used = used.Plus(os.Spec.Needs())
+					}
+				}
+			}
+			if allowed(s.Spec, c.id, n.ID) && s.Spec.Needs().Fits(n.Capacity.Minus(used)) &&
+				slices.Contains(n.Runtimes, s.Spec.Virtualization) && (len(s.Spec.Arch) == 0 || slices.Contains(s.Spec.Arch, n.Arch)) {
+				return m.name
+			}
+		}
+	}
+	return ""
+}
+
+func allowed(m api.Microservice, c api.ClusterID, n api.NodeID) bool {
+	in := func(list string, name string) bool {
+		return list == "" || slices.Contains(strings.Split(list, ";"), name)
+	}
+	for _, k := range m.Constraints {
+		switch {
+		case k.Type == "clusters" && !slices.Contains(k.Allowed, string(c)):
+			return false
+		case k.Type == "direct" && !(in(k.Cluster, string(c)) && in(k.Node, string(n))):
+			return false
+		}
+	}
+	return true
+}
+
+// orphans looks for what exists below and is not wanted above.
+func (w *World) orphans(say sayFunc) {
+	for _, id := range slices.Sorted(maps.Keys(w.running)) {
+		in, ok := w.root.core.Instance(id)
+		for _, r := range w.running[id] {
+			if !ok || in.Epoch != r.Epoch {
+				say(id.Name(), "runs as %s on %s and the root wants %s (known: %v)", r.Epoch, r.machine.name, in.Epoch, ok)
+			}
+		}
+	}
+	for _, c := range w.living() {
+		for _, in := range c.core.Instances() {
+			at, ok := w.root.core.Instance(in.ID)
+			if !ok || at.Cluster != c.id && in.State != api.Requested {
+				say(in.ID.Name(), "is %s in %s and the root has it in %q", in.State, c.name, at.Cluster)
+			}
+		}
+		for _, n := range c.living() {
+			for _, in := range n.core.Instances() {
+				at, ok := c.core.Instance(in.ID)
+				if !ok || at.Node != n.id || at.Epoch != in.Epoch || at.State != in.State {
+					say(in.ID.Name(), "is %s %s on %s and %s %s on %q for its cluster", in.Epoch, in.State, n.name, at.Epoch, at.State, at.Node)
+				}
+			}
+			for _, v := range n.runtime.all() {
+				if !slices.ContainsFunc(n.core.Instances(), func(in api.Instance) bool { return in.ID == v.Instance && in.Epoch == v.Epoch }) {
+					say(v.Instance.Name(), "the runtime of %s has %s, which its engine does not know", n.name, v.Key)
+				}
+			}
+		}
+	}
+}
+
+// unsynced compares the generations and digests that the tiers hold.
+func (w *World) unsynced(say sayFunc) {
+	for _, c := range w.living() {
+		if c.reported.Gen != c.sent.Gen || c.reported.Desired != c.sent.Digest {
+			say(c.name, "reports generation %d, the root sent %d (digests equal: %v)", c.reported.Gen, c.sent.Gen, c.reported.Desired == c.sent.Digest)
+		}
+		for _, n := range c.living() {
+			if n.alive.Gen != n.sent.Gen || n.alive.Desired != n.sent.Digest {
+				say(n.name, "holds generation %d, its cluster sent %d (digests equal: %v)", n.alive.Gen, n.sent.Gen, n.alive.Desired == n.sent.Digest)
+			}
+		}
+	}
+}
+
+// join lists complaints, the same in every run.
+func join(cs []complaint) string {
+	slices.SortStableFunc(cs, func(a, b complaint) int { return cmp.Compare(a.subject, b.subject) })
+	var parts []string
+	for i, c := range cs {
+		if i == 8 {
+			parts = append(parts, fmt.Sprintf("and %d more", len(cs)-i))
+			break
+		}
+		parts = append(parts, c.String())
+	}
+	return strings.Join(parts, "; ")
+}

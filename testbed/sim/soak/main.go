@@ -1,0 +1,108 @@
+// Command soak runs the simulator over many seeds, or replays one. scripts/soak
+// builds and starts it.
+//
+//	scripts/soak --seeds 1:2000
+//	scripts/soak --replay 42
+package main
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/treeline-edge/treeline/testbed/sim"
+)
+
+func main() {
+	seeds := flag.String("seeds", "", "run the seeds `FROM:TO`, both included")
+	replay := flag.String("replay", "", "print the trace of one `SEED`")
+	plant := flag.String("plant", "", "put a known `bug` in, to see it found: "+strings.Join(sim.Plants(), ", "))
+	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "how many seeds run at once")
+	flag.Parse()
+	opts := sim.Options{Plant: sim.Plant(*plant)}
+	if *plant != "" && !slices.Contains(sim.Plants(), *plant) {
+		fail("--plant %s: there is no such bug; there are %s", *plant, strings.Join(sim.Plants(), ", "))
+	}
+	switch {
+	case *replay != "" && *seeds == "":
+		seed, err := strconv.ParseUint(*replay, 10, 64)
+		if err != nil {
+			fail("--replay %s is not a seed", *replay)
+		}
+		fmt.Print(sim.Trace(seed, opts))
+	case *seeds != "" && *replay == "":
+		from, to, err := parseRange(*seeds)
+		if err != nil {
+			fail("%v", err)
+		}
+		if violations := soak(from, to, *workers, opts); violations > 0 {
+			os.Exit(1)
+		}
+	default:
+		fail("name either --seeds FROM:TO or --replay SEED")
+	}
+}
+
+func fail(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "soak: "+format+"\n", args...)
+	os.Exit(2)
+}
+
+func parseRange(s string) (from, to uint64, err error) {
+	a, b, ok := strings.Cut(s, ":")
+	from, err1 := strconv.ParseUint(a, 10, 64)
+	to, err2 := strconv.ParseUint(b, 10, 64)
+	if !ok || err1 != nil || err2 != nil || to < from {
+		return 0, 0, fmt.Errorf("--seeds %s is not FROM:TO with FROM ≤ TO", s)
+	}
+	return from, to, nil
+}
+
+// soak runs the seeds and says what each violation is and how to see it again.
+func soak(from, to uint64, workers int, opts sim.Options) int {
+	begun := time.Now()
+	var (
+		next  atomic.Uint64
+		wg    sync.WaitGroup
+		print sync.Mutex
+		bad   []sim.Result
+		steps atomic.Int64
+	)
+	next.Store(from)
+	for range max(workers, 1) {
+		wg.Go(func() {
+			for {
+				seed := next.Add(1) - 1
+				if seed > to {
+					return
+				}
+				res := sim.Run(seed, opts)
+				steps.Add(int64(res.Steps))
+				if res.Violation != nil {
+					print.Lock()
+					bad = append(bad, res)
+					fmt.Printf("seed %d: %v\n", seed, res.Violation)
+					print.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	n := to - from + 1
+	took := time.Since(begun)
+	if len(bad) > 0 {
+		first := slices.MinFunc(bad, func(a, b sim.Result) int { return cmp.Compare(a.Seed, b.Seed) })
+		fmt.Printf("see one again: scripts/soak --replay %d\n", first.Seed)
+	}
+	fmt.Printf("%.1f seeds/s, %d steps of cores\n", float64(n)/took.Seconds(), steps.Load())
+	fmt.Printf("%d seeds, %d violations\n", n, len(bad))
+	return len(bad)
+}

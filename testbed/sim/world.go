@@ -1,0 +1,191 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// Settings are the world's habits. The zero value is a calm one, in which
+// everything takes a fixed time and clocks agree.
+type Settings struct {
+	Quality        Quality
+	Restless       bool // clocks drift, wake-ups come late, delays vary
+	ExternalBroker bool // the nodes' broker outlives their cluster orchestrator
+}
+
+// Options are for whoever runs a world.
+type Options struct {
+	Trace bool // keep every line; costs time and memory
+	Plant Plant
+}
+
+// Plant is a bug that is put in on purpose, to prove that it would be found.
+type Plant string
+
+// The bugs that can be planted.
+const (
+	PlantNothing      Plant = ""
+	PlantIgnoreLeases Plant = "ignore-leases" // nodes believe their lease is always renewed, and have no guard
+	PlantForgetNode   Plant = "forget-node"   // nodes do not save their work
+	PlantForgetApp    Plant = "forget-app"    // the root does not save applications
+	PlantForgetSpot   Plant = "forget-spot"   // clusters do not save instances
+)
+
+// Plants are the bugs that can be planted.
+func Plants() []string {
+	return []string{string(PlantIgnoreLeases), string(PlantForgetNode), string(PlantForgetApp), string(PlantForgetSpot)}
+}
+
+func (o Options) forgetsSave(machine string, doc store.Doc) bool {
+	switch o.Plant {
+	case PlantForgetNode:
+		return doc.Kind == "work"
+	case PlantForgetApp:
+		return machine == "root" && doc.Kind == "app"
+	case PlantForgetSpot:
+		return machine != "root" && doc.Kind == "instance"
+	}
+	return false
+}
+
+// World is one root, its clusters and their nodes, and the time they live in.
+type World struct {
+	Settings
+	opts    Options
+	chance  *rand.Rand
+	now     moment
+	queue   queue
+	seq     uint64
+	steps   int
+	saves   int
+	quality Quality
+	story   story
+	chaos   *chaos // nil in scenarios
+
+	root           *RootMachine
+	clusters       []*ClusterMachine
+	externalBroker bool
+	registryDown   bool
+	healthy        bool // images that are sick have been mended
+
+	running   map[api.InstanceID][]*running
+	epochs    map[api.InstanceID]api.Epoch // newest that the root has shown
+	images    map[api.ServiceID]bool
+	talk      talk
+	violation *Violation
+}
+
+// NewWorld is an empty world.
+func NewWorld(seed uint64, set Settings, opts Options) *World {
+	w := &World{
+		Settings: set, opts: opts, chance: rand.New(rand.NewPCG(seed, 0x7265656c696e65)),
+		quality: set.Quality, externalBroker: set.ExternalBroker,
+		running: map[api.InstanceID][]*running{}, epochs: map[api.InstanceID]api.Epoch{},
+	}
+	w.story.keep = opts.Trace
+	if w.quality.Delay == 0 {
+		w.quality.Delay = 10 * time.Millisecond
+	}
+	if w.quality.Silence == 0 {
+		w.quality.Silence = 6 * time.Second
+	}
+	return w
+}
+
+func (w *World) at(t moment, do func()) {
+	w.seq++
+	w.queue.plan(event{t, w.seq, do})
+}
+
+func (w *World) after(d time.Duration, do func()) { w.at(w.now+d, do) }
+
+// Run lets time pass, unless a violation ends it.
+func (w *World) Run(d time.Duration) {
+	end := w.now + d
+	for len(w.queue) > 0 && w.queue[0].at <= end && w.violation == nil {
+		e := w.queue.next()
+		w.now = e.at
+		e.do()
+	}
+	if w.violation == nil {
+		w.now = end
+	}
+}
+
+// RunUntil lets time pass until it is so, at most d, and reports whether it is.
+func (w *World) RunUntil(so func() bool, d time.Duration) bool {
+	const look = 500 * time.Millisecond
+	for end := w.now + d; w.now < end && w.violation == nil; {
+		if so() {
+			return true
+		}
+		w.Run(min(look, end-w.now))
+	}
+	return w.violation == nil && so()
+}
+
+// between is a time within the two; in a calm world the lesser.
+func (w *World) between(least, most time.Duration) time.Duration {
+	if !w.Restless {
+		return least
+	}
+	return least + time.Duration(w.chance.Int64N(int64(most-least)))
+}
+
+// oneIn reports true once in n times, and never in a calm world.
+func (w *World) oneIn(n int) bool { return w.Restless && w.chance.IntN(n) == 0 }
+
+func (w *World) newClock() *clock {
+	if !w.Restless {
+		return &clock{}
+	}
+	return &clock{
+		offset: time.Duration(w.chance.Int64N(int64(time.Hour))),
+		ppm:    w.chance.Int64N(100_001) - 50_000,
+	}
+}
+
+func (w *World) rebootShift() time.Duration {
+	return w.between(0, time.Hour) - w.between(0, time.Hour)
+}
+
+func (w *World) tickDelay() time.Duration {
+	if w.oneIn(100) {
+		return w.between(0, 1500*time.Millisecond)
+	}
+	return w.between(0, 3*time.Millisecond)
+}
+
+func (w *World) runtimeDelay() time.Duration {
+	if w.oneIn(20) {
+		return w.between(time.Second, 8*time.Second)
+	}
+	return w.between(100*time.Millisecond, 400*time.Millisecond)
+}
+
+func (w *World) killDelay() time.Duration {
+	if w.oneIn(5) {
+		return w.between(10*time.Millisecond, time.Second)
+	}
+	return w.between(10*time.Millisecond, 50*time.Millisecond)
+}
+
+func (w *World) termDelay() time.Duration { return w.between(200*time.Millisecond, 12*time.Second) }
+
+// downTime is how long a process is away that fell within a step.
+func (w *World) downTime() time.Duration { return w.between(100*time.Millisecond, 10*time.Second) }
+
+// learns is how long the other end takes to see that a process ended: at once,
+// mostly; where the reset got lost, after its patience.
+func (w *World) learns() time.Duration {
+	if w.oneIn(8) {
+		return w.quality.Silence
+	}
+	return w.between(time.Millisecond, 200*time.Millisecond)
+}
+
+// sick: images named so misbehave.
+func (w *World) sick() bool { return !w.healthy }
