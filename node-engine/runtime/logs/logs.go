@@ -24,9 +24,10 @@ import (
 )
 
 const (
-	suffix    = ".log"
-	oldSuffix = ".log.old"
-	pollEvery = 100 * time.Millisecond // while somebody follows
+	suffix     = ".log"
+	oldSuffix  = ".log.old"
+	markSuffix = ".started"
+	pollEvery  = 100 * time.Millisecond // while somebody follows
 )
 
 // Dir is the folder of logs.
@@ -75,6 +76,29 @@ func (d *Dir) Remove(id string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Mark notes beside the log that the workload has been started.
+func (d *Dir) Mark(id string) error {
+	f, err := d.root.OpenFile(id+markSuffix, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("mark %s as started: %w", id, err)
+	}
+	return f.Close()
+}
+
+// Marked reports whether Mark was called since Unmark.
+func (d *Dir) Marked(id string) bool {
+	_, err := d.root.Stat(id + markSuffix)
+	return err == nil
+}
+
+// Unmark undoes Mark.
+func (d *Dir) Unmark(id string) error {
+	if err := d.root.Remove(id + markSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmark %s: %w", id, err)
+	}
+	return nil
 }
 
 // Trim bounds every log: one that has outgrown half of the limit becomes the old

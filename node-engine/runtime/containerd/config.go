@@ -1,0 +1,146 @@
+// Package containerd runs workloads as containers by a containerd of version 1.6
+// or later, in a namespace of its own. Images come from archives in directories
+// that the node's operator names, from the namespace, or from registries, in
+// this order; a reference that is already there is not asked for again.
+//
+// What runs, runs by the shim: neither the end of the node engine nor that of
+// containerd ends a workload. A workload's identity and spec are kept beside its
+// container, so that a new engine finds all of them. Addresses and networks are
+// left to the netmanager: a container has its own network with loopback only,
+// or the host's where the operator says so.
+package containerd
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Networks that a container can have.
+const (
+	NetworkNone = "none" // its own, with loopback only
+	NetworkHost = "host" // the machine's
+)
+
+// Config says how containerd is reached and what the node's operator allows.
+// Zero values mean the defaults.
+type Config struct {
+	Address   string // default /run/containerd/containerd.sock
+	Namespace string // default "treeline"; one for each engine on the machine
+	StateDir  string // for logs; must be given
+	// Handlers are the values of `virtualization` besides "container" and "docker",
+	// and what runs them: "runc", "runsc", "kata" or a full "io.containerd.NAME.vN".
+	Handlers        map[string]Handler
+	Network         string // NetworkNone (default) or NetworkHost
+	AllowPrivileged bool
+	PIDs            int64  // processes and threads of a workload; default 512
+	LogLimit        int64  // bytes kept of each workload's output; default 16 MiB
+	CgroupParent    string // default "/treeline/<namespace>"
+	Snapshotter     string // default overlayfs
+
+	ImageDirs  []string   // directories of OCI archives (*.tar)
+	Registries []Registry // those that need more than HTTPS without credentials
+
+	ContainerdRoot string        // whose disk the high-water mark is about; default /var/lib/containerd
+	HighWater      int           // percent of that disk; default 85; above it unused images go
+	UnusedFor      time.Duration // how long an image must have been unused; default 1 h
+
+	CallTimeout time.Duration // of one exchange with containerd; default 15 s
+	PullTimeout time.Duration // of fetching one image; default 10 min
+}
+
+// Handler is what runs a kind of virtualization.
+type Handler struct {
+	Runtime string // "runc", "runsc", "kata" or "io.containerd.NAME.vN"
+	Binary  string // a runtime binary other than the shim's default, such as crun's path
+}
+
+// Registry says how images of one registry are fetched.
+type Registry struct {
+	Host      string   // as in references, "registry.example:5000"
+	Mirrors   []string // asked first, in this order: "http://10.0.0.2:5000", "https://mirror.example"
+	PlainHTTP bool     // the registry itself speaks HTTP
+	Username  string
+	Password  string //nolint:gosec // it comes from the operator's file
+}
+
+func setDefaults(c *Config) error {
+	set := func(s *string, v string) {
+		if *s == "" {
+			*s = v
+		}
+	}
+	set(&c.Address, "/run/containerd/containerd.sock")
+	set(&c.Namespace, "treeline")
+	set(&c.Network, NetworkNone)
+	set(&c.CgroupParent, filepath.Join("/treeline", c.Namespace))
+	set(&c.Snapshotter, "overlayfs")
+	set(&c.ContainerdRoot, "/var/lib/containerd")
+	setDefault(&c.PIDs, 512)
+	setDefault(&c.LogLimit, 16<<20)
+	setDefault(&c.HighWater, 85)
+	setDefault(&c.UnusedFor, time.Hour)
+	setDefault(&c.CallTimeout, 15*time.Second)
+	setDefault(&c.PullTimeout, 10*time.Minute)
+	if c.StateDir == "" {
+		return fmt.Errorf("containerd runtime: no state directory is given: %w", api.ErrInvalid)
+	}
+	if c.Network != NetworkNone && c.Network != NetworkHost {
+		return fmt.Errorf("containerd runtime: network %q is neither %q nor %q: %w", c.Network, NetworkNone, NetworkHost, api.ErrInvalid)
+	}
+	return nil
+}
+
+func setDefault[T int | int64 | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+const runcV2 = "io.containerd.runc.v2"
+
+var shortNames = map[string]string{"runc": runcV2, "runsc": "io.containerd.runsc.v1", "kata": "io.containerd.kata.v2"}
+
+// handler is what runs virtualization v, with the runtime's full name.
+func (c Config) handler(v string) (Handler, bool) {
+	h, ok := c.Handlers[v]
+	if !ok && (v == "container" || v == "docker") {
+		h, ok = Handler{Runtime: runcV2}, true
+	}
+	if full, short := shortNames[h.Runtime]; short {
+		h.Runtime = full
+	}
+	return h, ok
+}
+
+// installed lists what `virtualization` may name and whose shim is there.
+func (c Config) installed() []string {
+	names := []string{"container", "docker"}
+	for n := range c.Handlers {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(n string) bool {
+		h, _ := c.handler(n)
+		_, err := exec.LookPath(shim(h.Runtime))
+		return err != nil
+	})
+}
+
+// shim is the program that containerd starts for a runtime:
+// containerd-shim-runc-v2 for io.containerd.runc.v2.
+func shim(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	parts := strings.Split(name, ".")
+	if len(parts) < 2 {
+		return name
+	}
+	return "containerd-shim-" + strings.Join(parts[len(parts)-2:], "-")
+}

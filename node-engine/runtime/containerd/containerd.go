@@ -1,0 +1,511 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/runc/options"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
+	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+const (
+	// extension holds a workload beside its container; labels are too short for it.
+	extension = "treeline.workload"
+	typeURL   = "treeline.dev/workload"
+
+	unknownExit   = 255
+	killedExit    = 128 + int(syscall.SIGKILL)
+	reconnectWait = 2 * time.Second // at most, before containerd is dialled again
+)
+
+// Runtime is a runtime.Runtime of containers.
+type Runtime struct {
+	cfg      Config
+	c        *client.Client
+	cg       cgroup.FS
+	logs     *logs.Dir
+	archives archives
+	fetching singleflight.Group
+	log      *slog.Logger
+	diskUsed func(dir string) (percent int, err error)
+	ctx      context.Context // ends with Close
+	end      context.CancelFunc
+	lives    sync.WaitGroup
+}
+
+// record is what extension holds.
+type record struct {
+	runtime.Workload
+}
+
+// New makes the runtime. containerd need not answer yet: calls fail with
+// runtime_unavailable until it does.
+func New(cfg Config, log *slog.Logger) (*Runtime, error) {
+	if err := setDefaults(&cfg); err != nil {
+		return nil, err
+	}
+	cg, err := cgroup.Mounted()
+	if err != nil {
+		return nil, fmt.Errorf("containerd runtime: %w", err)
+	}
+	l, err := logs.Open(filepath.Join(cfg.StateDir, "logs"), cfg.LogLimit)
+	if err != nil {
+		return nil, fmt.Errorf("containerd runtime: %w", err)
+	}
+	c, err := client.New(cfg.Address, client.WithDefaultNamespace(cfg.Namespace), client.WithTimeout(reconnectWait))
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("containerd runtime: %w", err)
+	}
+	r := &Runtime{cfg: cfg, c: c, cg: cg, logs: l, log: log, diskUsed: diskUsed, archives: archives{dirs: cfg.ImageDirs}}
+	r.ctx, r.end = context.WithCancel(namespaces.WithNamespace(context.Background(), cfg.Namespace))
+	return r, nil
+}
+
+// Close ends what the engine does here; the workloads run on.
+func (r *Runtime) Close() error {
+	r.end()
+	r.lives.Wait()
+	return errors.Join(r.c.Close(), r.logs.Close())
+}
+
+// call bounds one exchange with containerd.
+func (r *Runtime) call(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(namespaces.WithNamespace(ctx, r.cfg.Namespace), r.cfg.CallTimeout)
+}
+
+// Info implements runtime.Runtime.
+func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
+	ctx, cancel := r.call(ctx)
+	defer cancel()
+	v, err := r.c.Version(ctx)
+	if err != nil {
+		return runtime.Info{}, reasoned(fmt.Errorf("ask containerd at %s for its version: %w", r.cfg.Address, err))
+	}
+	return runtime.Info{Version: "containerd " + v.Version, Runtimes: r.cfg.installed()}, nil
+}
+
+// Create implements runtime.Runtime.
+func (r *Runtime) Create(ctx context.Context, w runtime.Workload) error {
+	if err := r.create(ctx, w); err != nil {
+		return reasoned(fmt.Errorf("create %s: %w", w.Key, err))
+	}
+	return nil
+}
+
+func (r *Runtime) create(ctx context.Context, w runtime.Workload) error {
+	id := runtime.ID(w.Key)
+	done, err := r.makeRoom(ctx, id, w.Attempt)
+	if done || err != nil {
+		return err
+	}
+	h, ok := r.cfg.handler(w.Spec.Virtualization)
+	if !ok {
+		return because(api.ReasonNoRuntime, "virtualization %q is not offered here, only %q", w.Spec.Virtualization, r.cfg.installed())
+	}
+	if w.Spec.Privileged && !r.cfg.AllowPrivileged {
+		return because(api.ReasonPrivilege, "this node's operator allows no privileged containers")
+	}
+	img, err := r.image(namespaces.WithNamespace(ctx, r.cfg.Namespace), w.Spec)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := r.call(ctx)
+	defer cancel()
+	kept, err := json.Marshal(record{w})
+	if err != nil {
+		return err
+	}
+	c, err := r.c.NewContainer(ctx, id,
+		client.WithImage(img),
+		client.WithSnapshotter(r.cfg.Snapshotter),
+		client.WithNewSnapshot(id, img),
+		client.WithRuntime(h.Runtime, runtimeOptions(h)),
+		client.WithNewSpec(r.cfg.specOpts(w, img)...),
+		client.WithContainerLabels(map[string]string{"treeline.app": string(w.Instance.Service().App())}),
+		withExtension(kept),
+	)
+	if err != nil {
+		return err
+	}
+	if err := r.newTask(ctx, c); err != nil {
+		// The next attempt starts afresh, and nothing is left meanwhile.
+		return errors.Join(err, r.remove(context.WithoutCancel(ctx), id, 0))
+	}
+	return nil
+}
+
+// makeRoom removes an earlier attempt that does not run. It reports whether
+// this attempt exists already.
+func (r *Runtime) makeRoom(ctx context.Context, id string, attempt int) (done bool, err error) {
+	ctx, cancel := r.call(ctx)
+	defer cancel()
+	c, err := r.c.ContainerService().Get(ctx, id)
+	if errdefs.IsNotFound(err) {
+		// A crash may have left a snapshot without its container.
+		return false, r.removeSnapshot(ctx, id)
+	}
+	if err != nil {
+		return false, err
+	}
+	old, err := workloadOf(c)
+	if err != nil {
+		return false, err
+	}
+	if old.Attempt == attempt {
+		return true, nil
+	}
+	task, err := r.task(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	if task != nil && task.Status != tasktypes.Status_STOPPED && task.Status != tasktypes.Status_CREATED {
+		return false, fmt.Errorf("attempt %d still runs: %w", old.Attempt, api.ErrConflict)
+	}
+	return false, r.remove(ctx, id, 0)
+}
+
+func (r *Runtime) newTask(ctx context.Context, c client.Container) error {
+	path, err := r.logs.Create(c.ID())
+	if err != nil {
+		return err
+	}
+	_, err = c.NewTask(ctx, cio.LogFile(path))
+	return err
+}
+
+func runtimeOptions(h Handler) any {
+	if h.Runtime != runcV2 {
+		return nil
+	}
+	return &options.Options{BinaryName: h.Binary}
+}
+
+func withExtension(kept []byte) client.NewContainerOpts {
+	return func(_ context.Context, _ *client.Client, c *containers.Container) error {
+		c.Extensions = map[string]typeurl.Any{extension: &anypb.Any{TypeUrl: typeURL, Value: kept}}
+		return nil
+	}
+}
+
+func workloadOf(c containers.Container) (runtime.Workload, error) {
+	var rec record
+	ext, ok := c.Extensions[extension]
+	if !ok {
+		return rec.Workload, fmt.Errorf("container %s is not ours: %w", c.ID, api.ErrConflict)
+	}
+	if err := json.Unmarshal(ext.GetValue(), &rec); err != nil {
+		return rec.Workload, fmt.Errorf("container %s: its workload is damaged: %w", c.ID, err)
+	}
+	return rec.Workload, nil
+}
+
+// task is what containerd knows of the container's process, nil when nothing.
+func (r *Runtime) task(ctx context.Context, id string) (*tasktypes.Process, error) {
+	resp, err := r.c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp.Process, nil
+}
+
+// Start implements runtime.Runtime.
+func (r *Runtime) Start(ctx context.Context, k api.Key) error {
+	if err := r.start(ctx, runtime.ID(k)); err != nil {
+		return reasoned(fmt.Errorf("start %s: %w", k, err))
+	}
+	return nil
+}
+
+func (r *Runtime) start(ctx context.Context, id string) error {
+	ctx, cancel := r.call(ctx)
+	defer cancel()
+	task, err := r.task(ctx, id)
+	if err != nil {
+		return err
+	}
+	if task == nil {
+		// The engine or the machine fell between the container and its process.
+		c, err := r.c.LoadContainer(ctx, id)
+		if err != nil {
+			return err
+		}
+		if err := r.newTask(ctx, c); err != nil {
+			return err
+		}
+	} else if task.Status != tasktypes.Status_CREATED {
+		return nil
+	}
+	if err := r.logs.Mark(id); err != nil {
+		return err
+	}
+	_, err = r.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
+	return errgrpc.ToNative(err)
+}
+
+// Stop implements runtime.Runtime.
+func (r *Runtime) Stop(ctx context.Context, k api.Key, grace time.Duration) error {
+	id := runtime.ID(k)
+	err := r.remove(ctx, id, grace)
+	if err == nil {
+		err = r.logs.Remove(id)
+	}
+	if err != nil {
+		return reasoned(fmt.Errorf("stop %s: %w", k, err))
+	}
+	return nil
+}
+
+// remove ends the container and removes all of it but its log.
+func (r *Runtime) remove(ctx context.Context, id string, grace time.Duration) error {
+	if grace > 0 {
+		if err := r.ask(ctx, id, grace); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := r.call(ctx)
+	defer cancel()
+	if err := r.kill(ctx, id); err != nil {
+		return err
+	}
+	if err := r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Kill(ctx); err != nil {
+		return err
+	}
+	if err := r.c.ContainerService().Delete(ctx, id); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	if err := r.removeSnapshot(ctx, id); err != nil {
+		return err
+	}
+	if err := r.logs.Unmark(id); err != nil {
+		return err
+	}
+	return r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Remove()
+}
+
+// ask sends SIGTERM and waits for the end, at most for grace.
+func (r *Runtime) ask(ctx context.Context, id string, grace time.Duration) error {
+	short, cancel := r.call(ctx)
+	task, err := r.task(short, id)
+	if err == nil && task != nil && task.Status == tasktypes.Status_RUNNING {
+		_, err = r.c.TaskService().Kill(short, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGTERM)})
+		err = errgrpc.ToNative(err)
+	} else {
+		cancel()
+		return err
+	}
+	cancel()
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	gentle, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, r.cfg.Namespace), grace)
+	defer cancel()
+	_, _ = r.c.TaskService().Wait(gentle, &tasks.WaitRequest{ContainerID: id})
+	return nil
+}
+
+// kill ends the container's processes and forgets its task.
+func (r *Runtime) kill(ctx context.Context, id string) error {
+	task, err := r.task(ctx, id)
+	if err != nil || task == nil {
+		return err
+	}
+	if task.Status != tasktypes.Status_STOPPED {
+		_, err := r.c.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL), All: true})
+		if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		if err == nil {
+			if _, err := r.c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id}); err != nil {
+				if err = errgrpc.ToNative(err); !errdefs.IsNotFound(err) {
+					return err
+				}
+			}
+		}
+	}
+	_, err = r.c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *Runtime) removeSnapshot(ctx context.Context, id string) error {
+	err := r.c.SnapshotService(r.cfg.Snapshotter).Remove(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// List implements runtime.Runtime.
+func (r *Runtime) List(ctx context.Context) ([]runtime.Status, error) {
+	ctx, cancel := r.call(ctx)
+	defer cancel()
+	all, err := r.list(ctx)
+	if err != nil {
+		return nil, reasoned(fmt.Errorf("list containers: %w", err))
+	}
+	return all, nil
+}
+
+func (r *Runtime) list(ctx context.Context) ([]runtime.Status, error) {
+	found, err := r.c.ContainerService().List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := r.c.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	if err != nil {
+		return nil, errgrpc.ToNative(err)
+	}
+	byID := make(map[string]*tasktypes.Process)
+	for _, t := range resp.Tasks {
+		byID[t.ID] = t
+	}
+	var out []runtime.Status
+	for _, c := range found {
+		w, err := workloadOf(c)
+		if err != nil {
+			r.log.Warn("container passed over", "container", c.ID, "err", err)
+			continue
+		}
+		out = append(out, r.status(c.ID, w, byID[c.ID]))
+	}
+	slices.SortFunc(out, func(a, b runtime.Status) int { return compare(a.Key, b.Key) })
+	return out, nil
+}
+
+func compare(a, b api.Key) int {
+	switch x, y := a.String(), b.String(); {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
+
+func (r *Runtime) status(id string, w runtime.Workload, t *tasktypes.Process) runtime.Status {
+	st := runtime.Status{Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Phase: api.WorkloadCreated}
+	switch {
+	case t == nil && r.logs.Marked(id):
+		// It had been started, and its shim is gone: the machine was started anew,
+		// or somebody killed the shim.
+		st.Phase, st.ExitCode = api.WorkloadExited, unknownExit
+	case t == nil, t.Status == tasktypes.Status_CREATED:
+	case t.Status == tasktypes.Status_STOPPED:
+		st.Phase, st.ExitCode = api.WorkloadExited, int(t.ExitStatus)
+		st.OOM = r.outOfMemory(id, st.ExitCode)
+	default:
+		st.Phase, st.PID = api.WorkloadRunning, int(t.Pid)
+	}
+	return st
+}
+
+// outOfMemory reads the kernel's own count, which is there until the task is
+// deleted and does not depend on anybody having listened.
+func (r *Runtime) outOfMemory(id string, code int) bool {
+	return code == killedExit && r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).OOMKills() > 0
+}
+
+// Logs implements runtime.Runtime.
+func (r *Runtime) Logs(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error) {
+	id := runtime.ID(k)
+	if !follow {
+		return r.logs.Read(ctx, id, tail, nil)
+	}
+	ended := make(chan struct{})
+	rd, err := r.logs.Read(ctx, id, tail, ended)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(namespaces.WithNamespace(ctx, r.cfg.Namespace))
+	r.lives.Go(func() {
+		defer close(ended)
+		defer cancel()
+		defer context.AfterFunc(r.ctx, cancel)()
+		r.waitEnd(ctx, id)
+	})
+	return &follower{ReadCloser: rd, cancel: cancel}, nil
+}
+
+// waitEnd returns when the container has exited or is gone, across restarts of
+// containerd, or when ctx ends.
+func (r *Runtime) waitEnd(ctx context.Context, id string) {
+	for ctx.Err() == nil {
+		_, err := r.c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+		if err == nil || errdefs.IsNotFound(errgrpc.ToNative(err)) {
+			return
+		}
+		pause(ctx, reconnectWait)
+	}
+}
+
+// follower also ends the wait for the workload when its reader is closed.
+type follower struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (f *follower) Close() error {
+	f.cancel()
+	return f.ReadCloser.Close()
+}
+
+// CgroupOf implements runtime.Guarded.
+func (r *Runtime) CgroupOf(ctx context.Context, k api.Key) (runtime.Target, error) {
+	id := runtime.ID(k)
+	ctx, cancel := r.call(ctx)
+	defer cancel()
+	if _, err := r.c.ContainerService().Get(ctx, id); err != nil {
+		if errdefs.IsNotFound(err) {
+			return runtime.Target{}, fmt.Errorf("cgroup of %s: %w", k, api.ErrNotFound)
+		}
+		return runtime.Target{}, reasoned(fmt.Errorf("cgroup of %s: %w", k, err))
+	}
+	return runtime.Target{Cgroup: filepath.Join(r.cfg.CgroupParent, id)}, nil
+}
+
+// Housekeep implements runtime.Housekeeper: it bounds the logs and removes
+// images that nobody uses while the disk is filling up.
+func (r *Runtime) Housekeep(ctx context.Context) error {
+	ctx, cancel := r.call(ctx)
+	defer cancel()
+	return errors.Join(r.logs.Trim(), r.collect(ctx))
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,107 @@
+package containerd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/contrib/seccomp"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// groupAnnotation has the runc shim serve all containers of a group from one process.
+const groupAnnotation = "io.containerd.runc.v2.group"
+
+const cpuPeriod = 100_000 // microseconds, the kernel's default
+
+// capabilities that a container of user 0 keeps: to own files, change user and
+// listen on low ports. No raw sockets, devices, chroot or audit.
+var capabilities = []string{
+	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL",
+	"CAP_NET_BIND_SERVICE", "CAP_SETGID", "CAP_SETUID",
+}
+
+// specOpts make the container's specification, default-deny: what is not
+// listed here or asked for by the image within these bounds is not given.
+func (c Config) specOpts(w runtime.Workload, image oci.Image) []oci.SpecOpts {
+	id := runtime.ID(w.Key)
+	opts := []oci.SpecOpts{
+		oci.WithDefaultSpec(),
+		oci.WithImageConfig(image),
+		oci.WithHostname(id[:12]),
+		oci.WithEnv(w.Spec.Environment),
+		oci.WithEnv(w.Env()),
+		oci.WithCgroup(filepath.Join(c.CgroupParent, id)),
+		oci.WithPidsLimit(c.PIDs),
+		oci.WithNoNewPrivileges,
+		oci.WithCapabilities(capabilities),
+		withoutCapabilitiesOfOthers,
+	}
+	if len(w.Spec.Cmd) > 0 { // as in Oakestra, it replaces the image's entrypoint too
+		opts = append(opts, oci.WithProcessArgs(w.Spec.Cmd...))
+	}
+	if w.Spec.Memory > 0 {
+		opts = append(opts, oci.WithMemoryLimit(uint64(w.Spec.Memory)<<20))
+		if swapIsAccounted() {
+			opts = append(opts, oci.WithMemorySwap(w.Spec.Memory<<20))
+		}
+	}
+	if cpu := w.Spec.Needs().MilliCPU; cpu > 0 {
+		opts = append(opts, oci.WithCPUCFS(max(cpu*cpuPeriod/1000, 1000), cpuPeriod),
+			oci.WithCPUShares(uint64(max(cpu*1024/1000, 2))))
+	}
+	if c.Network == NetworkHost {
+		opts = append(opts, oci.WithHostNamespace(specs.NetworkNamespace), withReadonlyFile("/etc/hosts"), withReadonlyFile("/etc/resolv.conf"))
+	}
+	if h, _ := c.handler(w.Spec.Virtualization); h.Runtime == runcV2 {
+		opts = append(opts, oci.WithAnnotations(map[string]string{groupAnnotation: c.group(w)}))
+	}
+	if w.Spec.Privileged { // Create has asked whether it may
+		return append(opts, oci.WithPrivileged, oci.WithAllDevicesAllowed, oci.WithHostDevices, oci.WithNewPrivileges)
+	}
+	return append(opts, seccomp.WithDefaultProfile()) // last, because it follows the capabilities
+}
+
+// group names the containers that share a shim: those of one application.
+func (c Config) group(w runtime.Workload) string {
+	sum := sha256.Sum256([]byte(c.Namespace + "\x00" + string(w.Instance.Service().App())))
+	return "treeline-" + hex.EncodeToString(sum[:12])
+}
+
+// withoutCapabilitiesOfOthers takes the capabilities from a process that is not
+// user 0; it could gain them only by a program that no-new-privileges defuses.
+func withoutCapabilitiesOfOthers(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	if s.Process.User.UID != 0 {
+		s.Process.Capabilities = &specs.LinuxCapabilities{}
+	}
+	return nil
+}
+
+// withReadonlyFile shows the host's file in the container, if there is one.
+func withReadonlyFile(path string) oci.SpecOpts {
+	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+		if _, err := os.Stat(path); err != nil {
+			return nil
+		}
+		s.Mounts = append(s.Mounts, specs.Mount{
+			Destination: path, Type: "bind", Source: path,
+			Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"},
+		})
+		return nil
+	}
+}
+
+// swapIsAccounted says whether the kernel bounds swap per group; on version 1
+// that is a choice made at boot, and runc fails where it is missing.
+func swapIsAccounted() bool {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return true
+	}
+	_, err := os.Stat("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
+	return err == nil
+}

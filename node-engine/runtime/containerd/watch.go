@@ -1,0 +1,102 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apievents "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/typeurl/v2"
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// Watch implements runtime.Runtime. When containerd goes away it waits for it
+// and then reports what exited meanwhile, so that nothing is missed; an exit may
+// be reported twice.
+func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
+	ctx, cancel := context.WithCancel(namespaces.WithNamespace(ctx, r.cfg.Namespace))
+	defer cancel()
+	defer context.AfterFunc(r.ctx, cancel)()
+	wait := 50 * time.Millisecond
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := r.watchOnce(ctx, exits)
+		if ctx.Err() != nil {
+			break
+		}
+		if time.Since(began) > reconnectWait {
+			wait = 50 * time.Millisecond
+			r.log.Warn("containerd went away, waiting for it", "err", err)
+		}
+		pause(ctx, wait)
+		wait = min(2*wait, reconnectWait)
+	}
+	return nil
+}
+
+// watchOnce watches until the connection breaks.
+func (r *Runtime) watchOnce(ctx context.Context, exits chan<- runtime.Exit) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, errs := r.c.EventService().Subscribe(ctx,
+		fmt.Sprintf(`namespace==%q,topic=="/tasks/exit"`, r.cfg.Namespace),
+		fmt.Sprintf(`namespace==%q,topic=="/tasks/delete"`, r.cfg.Namespace))
+	found, err := r.List(ctx) // after subscribing: nobody falls between
+	if err != nil {
+		return err
+	}
+	for _, s := range found {
+		if s.Phase == api.WorkloadExited {
+			send(ctx, exits, s)
+		}
+	}
+	for {
+		select {
+		case env := <-events:
+			v, err := typeurl.UnmarshalAny(env.Event)
+			if err != nil {
+				continue
+			}
+			switch e := v.(type) {
+			case *apievents.TaskExit:
+				if e.ID == e.ContainerID { // not something executed inside
+					r.exited(ctx, exits, e.ContainerID, int(e.ExitStatus))
+				}
+			case *apievents.TaskDelete:
+				// Of a shim that died this is all that is heard.
+				if e.ID == "" || e.ID == e.ContainerID {
+					r.exited(ctx, exits, e.ContainerID, int(e.ExitStatus))
+				}
+			}
+		case err := <-errs:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// exited reports the exit of a container that still exists; one that is being
+// stopped and removed is nobody's exit any more.
+func (r *Runtime) exited(ctx context.Context, exits chan<- runtime.Exit, id string, code int) {
+	short, cancel := r.call(ctx)
+	defer cancel()
+	c, err := r.c.ContainerService().Get(short, id)
+	if err != nil {
+		return // List will find it, if it is there
+	}
+	w, err := workloadOf(c)
+	if err != nil {
+		return
+	}
+	send(ctx, exits, runtime.Status{Key: w.Key, Attempt: w.Attempt, ExitCode: code, OOM: r.outOfMemory(id, code)})
+}
+
+func send(ctx context.Context, exits chan<- runtime.Exit, s runtime.Status) {
+	select {
+	case exits <- runtime.Exit{Key: s.Key, Attempt: s.Attempt, ExitCode: s.ExitCode, OOM: s.OOM}:
+	case <-ctx.Done():
+	}
+}

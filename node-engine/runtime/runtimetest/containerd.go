@@ -1,0 +1,98 @@
+package runtimetest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Containerd is a containerd of a test's own, with its own root, state and socket.
+type Containerd struct {
+	Dir     string
+	Address string
+	cmd     *exec.Cmd
+	t       testing.TB
+}
+
+// StartContainerd starts one and ends it with the test.
+func StartContainerd(t testing.TB) *Containerd {
+	t.Helper()
+	NeedRoot(t)
+	_, err := exec.LookPath("containerd")
+	Require(t, "containerd", err)
+	_, err = exec.LookPath("runc")
+	Require(t, "runc", err)
+	dir, err := os.MkdirTemp("", "ctrd-") // short: a socket's path is bounded
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Containerd{Dir: dir, Address: filepath.Join(dir, "c.sock"), t: t}
+	t.Cleanup(func() {
+		c.Kill()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove containerd's directory: %v", err)
+		}
+	})
+	config := fmt.Sprintf(`version = 2
+root = %q
+state = %q
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+  address = %q
+[ttrpc]
+  address = %q
+`, dir+"/root", dir+"/state", c.Address, c.Address+".ttrpc")
+	if err := os.WriteFile(dir+"/config.toml", []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.Start()
+	return c
+}
+
+// Start starts it, again if need be, and returns when it listens.
+func (c *Containerd) Start() {
+	c.t.Helper()
+	log, err := os.OpenFile(c.Dir+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer log.Close()
+	_ = os.Remove(c.Address)
+	c.cmd = exec.Command("containerd", "--config", c.Dir+"/config.toml")
+	c.cmd.Stdout, c.cmd.Stderr = log, log
+	if err := c.cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for ctx.Err() == nil {
+		if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.Address); err == nil {
+			conn.Close()
+			return
+		}
+		time.Sleep(20 * time.Millisecond) // it tells nobody when it listens
+	}
+	out, _ := os.ReadFile(c.Dir + "/log")
+	c.t.Fatalf("containerd does not listen on %s:\n%s", c.Address, out)
+}
+
+// Kill ends it with SIGKILL and waits for it.
+func (c *Containerd) Kill() { c.signal(syscall.SIGKILL) }
+
+func (c *Containerd) signal(s syscall.Signal) {
+	if c.cmd == nil {
+		return
+	}
+	_ = c.cmd.Process.Signal(s)
+	_ = c.cmd.Wait()
+	c.cmd = nil
+}
+
+// PID is its process.
+func (c *Containerd) PID() int { return c.cmd.Process.Pid }
