@@ -241,24 +241,31 @@ func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) e
 }
 
 // deliver splices the body that a cluster dialled out with to who asked for it.
+// A problem instead of a stream says why there is none.
 func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) error {
+	id, from := r.PathValue("id"), string(c.Addr())
+	if r.Header.Get("Content-Type") == "application/problem+json" {
+		var p api.Problem
+		if err := readJSON(w, r, maxJoin, &p); err != nil {
+			return err
+		}
+		if err := l.streams.Fail(id, from, &p); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
-	body := interruptible{r.Body, func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) }}
-	if err := l.streams.Deliver(r.Context(), r.PathValue("id"), string(c.Addr()), body); err != nil {
-		if r.Context().Err() != nil {
-			return nil
-		}
-		return err
+	err := l.streams.Deliver(r.Context(), id, from, r.Body)
+	_ = rc.SetReadDeadline(time.Unix(1, 0)) // ends a read that is under way
+	if r.Context().Err() != nil {
+		return nil
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-// interruptible is a body whose read can be ended from outside.
-type interruptible struct {
-	io.Reader
-	interrupt func()
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return err
 }
 
 // Ask has the cluster dial a stream out, and returns its bytes. A cluster that
@@ -285,33 +292,16 @@ func (l *Link) Ask(ctx context.Context, c api.ClusterID, r api.StreamRequest) (i
 		wait.Close()
 		return nil, fmt.Errorf("cluster %s: %w", c, err)
 	}
-	return &asked{wait: wait, body: body.(interruptible)}, nil
+	return asked{body, wait}, nil
 }
 
-// asked is a stream in the hands of who asked for it. The body may not be read
-// after the wait is closed, so that Close first ends a read that is under way.
+// asked is a stream in the hands of who asked for it.
 type asked struct {
+	io.Reader
 	wait *streams.Wait
-	body interruptible
-
-	mu     sync.Mutex // guards closed, and is held while the body is read
-	closed bool
 }
 
-func (a *asked) Read(b []byte) (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
-		return 0, io.ErrClosedPipe
-	}
-	return a.body.Read(b)
-}
-
-func (a *asked) Close() error {
-	a.body.interrupt()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.closed = true
+func (a asked) Close() error {
 	a.wait.Close()
 	return nil
 }

@@ -98,6 +98,8 @@ type API struct {
 
 	mu     sync.RWMutex // guards owners
 	owners map[api.ClusterID]api.Tenant
+
+	services map[string][]api.ServiceID // of each application; the core's owner's
 }
 
 // New is the API over a core that was restored and has no owner yet.
@@ -120,12 +122,15 @@ func New(o Options) *API {
 		router:  chi.NewRouter(),
 		signins: newBuckets(0.2, 20, o.Now), // a guesser gets 12 tries a minute
 		closing: make(chan struct{}),
-		owners:  map[api.ClusterID]api.Tenant{},
+		owners:  map[api.ClusterID]api.Tenant{}, services: map[string][]api.ServiceID{},
 	}
 	for _, c := range o.Core.Clusters() {
 		a.owners[c.ID] = c.Tenant
 	}
-	a.router.Use(a.recovered, limitBody, a.authenticate, newBuckets(o.Rate, 4*o.Rate, o.Now).wrap, newAnswers(o.Now).wrap)
+	for _, app := range o.Core.Apps("") {
+		a.services[string(app.ID)] = app.Services
+	}
+	a.router.Use(a.recovered, a.authenticate, newBuckets(o.Rate, 4*o.Rate, o.Now).wrap, readBody, newAnswers(o.Now).wrap)
 	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, newProblem(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
 	})
@@ -180,18 +185,6 @@ func (a *API) Handler() http.Handler { return a.router }
 
 // OpenAPI is the API's description, as openapi.json has it.
 func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
-
-// Changed tells those who watch. It does not block.
-func (a *API) Changed(changes ...api.Change) {
-	for _, c := range changes {
-		if o, ok := c.Object.(api.Cluster); ok && c.Kind == "cluster" {
-			a.mu.Lock()
-			a.owners[o.ID] = o.Tenant
-			a.mu.Unlock()
-		}
-	}
-	a.feed.Add(changes...)
-}
 
 // Close ends the streams, so that the server can end in order.
 func (a *API) Close() { a.closeOne.Do(func() { close(a.closing) }) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -63,6 +64,7 @@ func listed[T any](path string, in *ListInput, rev api.Revision, all []T, may fu
 			seen = append(seen, o)
 		}
 	}
+	slices.SortFunc(seen, func(a, b T) int { return strings.Compare(key(a), key(b)) })
 	p, err := page(seen, key, in.Limit, in.Cursor)
 	if err != nil {
 		return nil, err
@@ -74,9 +76,6 @@ func listed[T any](path string, in *ListInput, rev api.Revision, all []T, may fu
 	}
 	return out, nil
 }
-
-// within reports whether an id is the given application's or service's, or below it.
-func within(id, under string) bool { return scope{under: under}.holds(api.Change{ID: id}) }
 
 // tenantOf is the tenant whose objects a list is to show: the one asked for, or
 // the asker's own and all below.
@@ -95,7 +94,8 @@ func (a *API) registerApps() {
 			Description: "Makes the document's applications what it says: those that exist are changed, others are made. " +
 				"The whole document is checked before anything is done, and all faults come at once. " +
 				"If-Match, or If-None-Match: * to create only, may go with a document of one application.",
-			Errors: []int{404, 409, 412, 413, 415},
+			Errors:           []int{404, 409, 412, 413, 415},
+			SkipValidateBody: true, // ParseSLA does, and says more
 			RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
 				"application/json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(typeOf[api.SLA](), true, "SLA")},
 				"application/yaml": {Schema: &huma.Schema{Type: "string", Description: "The same as YAML."}},

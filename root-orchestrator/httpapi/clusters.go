@@ -57,6 +57,10 @@ func (a *API) registerClusters() {
 }
 
 func (a *API) listClusters(ctx context.Context, p rights.Principal, in *ListInput) (*listOut[api.Cluster], error) {
+	t, err := tenantOf(p, rights.ClustersRead, in.Tenant)
+	if err != nil {
+		return nil, err
+	}
 	var all []api.Cluster
 	var rev api.Revision
 	if err := a.owner.Read(ctx, func() { all, rev = a.core.Clusters(), a.core.Revision() }); err != nil {
@@ -64,7 +68,7 @@ func (a *API) listClusters(ctx context.Context, p rights.Principal, in *ListInpu
 	}
 	return listed("/v1/clusters", in, rev, all,
 		func(c api.Cluster) bool {
-			return (in.Tenant == "" || in.Tenant == c.Tenant) && rights.Allowed(p, rights.ClustersRead, c.Tenant) == nil
+			return root.Within(c.Tenant, t) && rights.Allowed(p, rights.ClustersRead, c.Tenant) == nil
 		},
 		func(c api.Cluster) string { return string(c.ID) })
 }

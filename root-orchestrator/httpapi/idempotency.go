@@ -59,7 +59,7 @@ func (a *answers) wrap(next http.Handler) http.Handler {
 		}
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			writeProblem(w, bodyProblem(err))
+			writeProblem(w, newProblem(http.StatusBadRequest, "the body could not be read"))
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))

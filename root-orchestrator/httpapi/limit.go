@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -10,30 +12,33 @@ import (
 	"time"
 )
 
-// bodyProblem is the answer to a body that could not be read.
-func bodyProblem(err error) *problem {
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
-		return newProblem(http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB")
-	}
-	return newProblem(http.StatusBadRequest, "the body could not be read")
-}
-
 // bodyWait is how long a body may take to come.
 const bodyWait = 30 * time.Second
 
-// limitBody refuses what says that it is too large before a byte is read, and
-// cuts off what says nothing or dawdles.
-func limitBody(next http.Handler) http.Handler {
+// readBody reads the body, at most 1 MiB of it, before anything looks into it.
+// One that says that it is larger is refused before a byte is read.
+func readBody(next http.Handler) http.Handler {
+	large := newProblem(http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > maxBody {
-			writeProblem(w, newProblem(http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB"))
+			writeProblem(w, large)
 			return
 		}
 		if r.ContentLength != 0 {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyWait))
+			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+			var tooLarge *http.MaxBytesError
+			if errors.As(err, &tooLarge) {
+				writeProblem(w, large)
+				return
+			}
+			if err != nil {
+				writeProblem(w, newProblem(http.StatusBadRequest, "the body could not be read"))
+				return
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			r.ContentLength = int64(len(body))
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		next.ServeHTTP(w, r)
 	})
 }

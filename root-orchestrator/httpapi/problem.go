@@ -26,7 +26,15 @@ func (p *problem) ContentType(ct string) string {
 	return ct
 }
 
-// ErrPreconditionMissing asks for If-Match.
+// GetHeaders is for huma.
+func (p *problem) GetHeaders() http.Header {
+	if p.Status == http.StatusUnauthorized {
+		return http.Header{"Www-Authenticate": {"Bearer"}}
+	}
+	return nil
+}
+
+// errPreconditionMissing asks for If-Match.
 var errPreconditionMissing = errors.New("If-Match is missing: send the object's ETag, or * for whatever it is now")
 
 // codes are those of statuses that no kind of error stands for.
@@ -81,8 +89,8 @@ func problemOf(err error) *problem {
 
 // writeProblem answers outside of huma.
 func writeProblem(w http.ResponseWriter, p *problem) {
-	if p.Status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", "Bearer")
+	for k, v := range p.GetHeaders() {
+		w.Header()[k] = v
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)

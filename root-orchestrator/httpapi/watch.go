@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -126,11 +127,26 @@ func (s scope) holds(c api.Change) bool {
 	if s.tenant != "" && c.Tenant != s.tenant {
 		return false
 	}
-	if s.under == "" || c.ID == s.under {
-		return true
+	id := c.ID
+	if e, ok := c.Object.(api.Event); ok {
+		id = eventObject(e)
 	}
-	n := len(s.under)
-	return len(c.ID) > n && c.ID[:n] == s.under && (c.ID[n] == '.' || c.ID[n] == '#')
+	return within(id, s.under)
+}
+
+// within reports whether an id is the given application's or service's, or below
+// it; everything is below "".
+func within(id, under string) bool {
+	rest, ok := strings.CutPrefix(id, under)
+	return ok && (under == "" || rest == "" || rest[0] == '.' || rest[0] == '#')
+}
+
+// eventObject is the full id of what the event is about.
+func eventObject(e api.Event) string {
+	if e.Tenant == "" {
+		return e.Object
+	}
+	return string(e.Tenant) + "/" + e.Object
 }
 
 // show is the change as the principal may see it.

@@ -1,0 +1,18 @@
+package httpapi
+
+import "github.com/treeline-edge/treeline/internal/identity/rights"
+
+// Route is an operation, for tests that walk them all.
+type Route struct {
+	Method, Path string
+	Action       rights.Action
+}
+
+// Routes are all operations.
+func (a *API) Routes() []Route {
+	var all []Route
+	for _, r := range a.routes {
+		all = append(all, Route{r.method, r.path, r.action})
+	}
+	return all
+}

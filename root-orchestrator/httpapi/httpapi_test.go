@@ -1,0 +1,476 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/identity/account"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+type userID = account.UserID
+
+var listAll = client.ListOptions{}
+
+func statusOf(err error) int {
+	var p *api.Problem
+	if errors.As(err, &p) {
+		return p.Status
+	}
+	return 0
+}
+
+// watchRaw opens a watch and passes on the data of its changes; nil if it is refused.
+func (r *rig) watchRaw(path, token string, header ...string) (<-chan string, func()) {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.server.URL+path, nil)
+	check(r.t, err)
+	req.Header.Set("Authorization", "Bearer "+token)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := r.server.Client().Do(req)
+	check(r.t, err)
+	if resp.StatusCode != http.StatusOK {
+		resp.Body.Close()
+		return nil, func() {}
+	}
+	out := make(chan string, 100)
+	lines := bufio.NewScanner(resp.Body)
+	lines.Scan() // the first bookmark says that the watch is open
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := ""; lines.Scan(); {
+			if e, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+				event = e
+			}
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && event == "change" {
+				out <- data
+			}
+		}
+	}()
+	return out, func() {
+		resp.Body.Close()
+		<-done
+	}
+}
+
+func TestApplyThenReadThenDelete(t *testing.T) {
+	r := newRig(t)
+	c := r.client(r.user("acme/dora", rights.ApplicationProvider))
+	ctx := t.Context()
+	apps, err := c.Apply(ctx, []byte(slaOf("shop", 3)), client.ApplyOptions{})
+	check(t, err)
+	if len(apps) != 1 || apps[0].ID != "acme/shop.prod" || apps[0].Wanted != 3 || apps[0].By != "acme/dora" {
+		t.Errorf("applied %+v", apps)
+	}
+	yaml := "sla_version: v2.0\napplications:\n- application_name: shop\n  application_namespace: prod\n  microservices:\n" +
+		"  - {microservice_name: web, microservice_namespace: v1, virtualization: container, code: 'example.org/web:2'}\n"
+	apps, err = c.Apply(ctx, []byte(yaml), client.ApplyOptions{ContentType: "application/yaml"})
+	check(t, err)
+	if apps[0].Wanted != 3 || apps[0].Spec.Services[0].Code != "example.org/web:2" {
+		t.Errorf("applied again: %+v", apps[0])
+	}
+	s, err := c.Scale(ctx, "acme/shop.prod.web.v1", 1, 0)
+	check(t, err)
+	if s.Replicas != 1 {
+		t.Errorf("scaled %+v", s)
+	}
+	i, err := c.Instance(ctx, "acme/shop.prod.web.v1#0")
+	check(t, err)
+	if i.State != api.Requested {
+		t.Errorf("instance %+v", i)
+	}
+	w, err := c.Why(ctx, i.ID)
+	check(t, err)
+	if w.Summary == "" || len(w.WouldHelp) == 0 {
+		t.Errorf("why %+v", w)
+	}
+	if _, err := c.Logs(ctx, i.ID, false, -1); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("logs of what is nowhere: %v", err)
+	}
+	if _, err := c.DeleteApp(ctx, "acme/shop.prod", apps[0].Revision-1); !errors.Is(err, api.ErrPrecondition) {
+		t.Errorf("stale delete: %v", err)
+	}
+	_, err = c.DeleteApp(ctx, "acme/shop.prod", 0)
+	check(t, err)
+	if _, err := c.App(ctx, "acme/shop.prod"); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("after the delete: %v", err)
+	}
+	events, _, err := c.Events(ctx, client.ListOptions{Under: "acme/shop.prod"}, "")
+	check(t, err)
+	if len(events) == 0 || events[len(events)-1].Detail != "deleted" {
+		t.Errorf("events %+v", events)
+	}
+}
+
+func TestLogsAreSpliced(t *testing.T) {
+	r := newRig(t)
+	c := r.client(r.user("acme/dora", rights.ApplicationProvider))
+	r.join("munich", "")
+	r.apply("acme", "shop", 1)
+	body, err := c.Logs(t.Context(), "acme/shop.prod.web.v1#0", false, 2)
+	check(t, err)
+	defer body.Close()
+	var lines []string
+	for s := bufio.NewScanner(body); s.Scan(); {
+		lines = append(lines, s.Text())
+	}
+	if strings.Join(lines, "|") != "line 1|line 2" || r.clusters.asked[0] != "munich logs" {
+		t.Errorf("read %v, asked %v", lines, r.clusters.asked)
+	}
+}
+
+func TestConditions(t *testing.T) {
+	r := newRig(t)
+	token := r.user("acme/dora", rights.ApplicationProvider)
+	app := r.apply("acme", "shop", 1)
+	tests := []struct {
+		name, method, path, body string
+		header                   []string
+		want                     int
+	}{
+		{"fresh", "GET", "/v1/apps/acme~shop.prod", "", []string{"If-None-Match", `"1"`}, 200},
+		{"the same", "GET", "/v1/apps/acme~shop.prod", "", []string{"If-None-Match", etagOf(app.Revision)}, 304},
+		{"escaped like elsewhere", "GET", "/v1/apps/acme%2Fshop.prod", "", nil, 200},
+		{"an instance with its sharp", "GET", "/v1/instances/acme%2Fshop.prod.web.v1%230", "", nil, 200},
+		{"no condition", "DELETE", "/v1/apps/acme~shop.prod", "", nil, 428},
+		{"stale", "DELETE", "/v1/apps/acme~shop.prod", "", []string{"If-Match", `"1"`}, 412},
+		{"none of ours", "DELETE", "/v1/apps/acme~shop.prod", "", []string{"If-Match", `W/"abc"`}, 412},
+		{"scale without", "PUT", "/v1/services/acme~shop.prod.web.v1/scale", `{"replicas":2}`, nil, 428},
+		{"scale by post", "POST", "/v1/services/acme~shop.prod.web.v1/scale", `{"replicas":2}`, nil, 200},
+		{"too many", "POST", "/v1/services/acme~shop.prod.web.v1/scale", `{"replicas":10001}`, nil, 422},
+		{"create what exists", "PUT", "/v1/apps", slaOf("shop", 1), []string{"If-None-Match", "*"}, 412},
+		{"apply on stale", "PUT", "/v1/apps", slaOf("shop", 1), []string{"If-Match", `"1"`}, 412},
+		{"no such type", "PUT", "/v1/apps", slaOf("shop", 1), []string{"Content-Type", "text/html"}, 415},
+		{"no such path", "GET", "/v1/nothing", "", nil, 404},
+		{"no such method", "PATCH", "/v1/apps", "", nil, 405},
+		{"no such app", "GET", "/v1/apps/acme~none.prod", "", nil, 404},
+		{"bad cursor", "GET", "/v1/apps?cursor=zz", "", nil, 422},
+		{"bad limit", "GET", "/v1/apps?limit=0", "", nil, 422},
+	}
+	for _, tt := range tests {
+		status, header, text := r.raw(tt.method, tt.path, token, tt.body, tt.header...)
+		if status != tt.want {
+			t.Errorf("%s: %d, want %d: %s", tt.name, status, tt.want, text)
+		}
+		if status >= 400 {
+			if ct := header.Get("Content-Type"); ct != "application/problem+json" {
+				t.Errorf("%s: %s", tt.name, ct)
+			}
+			if p := problemIn(t, text); p.Status != status || p.Code == "" || !strings.HasSuffix(p.Type, p.Code) || p.Detail == "" {
+				t.Errorf("%s: %+v", tt.name, p)
+			}
+		}
+	}
+}
+
+func etagOf(r api.Revision) string { return `"` + httpapi.Position{Revision: r}.String() + `"` }
+
+func TestAllFaultsAtOnceWithPointers(t *testing.T) {
+	r := newRig(t)
+	token := r.user("acme/dora", rights.ApplicationProvider)
+	doc := strings.NewReplacer(`"vcpus"`, `"vcpu"`, `"container"`, `"toaster oven"`).Replace(slaOf("shop", 1))
+	status, _, text := r.raw("PUT", "/v1/apps", token, doc)
+	p := problemIn(t, text)
+	if status != 422 || len(p.Errors) < 2 || !strings.HasPrefix(p.Errors[0].Pointer, "/applications/0/microservices/0/") || !strings.Contains(text, "vcpus") {
+		t.Errorf("%d %s", status, text)
+	}
+	if _, err := r.client(token).Apply(t.Context(), []byte(doc), client.ApplyOptions{}); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "vcpus") {
+		t.Errorf("to a client: %v", err)
+	}
+	// Nothing of a document with a fault is applied.
+	two := strings.Replace(slaOf("good", 1), `]}`, `]},{"application_name":"not good!"}`, 1)
+	if status, _, text := r.raw("PUT", "/v1/apps", token, two); status != 422 {
+		t.Errorf("%d %s", status, text)
+	}
+	if apps, _, err := r.client(token).Apps(t.Context(), listAll); err != nil || len(apps) > 0 {
+		t.Errorf("%v %v", apps, err)
+	}
+}
+
+func TestGiantBodiesAreRefused(t *testing.T) {
+	r := newRig(t)
+	token := r.user("acme/dora", rights.ApplicationProvider)
+	big := strings.Repeat("x", 1<<20+1)
+	status, _, text := r.raw("PUT", "/v1/apps", token, big)
+	if status != 413 || problemIn(t, text).Code != "too_large" {
+		t.Errorf("%d %s", status, text)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), "PUT", r.server.URL+"/v1/apps", struct{ *strings.Reader }{strings.NewReader(big)})
+	check(t, err)
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := r.server.Client().Do(req) // of unknown length
+	check(t, err)
+	resp.Body.Close()
+	if resp.StatusCode != 413 {
+		t.Errorf("of unknown length: %s", resp.Status)
+	}
+}
+
+func TestPagesNeitherRepeatNorHide(t *testing.T) {
+	r := newRig(t)
+	c := r.client(r.user("acme/dora", rights.ApplicationProvider))
+	r.apply("acme", "shop", 25)
+	all, rev, err := c.Instances(t.Context(), client.ListOptions{Limit: 7, Under: "acme/shop.prod"})
+	check(t, err)
+	if len(all) != 25 || rev == 0 {
+		t.Fatalf("%d instances at %d", len(all), rev)
+	}
+	for n, i := range all {
+		if i.Number != n {
+			t.Errorf("place %d has %s", n, i.ID)
+		}
+	}
+	if none, _, err := c.Instances(t.Context(), client.ListOptions{Under: "acme/sho"}); err != nil || len(none) > 0 {
+		t.Errorf("under half a name: %v %v", none, err)
+	}
+}
+
+func TestListThenWatchHasNoGap(t *testing.T) {
+	r := newRig(t)
+	c := r.client(r.user("acme/dora", rights.ApplicationProvider))
+	r.apply("acme", "one", 0)
+	_, rev, err := c.Apps(t.Context(), listAll)
+	check(t, err)
+	r.apply("acme", "two", 0) // between the list and the watch
+	var got []string
+	for change, err := range client.Watch[api.App](t.Context(), c, client.Apps, client.WatchOptions{Since: rev}) {
+		check(t, err)
+		name := change.ID + " gone"
+		if change.Object != nil {
+			name = string(change.Object.ID)
+		}
+		got = append(got, name)
+		switch len(got) {
+		case 1:
+			r.apply("acme", "three", 0)
+		case 2:
+			check(t, r.loop.Do(t.Context(), root.DeleteApp{App: "acme/one.prod"}, nil))
+		}
+		if strings.HasSuffix(name, "gone") {
+			break
+		}
+	}
+	if s := strings.Join(got, ","); s != "acme/two.prod,acme/three.prod,acme/one.prod gone" &&
+		s != "acme/two.prod,acme/three.prod,acme/one.prod,acme/one.prod gone" {
+		t.Errorf("watched %s", s)
+	}
+}
+
+func TestWatchResumesAndTellsWhenItCannot(t *testing.T) {
+	r := newRig(t, func(o *httpapi.Options) { o.FeedSize = 4 })
+	token := r.user("acme/dora", rights.ApplicationProvider)
+	r.apply("acme", "one", 0)
+	var rev api.Revision
+	check(t, r.loop.Read(t.Context(), func() { rev = r.core.Revision() }))
+	r.apply("acme", "two", 0)
+	events, end := r.watchRaw("/v1/apps?watch=1", token, "Last-Event-ID", httpapi.Position{Revision: rev}.String())
+	if e := <-events; !strings.Contains(e, "two") {
+		t.Errorf("resumed with %s", e)
+	}
+	end()
+	for _, app := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		r.apply("acme", app, 0)
+	}
+	status, _, text := r.raw("GET", "/v1/apps?watch=1&since="+httpapi.Position{Revision: rev}.String(), token, "")
+	if status != 410 || problemIn(t, text).Code != "gone" {
+		t.Errorf("what is not kept: %d %s", status, text)
+	}
+	if status, _, _ := r.raw("GET", "/v1/apps?watch=1&since=99999999", token, ""); status != 410 {
+		t.Errorf("another root's position: %d", status)
+	}
+	c := r.client(token)
+	for _, err := range client.Watch[api.App](t.Context(), c, client.Apps, client.WatchOptions{Since: rev}) {
+		if !errors.Is(err, api.ErrGone) {
+			t.Errorf("the client's watch: %v", err)
+		}
+		break
+	}
+}
+
+func TestServicesAndCountsAreWatched(t *testing.T) {
+	r := newRig(t)
+	token := r.user("acme/dora", rights.ApplicationProvider)
+	events, end := r.watchRaw("/v1/services?watch=1", token)
+	defer end()
+	r.apply("acme", "shop", 1)
+	if e := <-events; !strings.Contains(e, "acme/shop.prod.web.v1") {
+		t.Errorf("first %s", e)
+	}
+	check(t, r.loop.Do(t.Context(), root.DeleteApp{App: "acme/shop.prod"}, nil))
+	for e := range events {
+		if !strings.Contains(e, `"object"`) {
+			return // gone
+		}
+	}
+}
+
+func TestARepeatedPostTakesEffectOnce(t *testing.T) {
+	r := newRig(t)
+	token := r.user("op/carl", rights.InfrastructureProvider)
+	other := r.user("op/dora", rights.InfrastructureProvider)
+	post := func(token, body string) (int, string) {
+		status, _, text := r.raw("POST", "/v1/tokens", token, body, "Idempotency-Key", "k1")
+		return status, text
+	}
+	status, first := post(token, `{"kind":"cluster"}`)
+	status2, again := post(token, `{"kind":"cluster"}`)
+	if status != 201 || status2 != 201 || first != again {
+		t.Errorf("%d %s, then %d %s", status, first, status2, again)
+	}
+	if status, text := post(token, `{"kind":"cluster","uses":2}`); status != 422 {
+		t.Errorf("another body: %d %s", status, text)
+	}
+	if status, text := post(other, `{"kind":"cluster"}`); status != 201 || text == first {
+		t.Errorf("another's key is another key: %d %s", status, text)
+	}
+	if n := len(r.desk.List()); n != 2 {
+		t.Errorf("%d tokens were made", n)
+	}
+}
+
+func TestSignIn(t *testing.T) {
+	r := newRig(t)
+	r.user("acme/dora", rights.ApplicationProvider)
+	c := r.client("")
+	ctx := t.Context()
+	if _, err := c.Login(ctx, api.Login{User: "acme/dora", Password: "wrong password"}); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("wrong password: %v", err)
+	}
+	s, err := c.Login(ctx, api.Login{User: "acme/dora", Password: "correct horse battery"})
+	check(t, err)
+	if s.Tenant != "acme" || len(s.Roles) != 1 || s.Access == "" {
+		t.Errorf("session %+v", s)
+	}
+	next, err := c.Refresh(ctx, s.Refresh)
+	check(t, err)
+	if _, err := c.Refresh(ctx, s.Refresh); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("a refresh token twice: %v", err)
+	}
+	if _, err := c.Refresh(ctx, next.Refresh); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("a session whose token was used twice goes on: %v", err)
+	}
+	for _, token := range []string{"", "nonsense", s.Access + "x", strings.Repeat("a", 20_000)} {
+		header := []string{}
+		if token != "" {
+			header = []string{"Authorization", "Bearer " + token}
+		}
+		status, h, text := r.raw("GET", "/v1/apps", "", "", header...)
+		if status != 401 || h.Get("WWW-Authenticate") == "" || problemIn(t, text).Code != "unauthenticated" {
+			t.Errorf("token %.20q: %d %s", token, status, text)
+		}
+	}
+	if status, _, _ := r.raw("GET", "/v1/apps", "", "", "Authorization", "Basic YTpi"); status != 401 {
+		t.Errorf("basic: %d", status)
+	}
+}
+
+func TestGuessersAreSlowedDown(t *testing.T) {
+	r := newRig(t)
+	last := 0
+	for range 30 {
+		last, _, _ = r.raw("POST", "/v1/auth/login", "", `{"user":"acme/dora","password":"guess"}`)
+	}
+	if last != http.StatusTooManyRequests {
+		t.Errorf("the thirtieth guess: %d", last)
+	}
+}
+
+func TestWildLoopsAreSlowedDown(t *testing.T) {
+	r := newRig(t, func(o *httpapi.Options) {
+		o.Rate = 1
+		now := time.Now()
+		o.Now = func() time.Time { return now }
+	})
+	token := r.user("acme/dora", rights.ApplicationProvider)
+	for range 4 {
+		if status, _, text := r.raw("GET", "/v1/apps", token, ""); status != 200 {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	status, h, _ := r.raw("GET", "/v1/apps", token, "")
+	if status != 429 || h.Get("Retry-After") != "1" {
+		t.Errorf("%d, wait %q", status, h.Get("Retry-After"))
+	}
+}
+
+func TestJoinTokens(t *testing.T) {
+	r := newRig(t)
+	op := r.client(r.user("op/carl", rights.InfrastructureProvider))
+	r.join("munich", "op")
+	tok, err := op.CreateToken(t.Context(), api.TokenRequest{Kind: "cluster", Uses: 2, TTL: 60})
+	check(t, err)
+	if !strings.HasPrefix(tok.Token, "TL1.") || tok.Uses != 2 || tok.Tenant != "op" {
+		t.Errorf("token %+v", tok)
+	}
+	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, api.JoinToken{ID: "x", Kind: "node", Token: "TL1.a.b"})
+	node, err := op.CreateToken(t.Context(), api.TokenRequest{Kind: "node", Cluster: "munich"})
+	if err != nil || node.Token != "TL1.a.b" {
+		t.Errorf("node token %+v %v", node, err)
+	}
+	r.clusters.answers["POST /v1/tokens"] = httpAnswer(403, api.Problem{Status: 403, Code: "forbidden", Detail: "no"})
+	if _, err := op.CreateToken(t.Context(), api.TokenRequest{Kind: "node", Cluster: "munich"}); !errors.Is(err, api.ErrForbidden) || !strings.Contains(err.Error(), "munich") {
+		t.Errorf("what the cluster refuses: %v", err)
+	}
+	dev := r.client(r.user("op/dora", rights.ApplicationProvider))
+	for _, req := range []api.TokenRequest{{Kind: "cluster"}, {Kind: "node", Cluster: "munich"}} {
+		if _, err := dev.CreateToken(t.Context(), req); !errors.Is(err, api.ErrForbidden) {
+			t.Errorf("a developer's %s token: %v", req.Kind, err)
+		}
+	}
+}
+
+func TestForgettingACluster(t *testing.T) {
+	r := newRig(t)
+	op := r.client(r.user("op/carl", rights.InfrastructureProvider))
+	r.join("munich", "op")
+	check(t, op.ForgetCluster(t.Context(), "munich", 0))
+	if _, err := op.Cluster(t.Context(), "munich"); !errors.Is(err, api.ErrNotFound) || len(r.clusters.revoked) != 1 {
+		t.Errorf("%v, revoked %v", err, r.clusters.revoked)
+	}
+}
+
+func TestPeople(t *testing.T) {
+	r := newRig(t)
+	admin := r.client(r.user("admin", rights.Admin))
+	ctx := t.Context()
+	check(t, admin.CreateTenant(ctx, "acme", "Acme"))
+	if err := admin.CreateTenant(ctx, "acme", ""); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("twice: %v", err)
+	}
+	inv, err := admin.CreateUser(ctx, "acme/boss", "Organization_Admin")
+	check(t, err)
+	s, err := r.client("").Redeem(ctx, api.Redeem{User: inv.User, Code: inv.Code, Password: "a long password"})
+	check(t, err)
+	boss := r.client(s.Access)
+	if _, err := boss.CreateUser(ctx, "acme/king", "Admin"); !errors.Is(err, api.ErrForbidden) {
+		t.Errorf("gives a mightier role: %v", err)
+	}
+	if _, err := boss.CreateUser(ctx, "acme/dora", "Application_Provider"); err != nil {
+		t.Error(err)
+	}
+	check(t, boss.CreateTenant(ctx, "acme/lab", ""))
+	if err := boss.CreateTenant(ctx, "other", ""); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a tenant beside the own: %v", err)
+	}
+	if _, err := admin.Apply(ctx, []byte(slaOf("shop", 0)), client.ApplyOptions{}); !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("an application of the system's: %v", err)
+	}
+	if _, err := admin.Apply(ctx, []byte(slaOf("shop", 0)), client.ApplyOptions{Tenant: "nobody"}); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("an application of a tenant that is none: %v", err)
+	}
+	status, _, text := r.raw("DELETE", "/v1/tenants/acme", s.Access, "")
+	if status != 403 {
+		t.Errorf("removes the own tenant: %d %s", status, text)
+	}
+}

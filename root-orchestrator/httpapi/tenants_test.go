@@ -1,0 +1,247 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+// bodies are what routes take, so that a request gets as far as the rights.
+var bodies = map[string]string{
+	"PUT /v1/apps":                 slaOf("shop", 1),
+	"POST /v1/apps":                slaOf("shop", 1),
+	"PUT /v1/services/{id}/scale":  `{"replicas":9}`,
+	"POST /v1/services/{id}/scale": `{"replicas":9}`,
+	"POST /v1/tenants":             `{"path":"rival/part"}`,
+	"POST /v1/users":               `{"id":"rival/mole","roles":["Application_Provider"]}`,
+	"PUT /v1/users/{id}":           `{"roles":["Admin"]}`,
+	"POST /v1/auth/tokens":         `{"name":"mine","ttl_seconds":3600}`,
+	"POST /v1/tokens":              `{"kind":"node","cluster":"rivalcluster"}`,
+	"POST /v1/auth/login":          `{"user":"rival/boss","password":"not this one"}`,
+	"POST /v1/auth/redeem":         `{"user":"rival/boss","code":"guess","password":"long enough here"}`,
+	"POST /v1/auth/refresh":        `{"refresh":"a.b"}`,
+	"POST /v1/auth/logout":         `{"refresh":"a.b"}`,
+}
+
+// own are the routes that concern the asker alone, whatever they are told.
+func own(path string) bool { return strings.HasPrefix(path, "/v1/auth/") }
+
+// TestNothingCrossesTenants sends every route with all that names something of
+// another tenant, as every role, and wants what a thing that does not exist
+// would be answered, no word of the other tenant, and nothing changed.
+func TestNothingCrossesTenants(t *testing.T) {
+	r := newRig(t)
+	rival := r.user("rival/boss", rights.Admin)
+	r.apply("rival", "shop", 2)
+	r.join("rivalcluster", "rival")
+	_, rec, err := r.desk.Create(t.Context(), jointoken.Order{Scope: jointoken.ForCluster, Tenant: "rival"})
+	check(t, err)
+	status, _, text := r.raw("POST", "/v1/auth/tokens", rival, `{"name":"theirs","ttl_seconds":3600}`)
+	if status != http.StatusCreated {
+		t.Fatalf("personal token: %d %s", status, text)
+	}
+	var pat struct{ ID string }
+	check(t, json.Unmarshal([]byte(text), &pat))
+	before := r.snapshot("rival")
+
+	theirs := map[string]string{
+		"/v1/apps/{id}": "rival~shop.prod", "/v1/services/{id}": "rival~shop.prod.web.v1", "/v1/instances/{id}": "rival~shop.prod.web.v1~0",
+		"/v1/clusters/{id}": "rivalcluster", "/v1/tokens/{id}": rec.ID, "/v1/tenants/{id}": "rival", "/v1/users/{id}": "rival~boss",
+		"/v1/auth/tokens/{id}": pat.ID,
+	}
+	nobodys := map[string]string{
+		"/v1/apps/{id}": "nobody~shop.prod", "/v1/services/{id}": "nobody~shop.prod.web.v1", "/v1/instances/{id}": "nobody~shop.prod.web.v1~0",
+		"/v1/clusters/{id}": "nobodycluster", "/v1/tokens/{id}": "0123456789ab", "/v1/tenants/{id}": "nobody", "/v1/users/{id}": "nobody~boss",
+		"/v1/auth/tokens/{id}": "NOSUCHTOKEN",
+	}
+	fill := func(path string, ids map[string]string) string {
+		for prefix, id := range ids {
+			if strings.HasPrefix(path, prefix) {
+				path = strings.Replace(path, "{id}", id, 1)
+			}
+		}
+		return strings.ReplaceAll(path, "{node}", "n1")
+	}
+	asNobody := strings.NewReplacer("rivalcluster", "nobodycluster", "rival", "nobody", rec.ID, "0123456789ab", pat.ID, "NOSUCHTOKEN")
+
+	asked := 0
+	for i, role := range rights.Roles {
+		token := r.user(accountID("acme/user", i), role)
+		for _, route := range r.web.Routes() {
+			name := route.Method + " " + route.Path
+			for _, query := range []string{"", "?tenant=rival", "?under=rival/shop.prod", "?watch=true&tenant=rival"} {
+				watched := strings.Contains(query, "watch")
+				applies := name == "PUT /v1/apps" || name == "POST /v1/apps"
+				switch {
+				case applies && query != "?tenant=rival": // for one's own tenant it is allowed
+					continue
+				case query != "" && !applies && route.Method != http.MethodGet, watched && !watches(route.Path):
+					continue
+				}
+				if watched {
+					r.watchedNothing(t, route.Path+query, token)
+					continue
+				}
+				asked++
+				path := fill(route.Path, theirs) + query
+				status, _, text := r.raw(route.Method, path, token, bodies[name], "If-Match", "*")
+				if strings.Contains(path, "rival") || strings.Contains(bodies[name], "rival") {
+					// What may be repeated back is what was asked.
+				} else if strings.Contains(text, "rival") {
+					t.Errorf("%s as %s says a word of another tenant: %s", path, role, text)
+				}
+				if strings.Contains(route.Path, "{id}") && !own(route.Path) || strings.Contains(query, "tenant=") && watches(route.Path) {
+					_, _, other := r.raw(route.Method, strings.ReplaceAll(fill(route.Path, nobodys)+query, "rival", "nobody"), token, bodies[name], "If-Match", "*")
+					if got, want := asNobody.Replace(text), asNobody.Replace(other); got != want {
+						t.Errorf("%s %s as %s tells that it exists:\n %s\n %s", route.Method, path, role, text, other)
+					}
+					if status != http.StatusNotFound && status != http.StatusForbidden {
+						t.Errorf("%s %s as %s: %d %s", route.Method, path, role, status, text)
+					}
+				}
+			}
+		}
+	}
+	if asked < 150 {
+		t.Errorf("only %d requests were made, of %d routes", asked, len(r.web.Routes()))
+	}
+	if after := r.snapshot("rival"); after != before {
+		t.Errorf("another tenant's things changed:\n%s\n%s", before, after)
+	}
+	if len(r.clusters.asked) > 0 || len(r.clusters.revoked) > 0 {
+		t.Errorf("another tenant's cluster was asked %v, revoked %v", r.clusters.asked, r.clusters.revoked)
+	}
+	if pats := r.accounts.PATs("rival/boss"); len(pats) != 1 {
+		t.Errorf("another's personal tokens: %v", pats)
+	}
+	if _, err := r.desk.Get(rec.ID); err != nil {
+		t.Errorf("another tenant's join token: %v", err)
+	}
+}
+
+func watches(path string) bool {
+	switch path {
+	case "/v1/apps", "/v1/services", "/v1/instances", "/v1/clusters", "/v1/events":
+		return true
+	}
+	return false
+}
+
+// watchedNothing opens a watch and wants either a refusal or silence about
+// another tenant while its things change.
+func (r *rig) watchedNothing(t *testing.T, path, token string) {
+	t.Helper()
+	events, end := r.watchRaw(path, token)
+	defer end()
+	if events == nil {
+		return // refused
+	}
+	r.apply("rival", "seen", 0)
+	check(t, r.loop.Do(t.Context(), root.DeleteApp{App: "rival/seen.prod"}, nil))
+	// What is seen at last is one's own change, so that all before it was kept back.
+	r.apply("acme", "mine", 0)
+	check(t, r.loop.Do(t.Context(), root.DeleteApp{App: "acme/mine.prod"}, nil))
+	select {
+	case e := <-events:
+		if strings.Contains(e, "rival") {
+			t.Errorf("watch %s: %s", path, e)
+		}
+	default: // narrowed to the other tenant: nothing at all comes
+	}
+}
+
+// snapshot is all that the tenant has, as text. Clocks and counts of other
+// tenants' doings do not show in it.
+func (r *rig) snapshot(tenant api.Tenant) string {
+	var out any
+	check(r.t, r.loop.Read(r.t.Context(), func() {
+		clusters := []api.Cluster{}
+		for _, c := range r.core.Clusters() {
+			if c.Tenant == tenant {
+				c.Instances, c.Revision, c.Reserved = 0, 0, api.Resources{}
+				clusters = append(clusters, c)
+			}
+		}
+		out = []any{r.core.Apps(tenant), r.core.Services(tenant), clusters}
+	}))
+	users := []any{}
+	for _, u := range r.accounts.Users() {
+		if u.ID.Tenant() == tenant {
+			users = append(users, u)
+		}
+	}
+	parts := 0
+	for _, t := range r.accounts.Tenants() {
+		if root.Within(t.Path, tenant) {
+			parts++
+		}
+	}
+	b, err := json.Marshal([]any{out, users, parts})
+	check(r.t, err)
+	return string(b)
+}
+
+func TestThoseBelowAreSeen(t *testing.T) {
+	r := newRig(t)
+	r.user("acme/boss", rights.Admin)
+	token := r.user("acme/lab/tech", rights.ApplicationProvider)
+	boss := r.user("acme/second", rights.Admin)
+	r.apply("acme", "shop", 0)
+	r.apply("acme/lab", "shop", 0)
+	for who, want := range map[string]string{token: "acme/lab/shop.prod", boss: "acme/lab/shop.prod acme/shop.prod"} {
+		apps, _, err := r.client(who).Apps(t.Context(), listAll)
+		check(t, err)
+		var ids []string
+		for _, a := range apps {
+			ids = append(ids, string(a.ID))
+		}
+		if got := strings.Join(ids, " "); got != want {
+			t.Errorf("sees %q, want %q", got, want)
+		}
+	}
+}
+
+func TestNodesAreNamedToTheirOperatorsAlone(t *testing.T) {
+	r := newRig(t)
+	op := r.user("op/carl", rights.InfrastructureProvider)
+	dev := r.user("acme/dora", rights.ApplicationProvider)
+	r.join("munich", "op")
+	app := r.apply("acme", "shop", 1)
+	id := app.Services[0].Instance(0)
+	var epoch api.Epoch
+	check(t, r.loop.Read(t.Context(), func() {
+		i, _ := r.core.Instance(id)
+		epoch = i.Epoch
+	}))
+	check(t, r.loop.Do(t.Context(), root.Report{Report: api.Report{
+		Cluster: "munich", Boot: 1, Seq: 2,
+		Observed: []api.Observed{{
+			Instance: id, Epoch: epoch, State: api.ClusterScheduled, HandedBack: true, Reason: api.ReasonNoCapacity,
+			Why: &api.Explanation{Considered: 1, Causes: []api.Cause{{Constraint: "memory", Count: 1}}, Nearest: &api.Rejection{Candidate: "secretnode", Constraint: "memory"}},
+		}},
+	}}, nil))
+	status, _, text := r.raw("GET", "/v1/instances/acme~shop.prod.web.v1~0/why", dev, "")
+	if status != http.StatusOK || strings.Contains(text, "secretnode") {
+		t.Errorf("the developer sees %d %s", status, text)
+	}
+	if !strings.Contains(text, "a node") {
+		t.Errorf("the nearest miss is missing: %s", text)
+	}
+	r.clusters.answers["GET /v1/nodes"] = httpAnswer(200, api.Page[api.Node]{Items: []api.Node{{NodeInfo: api.NodeInfo{ID: "secretnode"}}}})
+	nodes, err := r.client(op).Nodes(t.Context(), "munich")
+	if err != nil || len(nodes) != 1 {
+		t.Errorf("the operator sees %v %v", nodes, err)
+	}
+	if _, err := r.client(dev).Nodes(t.Context(), "munich"); api.KindOf(statusOf(err)) == nil {
+		t.Errorf("the developer may list nodes: %v", err)
+	}
+}
+
+func accountID(prefix string, i int) (id userID) { return userID(fmt.Sprintf("%s%d", prefix, i)) }

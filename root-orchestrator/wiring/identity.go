@@ -1,0 +1,124 @@
+package wiring
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/account"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
+)
+
+// The secrets in the data directory.
+const (
+	authorityFile = "root-ca.pem"
+	ringFile      = "token-keys.json"
+)
+
+// identities is all by which the root knows itself and others.
+type identities struct {
+	authority *ca.Authority
+	keeper    *keeper.Keeper
+	verifier  *trust.Verifier
+	ring      *jwt.Ring
+	accounts  *account.Service
+	desk      *jointoken.Desk
+	issued    *clusterlink.Issued
+}
+
+func openIdentity(dir *os.Root, st store.Store, loaded []store.Doc, external string, names []string, log *slog.Logger) (*identities, error) {
+	id := &identities{}
+	var err error
+	if id.authority, err = openAuthority(dir, len(loaded) > 0); err != nil {
+		return nil, err
+	}
+	if id.ring, err = openRing(dir); err != nil {
+		return nil, err
+	}
+	if id.issued, err = clusterlink.NewIssued(st, loaded); err != nil {
+		return nil, err
+	}
+	id.verifier = trust.New(id.authority.Root())
+	id.verifier.Revoked = id.issued.Revoked
+	if id.keeper, err = openKeeper(id.authority, names, log); err != nil {
+		return nil, err
+	}
+	id.accounts, err = account.New(account.Options{
+		Store: st, Loaded: loaded, Ring: id.ring, Issuer: api.TokenIssuer, Audience: api.TokenAudience, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	id.desk, err = jointoken.NewDesk(st, loaded, external, id.authority.Hash(), time.Now)
+	return id, err
+}
+
+// openAuthority reads the root's authority, and makes one at the first start. A
+// store that knows things without the key that they hang on is no first start.
+func openAuthority(dir *os.Root, used bool) (*ca.Authority, error) {
+	pair, err := ca.LoadPair(dir, authorityFile)
+	if err == nil {
+		return ca.New(pair)
+	}
+	if !errors.Is(err, api.ErrNotFound) {
+		return nil, err
+	}
+	if used {
+		return nil, fmt.Errorf("the store has an installation and %s/%s, its key, is missing; bring it back, for no cluster takes another: %w",
+			dir.Name(), authorityFile, api.ErrNotFound)
+	}
+	a, err := ca.NewRoot(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return a, ca.SavePair(dir, authorityFile, a.Pair())
+}
+
+func openRing(dir *os.Root) (*jwt.Ring, error) {
+	text, err := dir.ReadFile(ringFile)
+	if err == nil {
+		return jwt.ParseRing(text)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the token keys: %w", err)
+	}
+	ring, err := jwt.NewRing(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if text, err = ring.Marshal(); err != nil {
+		return nil, fmt.Errorf("encode the token keys: %w", err)
+	}
+	return ring, ca.WriteFile(dir, ringFile, text, 0o600)
+}
+
+// openKeeper makes the server's certificate. The root signs its own, so that a
+// fresh one at each start, with today's names, costs nothing.
+func openKeeper(a *ca.Authority, names []string, log *slog.Logger) (*keeper.Keeper, error) {
+	key, csr, err := ca.NewRequest()
+	if err != nil {
+		return nil, err
+	}
+	chain, err := a.SignOwn(time.Now(), csr, names...)
+	if err != nil {
+		return nil, err
+	}
+	return keeper.New(keeper.Options{
+		Pair: ca.Pair{Chain: chain, Key: key}, Log: log,
+		Renew: func(_ context.Context, csr []byte) ([]*x509.Certificate, error) {
+			return a.SignOwn(time.Now(), csr, names...)
+		},
+	})
+}

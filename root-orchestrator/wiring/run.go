@@ -1,0 +1,207 @@
+package wiring
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/daemon/metrics"
+	"github.com/treeline-edge/treeline/internal/identity/account"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/store/embedded"
+	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
+	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+// The files in the data directory, for others to read.
+const (
+	AddressFile = "address"       // host:port to dial on this machine; there once the root serves
+	CAFile      = "ca.pem"        // the root's certificate, to pin
+	SignInFile  = "first-sign-in" // "<user> <code>" until the first admin has signed in; mode 0600
+)
+
+// sweepEvery is how often what has expired is forgotten.
+const sweepEvery = time.Hour
+
+// Run is the root orchestrator until ctx ends. What fails before it serves says
+// what is missing; store.ErrConflict later means that another process has its role.
+func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
+	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	dir, err := os.OpenRoot(cfg.Data)
+	if err != nil {
+		return fmt.Errorf("open the data directory: %w", err)
+	}
+	defer dir.Close()
+	// A reader that waits for the file must not find an earlier start's.
+	if err := dir.Remove(AddressFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the old address: %w", err)
+	}
+	st, err := openStore(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	loaded, err := store.Load(ctx, st)
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer ln.Close()
+
+	external, names := cfg.reach(ln.Addr())
+	id, err := openIdentity(dir, st, loaded, external, names, log)
+	if err != nil {
+		return err
+	}
+	core := root.New(cfg.core())
+	if err := core.Restore(loaded); err != nil {
+		return fmt.Errorf("restore the root: %w", err)
+	}
+	var web *httpapi.API
+	var link *clusterlink.Link
+	m := newMeter()
+	l := loop.New(core, st, func(envs []api.Envelope) { send(envs, web, link) }, loop.Options[root.Input]{
+		Tick: root.Tick{}, Log: log, Observe: m.observe,
+	})
+	link = clusterlink.New(clusterlink.Options{
+		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
+		Desk: id.desk, Keys: id.ring.Public, Log: log,
+	})
+	web = httpapi.New(httpapi.Options{
+		Core: core, Owner: l, Accounts: id.accounts, Desk: id.desk, Clusters: link, Version: daemon.Version(), Log: log,
+	})
+	reg := metrics.New()
+	m.register(reg, core, l, link)
+	var health daemon.Health
+	health.Require("store", func(context.Context) error { return l.Stalled() })
+	health.Require("core", func(ctx context.Context) error { return l.Read(ctx, func() {}) })
+
+	if err := firstSignIn(ctx, dir, id.accounts, external); err != nil {
+		return err
+	}
+	serve := func(ctx context.Context) error {
+		if err := l.Do(ctx, root.Start{}, nil); err != nil {
+			return err
+		}
+		if err := ca.WriteFile(dir, CAFile, rootPEM(id.authority), 0o644); err != nil {
+			return err
+		}
+		if err := ca.WriteFile(dir, AddressFile, []byte(dialable(ln.Addr())+"\n"), 0o644); err != nil {
+			return err
+		}
+		log.Info("root serves", "address", dialable(ln.Addr()), "url", external, "data", cfg.Data)
+		if err := daemon.Notify(daemon.Ready); err != nil {
+			log.Warn("systemd not told", "err", err)
+		}
+		return daemon.Serve(ctx, ln, route(web, link, health.Handler(metrics.Handler(reg))),
+			id.verifier.Server(id.keeper.GetCertificate, false))
+	}
+	return daemon.RunAll(ctx,
+		daemon.Part{Name: "core", Run: l.Run},
+		daemon.Part{Name: "certificate", Run: id.keeper.Run},
+		daemon.Part{Name: "server", Run: serve},
+		daemon.Part{Name: "sweep", Run: func(ctx context.Context) error { return sweep(ctx, id.accounts, id.desk, log) }},
+	)
+}
+
+func openStore(ctx context.Context, cfg Config) (store.Store, error) {
+	if uri := cfg.Store.Reveal(); uri != "" {
+		return mongo.Open(ctx, uri, cfg.Role)
+	}
+	return embedded.Open(filepath.Join(cfg.Data, "root.db"))
+}
+
+// send hands out what the core says. It runs on the core's owner and must not block.
+func send(envs []api.Envelope, web *httpapi.API, link *clusterlink.Link) {
+	var changes []api.Change
+	for _, e := range envs {
+		if c, ok := e.Msg.(api.Change); ok && e.To == api.ToWatchers {
+			changes = append(changes, c)
+			continue
+		}
+		link.Send(e)
+	}
+	if len(changes) > 0 {
+		web.Changed(changes...)
+	}
+}
+
+// route is the one port's table.
+func route(web *httpapi.API, link *clusterlink.Link, health http.Handler) http.Handler {
+	people, clusters := web.Handler(), link.Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		switch path := r.URL.Path; {
+		case strings.HasPrefix(path, "/v1/cluster/"), path == "/v1/join/cluster":
+			clusters.ServeHTTP(w, r)
+		case path == "/livez", path == "/readyz", path == "/version", path == "/metrics":
+			health.ServeHTTP(w, r)
+		default:
+			people.ServeHTTP(w, r)
+		}
+	})
+}
+
+// firstSignIn prints the first admin's one-use code, while nobody has used one.
+func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, external string) error {
+	code, err := accounts.Bootstrap(ctx)
+	if err != nil {
+		return err
+	}
+	if code.Text == "" {
+		if err := dir.Remove(SignInFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the first sign-in: %w", err)
+		}
+		return nil
+	}
+	if err := ca.WriteFile(dir, SignInFile, []byte(string(code.User)+" "+code.Text+"\n"), 0o600); err != nil {
+		return err
+	}
+	// Straight to the terminal: a secret has no business in structured logs.
+	_, err = fmt.Fprintf(os.Stderr, "\n  first sign-in (one use, until %s):\n    treeline login %s --user %s --code %s --ca %s\n\n",
+		code.Expires.Format(time.TimeOnly), external, code.User, code.Text, filepath.Join(dir.Name(), CAFile))
+	if err != nil {
+		return fmt.Errorf("print the first sign-in: %w", err)
+	}
+	return nil
+}
+
+func rootPEM(a *ca.Authority) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Root().Raw})
+}
+
+func sweep(ctx context.Context, accounts *account.Service, desk *jointoken.Desk, log *slog.Logger) error {
+	t := time.NewTicker(sweepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		if err := errors.Join(accounts.Sweep(ctx), desk.Sweep(ctx)); err != nil && ctx.Err() == nil {
+			log.Warn("what has expired was not forgotten; it does not count any more anyway", "err", err)
+		}
+	}
+}
