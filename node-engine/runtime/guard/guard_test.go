@@ -1,0 +1,215 @@
+package guard
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
+	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
+
+var key = api.Key{Instance: "acme/a.d.s.d#0", Epoch: 7}
+
+// TestKillsThoughTheEngineIsGone closes the only client and waits for the kill.
+func TestKillsThoughTheEngineIsGone(t *testing.T) {
+	dir, c := ensure(t)
+	v := startVictim(t)
+	lease := 300 * time.Millisecond
+	began := time.Now()
+	if err := c.Set(t.Context(), key, v.target, began.Add(lease)); err != nil {
+		t.Fatal(err)
+	}
+	guard := pidOf(t, dir)
+	c.Close()
+	v.wait(t)
+	if d := time.Since(began); d < lease || d > lease+2*time.Second {
+		t.Errorf("killed after %s, lease %s", d, lease)
+	}
+	t.Logf("killed %s after the lease", time.Since(began)-lease)
+	waitGone(t, guard)
+	if _, err := os.Stat(filepath.Join(dir, socketName)); err == nil {
+		t.Error("the guard ended and left its socket")
+	}
+}
+
+func TestLiftedLives(t *testing.T) {
+	_, c := ensure(t)
+	lives, dies := startVictim(t), startVictim(t)
+	soon := time.Now().Add(200 * time.Millisecond)
+	other := api.Key{Instance: key.Instance, Epoch: 8}
+	for k, v := range map[api.Key]victim{key: lives, other: dies} {
+		if err := c.Set(t.Context(), k, v.target, soon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A renewed lease counts from its renewal.
+	if err := c.Set(t.Context(), key, lives.target, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	dies.wait(t)
+	if err := c.Lift(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	held, err := c.List(t.Context())
+	if err != nil || len(held) != 0 {
+		t.Errorf("held %v (%v), want nothing", held, err)
+	}
+	if err := lives.cmd.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the lifted one: %v", err)
+	}
+}
+
+// TestGuardKilled kills the guard: the next order starts another one, which
+// knows what the first one held.
+func TestGuardKilled(t *testing.T) {
+	dir, c := ensure(t)
+	v := startVictim(t)
+	if err := c.Set(t.Context(), key, v.target, time.Now().Add(500*time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	first := pidOf(t, dir)
+	_ = syscall.Kill(first, syscall.SIGKILL)
+	waitGone(t, first)
+	held, err := c.List(t.Context())
+	if err != nil || held[key.String()].Target != v.target {
+		t.Fatalf("the second guard holds %v (%v)", held, err)
+	}
+	if pidOf(t, dir) == first {
+		t.Fatal("there is no second guard")
+	}
+	v.wait(t)
+}
+
+func TestOneGuardForManyClients(t *testing.T) {
+	dir, _ := ensure(t)
+	first := pidOf(t, dir)
+	c, err := Ensure(t.Context(), dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := pidOf(t, dir); got != first {
+		t.Errorf("guard %d, then %d", first, got)
+	}
+	if err := c.Set(t.Context(), key, runtime.Target{Cgroup: "/"}, time.Now()); err == nil {
+		t.Error("the root cgroup is taken for a target")
+	}
+}
+
+func ensure(t *testing.T) (dir string, c *Client) {
+	t.Helper()
+	runtimetest.NeedRoot(t)
+	// Deeper than a socket's path may be long.
+	dir = filepath.Join(t.TempDir(), strings.Repeat("d", 100))
+	c, err := Ensure(t.Context(), dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		if pid := pidOf(t, dir); pid != 0 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			waitGone(t, pid)
+		}
+	})
+	return dir, c
+}
+
+type victim struct {
+	cmd    *exec.Cmd
+	target runtime.Target
+	done   chan error
+}
+
+var victims int
+
+// startVictim starts a process that ignores SIGTERM and has a child.
+func startVictim(t *testing.T) victim {
+	t.Helper()
+	cg, err := cgroup.Mounted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	victims++
+	g, err := cg.Create(fmt.Sprintf("/treeline-test-guard-%d-%d", os.Getpid(), victims), cgroup.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo up; while :; do wait; done")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Start(cmd, nil); err != nil {
+		t.Fatal(err)
+	}
+	v := victim{cmd: cmd, target: runtime.Target{Cgroup: g.Path()}, done: make(chan error, 1)}
+	t.Cleanup(func() {
+		if err := g.Kill(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+		<-v.done
+		if err := g.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	go func() { v.done <- cmd.Wait() }()
+	return v
+}
+
+func (v victim) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-v.done:
+		v.done <- err
+	case <-time.After(20 * time.Second):
+		t.Fatal("the guard did not kill")
+	}
+}
+
+// pidOf is the guard of a directory, found by its command line; 0 if there is none.
+func pidOf(t *testing.T, dir string) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err == nil && string(b) == name+"\x00"+dir+"\x00" {
+			var pid int
+			fmt.Sscan(e.Name(), &pid)
+			return pid
+		}
+	}
+	return 0
+}
+
+func waitGone(t *testing.T, pid int) {
+	t.Helper()
+	late := time.After(20 * time.Second)
+	for syscall.Kill(pid, 0) == nil {
+		select {
+		case <-late:
+			t.Fatalf("guard %d does not end", pid)
+		case <-time.After(10 * time.Millisecond): // not our child, and nothing tells of its end
+		}
+	}
+}
