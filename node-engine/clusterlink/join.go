@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/enrol"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
@@ -71,21 +71,21 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Cr
 	if t.Scope != jointoken.ForNode {
 		return Credentials{}, fmt.Errorf("join token is for a %s, not for a node: %w", t.Scope, api.ErrInvalid)
 	}
-	pair, err := joinKey(dir)
+	key, err := enrol.Key(dir, keyFile)
 	if err != nil {
 		return Credentials{}, err
 	}
-	csr, err := ca.Request(pair.Key)
+	csr, err := enrol.Request(key)
 	if err != nil {
 		return Credentials{}, err
 	}
 	var joined api.NodeJoined
-	err = call.JSON(ctx, t.HTTPClient(), t.URL+"/v1/join/node", api.JoinNode{Token: line, CSR: requestPEM(csr), Info: info}, &joined)
+	err = call.JSON(ctx, t.HTTPClient(), t.URL+"/v1/join/node", api.JoinNode{Token: line, CSR: csr, Info: info}, &joined)
 	if err != nil {
 		return Credentials{}, fmt.Errorf("join cluster %s: %w", t.Cluster, err)
 	}
 	c := Credentials{ID: joined.ID, Cluster: joined.Cluster, URL: t.URL, MQTT: joined.MQTT}
-	if c.Pair, err = accept(pair, joined); err != nil {
+	if c.Pair, err = accept(ca.Pair{Key: key}, joined); err != nil {
 		return Credentials{}, fmt.Errorf("join cluster %s: %w", t.Cluster, err)
 	}
 	if sha256.Sum256(c.Pair.Root().Raw) != t.CA || joined.Cluster != t.Cluster {
@@ -102,33 +102,7 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Cr
 	if err := ca.WriteFile(dir, metaFile, append(text, '\n'), 0o600); err != nil {
 		return Credentials{}, err
 	}
-	if err := dir.Remove(keyFile); err != nil {
-		return Credentials{}, fmt.Errorf("tidy after the join: %w", err)
-	}
-	return c, nil
-}
-
-// joinKey is the key of a join under way, kept so that a repetition is the same join.
-func joinKey(dir *os.Root) (ca.Pair, error) {
-	text, err := dir.ReadFile(keyFile)
-	if err == nil {
-		block, _ := pem.Decode(text)
-		if block != nil {
-			if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
-				return ca.Pair{Key: key}, nil
-			}
-		}
-	}
-	key, err := ca.NewKey()
-	if err != nil {
-		return ca.Pair{}, err
-	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return ca.Pair{}, fmt.Errorf("encode a private key: %w", err)
-	}
-	text = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
-	return ca.Pair{Key: key}, ca.WriteFile(dir, keyFile, text, 0o600)
+	return c, enrol.Forget(dir, keyFile)
 }
 
 func accept(pair ca.Pair, joined api.NodeJoined) (ca.Pair, error) {
@@ -150,17 +124,13 @@ func accept(pair ca.Pair, joined api.NodeJoined) (ca.Pair, error) {
 	return pair, nil
 }
 
-func requestPEM(csr []byte) string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}))
-}
-
 // Renew asks the cluster for a fresh certificate: keeper's Renew.
 func Renew(client *http.Client, url string) func(context.Context, []byte) ([]*x509.Certificate, error) {
 	return func(ctx context.Context, csr []byte) ([]*x509.Certificate, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		var renewed api.NodeJoined
-		if err := call.JSON(ctx, client, url+"/v1/node/renew", api.Renew{CSR: requestPEM(csr)}, &renewed); err != nil {
+		if err := call.JSON(ctx, client, url+"/v1/node/renew", api.Renew{CSR: enrol.Text(csr)}, &renewed); err != nil {
 			return nil, err
 		}
 		return ca.DecodeChain([]byte(renewed.Chain))

@@ -1,17 +1,13 @@
 package clusterlink
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bus"
-	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/streams"
 )
 
 // maxStreams is how many streams a node dials out at once.
@@ -36,34 +32,13 @@ func (l *Link) stream(ctx context.Context, m bus.Message) {
 	}
 	l.wg.Go(func() {
 		defer func() { <-l.streams }()
-		if err := l.dial(ctx, req); err != nil && ctx.Err() == nil {
+		err := streams.Dial(ctx, l.opt.Client, l.opt.URL+"/v1/node/streams", req.ID, func(ctx context.Context) (io.ReadCloser, error) {
+			return l.open(ctx, req)
+		})
+		if err != nil && ctx.Err() == nil {
 			l.opt.Log.Debug("stream ended early", "instance", req.Instance, "kind", req.Kind, "err", err)
 		}
 	})
-}
-
-func (l *Link) dial(ctx context.Context, req api.StreamRequest) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	contentType, body := "application/octet-stream", io.ReadCloser(nil)
-	logs, err := l.open(ctx, req)
-	if err == nil {
-		body = logs
-	} else {
-		text, _ := json.Marshal(call.Problem(err)) // strings and numbers
-		contentType, body = "application/problem+json", io.NopCloser(bytes.NewReader(text))
-	}
-	defer body.Close()
-	post, err := http.NewRequestWithContext(ctx, http.MethodPost, l.opt.URL+"/v1/node/streams/"+url.PathEscape(req.ID), body)
-	if err != nil {
-		return err
-	}
-	post.Header.Set("Content-Type", contentType)
-	resp, err := call.Do(l.opt.Client, post)
-	if err != nil {
-		return err
-	}
-	return resp.Body.Close()
 }
 
 func (l *Link) open(ctx context.Context, req api.StreamRequest) (io.ReadCloser, error) {

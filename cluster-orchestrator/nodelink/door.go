@@ -1,0 +1,249 @@
+package nodelink
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/enrol"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/streams"
+)
+
+const (
+	maxJoin  = 64 << 10
+	bodyTime = 30 * time.Second // for a small body to arrive
+)
+
+// DoorOptions are what a door needs.
+type DoorOptions struct {
+	Cluster   api.ClusterID
+	Authority func() *ca.Authority // the cluster's, as it is now
+	Desk      *jointoken.Desk
+	Members   *Members
+	Streams   *streams.Registry
+	Admit     func(context.Context, cluster.Input) error // hands in cluster.JoinNode, durably
+	MQTT      string                                     // the broker's URL for nodes; empty: this port
+	Now       func() time.Time                           // time.Now
+	Log       *slog.Logger                               // slog.Default
+}
+
+// Door serves nodes over HTTP: joining, renewing, streams.
+type Door struct {
+	opt DoorOptions
+	mux *http.ServeMux
+}
+
+// NewDoor is a door that is open.
+func NewDoor(o DoorOptions) *Door {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	d := &Door{opt: o, mux: http.NewServeMux()}
+	d.mux.HandleFunc("POST /v1/join/node", d.join)
+	d.mux.HandleFunc("POST /v1/node/renew", d.asNode(d.renew))
+	d.mux.HandleFunc("POST /v1/node/streams/{id}", d.asNode(d.stream))
+	return d
+}
+
+// Handler serves /v1/join/node and /v1/node/.
+func (d *Door) Handler() http.Handler { return d.mux }
+
+func (d *Door) join(w http.ResponseWriter, r *http.Request) {
+	var req api.JoinNode
+	err := readJSON(w, r, &req)
+	var out api.NodeJoined
+	if err == nil {
+		out, err = d.joinNode(r.Context(), req)
+	}
+	if err != nil {
+		d.opt.Log.Warn("node not let in", "node", req.Info.ID, "hostname", req.Info.Hostname, "from", r.RemoteAddr, "err", err)
+		call.Write(w, err)
+		return
+	}
+	writeJSON(w, out)
+}
+
+// joinNode lets a node in. Each part may be done twice, so that a join whose
+// answer was lost is repeated with the same key and ends the same.
+func (d *Door) joinNode(ctx context.Context, req api.JoinNode) (api.NodeJoined, error) {
+	tok, err := jointoken.Parse(req.Token)
+	if err != nil {
+		return api.NodeJoined{}, err
+	}
+	csr, err := enrol.ParseRequest(req.CSR)
+	if err != nil {
+		return api.NodeJoined{}, err
+	}
+	key, err := ca.Fingerprint(csr)
+	if err != nil {
+		return api.NodeJoined{}, err
+	}
+	info, err := checked(req.Info)
+	if err != nil {
+		return api.NodeJoined{}, err
+	}
+	if info.ID == "" {
+		info.ID = nameFor(info.Hostname)
+	} else if had, ok := d.opt.Members.holds(info.ID); ok && had != key {
+		return api.NodeJoined{}, taken(info.ID) // before it costs the token a use
+	}
+	name, rec, err := d.opt.Desk.Redeem(ctx, jointoken.Claim{
+		Secret: tok.Secret, Scope: jointoken.ForNode, Cluster: d.opt.Cluster, Key: key, Name: string(info.ID),
+	})
+	if err != nil {
+		return api.NodeJoined{}, err
+	}
+	info.ID = api.NodeID(name)
+	now := d.opt.Now()
+	if err := d.opt.Members.admit(ctx, info.ID, key, now); err != nil {
+		return api.NodeJoined{}, err
+	}
+	if err := d.opt.Admit(ctx, cluster.JoinNode{Info: info}); err != nil {
+		return api.NodeJoined{}, err
+	}
+	out, err := d.sign(csr, info.ID)
+	if err != nil {
+		return api.NodeJoined{}, err
+	}
+	d.opt.Log.Info("node joined", "node", info.ID, "hostname", info.Hostname, "capacity", info.Capacity, "token", rec.ID)
+	return out, nil
+}
+
+func (d *Door) sign(csr []byte, n api.NodeID) (api.NodeJoined, error) {
+	chain, err := d.opt.Authority().SignNode(d.opt.Now(), csr, n)
+	if err != nil {
+		return api.NodeJoined{}, err
+	}
+	return api.NodeJoined{ID: n, Cluster: d.opt.Cluster, Chain: string(ca.EncodeChain(chain)), MQTT: d.opt.MQTT}, nil
+}
+
+// checked refuses what a node may not say of itself.
+func checked(info api.NodeInfo) (api.NodeInfo, error) {
+	bad := func(format string, args ...any) (api.NodeInfo, error) {
+		return info, fmt.Errorf(format+": %w", append(args, api.ErrInvalid)...)
+	}
+	switch {
+	case info.ID != "" && (!api.ValidMachineName(string(info.ID)) || info.ID == identity.ClusterCN):
+		return bad("node name %q: a name is a DNS label in lower case other than %q", info.ID, identity.ClusterCN)
+	case len(info.Hostname) > 253:
+		return bad("hostname of %d bytes", len(info.Hostname))
+	case info.Capacity.MilliCPU < 0 || info.Capacity.MemoryMB < 0:
+		return bad("capacity %s", info.Capacity)
+	case len(info.Labels) > 64 || len(info.Runtimes) > 64:
+		return bad("%d labels and %d runtimes, at most 64 each", len(info.Labels), len(info.Runtimes))
+	}
+	return info, nil
+}
+
+// nameFor makes a name that nobody has: the host's, and a few letters of chance.
+func nameFor(hostname string) api.NodeID {
+	host, _, _ := strings.Cut(strings.ToLower(hostname), ".")
+	host = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '-'
+	}, host)
+	if host = strings.Trim(host[:min(len(host), 48)], "-"); host == "" {
+		host = "node"
+	}
+	return api.NodeID(host + "-" + strings.ToLower(rand.Text()[:6]))
+}
+
+func (d *Door) renew(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
+	var req api.Renew
+	if err := readJSON(w, r, &req); err != nil {
+		return err
+	}
+	csr, err := enrol.ParseRequest(req.CSR)
+	if err != nil {
+		return err
+	}
+	out, err := d.sign(csr, n)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, out)
+	return nil
+}
+
+// stream splices what the node dialled out with to who asked for it.
+func (d *Door) stream(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
+	id, from := r.PathValue("id"), string(n.Addr())
+	if t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); t == "application/problem+json" {
+		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJoin))
+		if err != nil {
+			return fmt.Errorf("read the problem: %w: %w", err, api.ErrInvalid)
+		}
+		if err := d.opt.Streams.Fail(id, from, call.ParseProblem(t, http.StatusServiceUnavailable, text)); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{})
+	err := d.opt.Streams.Deliver(r.Context(), id, from, r.Body)
+	_ = rc.SetReadDeadline(time.Unix(1, 0)) // ends a read that is under way
+	if r.Context().Err() != nil {
+		return nil
+	}
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return err
+}
+
+// asNode serves who shows a member's certificate. It is checked with every
+// request, because a node may be removed while its connection lasts.
+func (d *Door) asNode(serve func(http.ResponseWriter, *http.Request, api.NodeID) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil {
+			call.Write(w, fmt.Errorf("a node shows its certificate: %w", api.ErrUnauthenticated))
+			return
+		}
+		n, err := d.opt.Members.Node(*r.TLS)
+		if err == nil {
+			err = serve(w, r, n)
+		}
+		if err != nil {
+			d.opt.Log.Debug("request of a node refused", "node", n, "path", r.URL.Path, "err", err)
+			call.Write(w, err)
+		}
+	}
+}
+
+func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxJoin)).Decode(into)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return fmt.Errorf("the body has more than %d bytes: %w", large.Limit, api.ErrTooLarge)
+	case err != nil:
+		return fmt.Errorf("read the body of %s: %w: %w", r.URL.Path, err, api.ErrInvalid)
+	}
+	return nil
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // who asked is gone
+}

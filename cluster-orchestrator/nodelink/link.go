@@ -1,0 +1,184 @@
+// Package nodelink is the cluster's end of the links that nodes dial: messages
+// over the bus, joining and renewing, and the streams that nodes dial out. A node
+// is who its certificate says, and on the bus whoever may write to its topics:
+// what a message itself says about its sender counts for nothing.
+//
+// It carries and decides nothing: what a node should have is the core's to say
+// (package cluster).
+package nodelink
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/topic"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/bus"
+)
+
+const (
+	// publishTime bounds one publish; what is not out by then is lost, and the
+	// node's next sign of life says so.
+	publishTime = 10 * time.Second
+	// publishers is how many nodes are written to at once: an external broker
+	// acknowledges each message, and its round trips must not add up.
+	publishers = 16
+)
+
+// Options are what a link needs.
+type Options struct {
+	Bus  bus.Bus             // the cluster's own end; the caller closes it
+	Post func(cluster.Input) // hands in what may be lost
+	Log  *slog.Logger        // slog.Default
+}
+
+// Link carries messages between the core and its nodes.
+type Link struct {
+	opt        Options
+	out        *outbox
+	unreadable atomic.Uint64
+}
+
+// New is a link that carries nothing before Run.
+func New(o Options) *Link {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Link{opt: o, out: newOutbox()}
+}
+
+// Send takes one envelope of the core to its node and never blocks. What cannot
+// be sent is dropped.
+func (l *Link) Send(e api.Envelope) {
+	if id, ok := strings.CutPrefix(string(e.To), "node/"); ok {
+		l.out.put(api.NodeID(id), e.Msg)
+	}
+}
+
+// Stream asks the node to dial a stream out.
+func (l *Link) Stream(n api.NodeID, r api.StreamRequest) { l.out.put(n, r) }
+
+// Forget takes away what the broker retains for a node that is gone.
+func (l *Link) Forget(n api.NodeID) { l.out.put(n, forget{}) }
+
+// Unreadable counts messages of nodes that could not be read; Lost those to
+// nodes that found no room.
+func (l *Link) Unreadable() uint64 { return l.unreadable.Load() }
+
+// Lost counts messages to nodes that were dropped because too many waited.
+func (l *Link) Lost() uint64 { return l.out.lost() }
+
+// Run carries messages until ctx ends.
+func (l *Link) Run(ctx context.Context) error {
+	var g sync.WaitGroup
+	defer g.Wait()
+	defer l.out.close()
+	for range publishers {
+		g.Go(func() { l.publish(ctx) })
+	}
+	for leaf, fn := range map[topic.Leaf]func(api.NodeID, []byte) (cluster.Input, error){
+		topic.Observed: observed,
+		topic.Alive:    alive,
+		topic.Will:     will,
+	} {
+		err := l.opt.Bus.Subscribe(ctx, leaf.Every(), leaf.QoS, func(m bus.Message) { l.take(m, fn) })
+		if err != nil {
+			return fmt.Errorf("listen to the nodes: %w", err)
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// take hands in a node's message. The topic says whose it is: the broker lets
+// nobody else write there.
+func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input, error)) {
+	id, _, ok := topic.Parse(m.Topic)
+	if !ok {
+		return
+	}
+	in, err := read(id, m.Payload)
+	if err != nil {
+		if l.unreadable.Add(1) == 1 { // a hostile node must not fill the log
+			l.opt.Log.Warn("message of a node cannot be read; more are only counted", "node", id, "topic", m.Topic, "bytes", len(m.Payload), "err", err)
+		}
+		return
+	}
+	l.opt.Post(in)
+}
+
+func observed(id api.NodeID, payload []byte) (cluster.Input, error) {
+	var r api.NodeReport
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return nil, err
+	}
+	r.Node = id
+	if r.Info != nil {
+		r.Info.ID = id
+	}
+	for i := range r.Observed {
+		r.Observed[i].Node = id
+	}
+	return cluster.NodeReport{NodeReport: r}, nil
+}
+
+func alive(id api.NodeID, payload []byte) (cluster.Input, error) {
+	var a api.Alive
+	err := a.UnmarshalBinary(payload)
+	return cluster.NodeAlive{Node: id, Alive: a}, err
+}
+
+func will(id api.NodeID, _ []byte) (cluster.Input, error) { return cluster.NodeWill{Node: id}, nil }
+
+func (l *Link) publish(ctx context.Context) {
+	for {
+		n, letters, ok := l.out.next()
+		if !ok {
+			return
+		}
+		if letters.clear {
+			l.publishOne(ctx, topic.Desired, n, nil, true)
+		}
+		if letters.whole != nil {
+			l.publishOne(ctx, topic.Desired, n, letters.whole, false)
+		}
+		for _, d := range letters.deltas {
+			l.publishOne(ctx, topic.Delta, n, d, false)
+		}
+		if letters.lease != nil {
+			l.publishOne(ctx, topic.Lease, n, letters.lease, false)
+		}
+		for _, r := range letters.streams {
+			l.publishOne(ctx, topic.Stream, n, r, false)
+		}
+		l.out.done(n)
+	}
+}
+
+func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, n api.NodeID, msg any, empty bool) {
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	var payload []byte
+	var err error
+	if !empty {
+		payload, err = json.Marshal(msg)
+	}
+	if err == nil {
+		err = l.opt.Bus.Publish(ctx, bus.Message{Topic: leaf.Of(n), Payload: payload, QoS: leaf.QoS, Retain: leaf.Retain})
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, bus.ErrDown), ctx.Err() != nil:
+		l.opt.Log.Debug("message to a node lost", "node", n, "topic", leaf.Name, "err", err)
+	default:
+		l.opt.Log.Warn("message to a node refused", "node", n, "topic", leaf.Name, "bytes", len(payload), "err", err)
+	}
+}

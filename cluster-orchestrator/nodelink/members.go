@@ -1,0 +1,90 @@
+package nodelink
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/docs"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// KindMember is the kind of Members' documents in a store.
+const KindMember = "member"
+
+// Members knows whose certificates count: the nodes that joined and were not
+// removed. A certificate from before a node's latest join does not count, so
+// that a name may be given again. It is safe for concurrent use.
+type Members struct {
+	cluster  api.ClusterID
+	verifier *trust.Verifier
+	table    *docs.Table[member]
+}
+
+type member struct {
+	Since time.Time `json:"since"` // certificates begin at this moment or later
+	Key   string    `json:"key"`   // fingerprint of the key that joined
+}
+
+// backdate is how much earlier than their making certificates begin (package ca).
+const backdate = time.Hour
+
+// NewMembers are the members as loaded.
+func NewMembers(st store.Store, loaded []store.Doc, c api.ClusterID, v *trust.Verifier) (*Members, error) {
+	m := &Members{cluster: c, verifier: v, table: docs.New[member](KindMember, st)}
+	return m, m.table.Take(loaded)
+}
+
+// Node is the member that the connection belongs to. A peer that is no node of
+// this cluster, or was removed, is ErrUnauthenticated or ErrForbidden.
+func (m *Members) Node(cs tls.ConnectionState) (api.NodeID, error) {
+	id, err := m.verifier.Peer(cs)
+	if err != nil {
+		return "", err
+	}
+	if id.Kind != identity.Node || id.Cluster != m.cluster {
+		return "", fmt.Errorf("%s is no node of cluster %s: %w", id, m.cluster, api.ErrForbidden)
+	}
+	known, ok := m.table.Get(string(id.Node))
+	if !ok {
+		return "", fmt.Errorf("node %s was removed from cluster %s; it may join again with a new token: %w", id.Node, m.cluster, api.ErrForbidden)
+	}
+	if cs.PeerCertificates[0].NotBefore.Add(backdate).Before(known.Since) {
+		return "", fmt.Errorf("certificate of node %s is from before its name was given anew: %w", id.Node, api.ErrForbidden)
+	}
+	return id.Node, nil
+}
+
+// holds reports whether the name is taken, and by which key.
+func (m *Members) holds(n api.NodeID) (key string, taken bool) {
+	known, ok := m.table.Get(string(n))
+	return known.Key, ok
+}
+
+// admit makes the node a member, whose certificates count from now on. The same
+// key may come again; another is ErrConflict.
+func (m *Members) admit(ctx context.Context, n api.NodeID, key string, now time.Time) error {
+	return m.table.Update(ctx, string(n), func(old member, ok bool) (member, error) {
+		if ok && old.Key != key {
+			return old, taken(n)
+		}
+		if ok {
+			return old, nil
+		}
+		// Certificates count in seconds.
+		return member{Since: now.Truncate(time.Second), Key: key}, nil
+	})
+}
+
+func taken(n api.NodeID) error {
+	return fmt.Errorf("node %s exists; choose another name, or remove that node first: %w", n, api.ErrConflict)
+}
+
+// Remove makes the node a member no more: none of its certificates counts.
+func (m *Members) Remove(ctx context.Context, n api.NodeID) error {
+	return m.table.Delete(ctx, string(n))
+}

@@ -1,0 +1,255 @@
+// Package rootlink is a cluster's way to its root: it joins with a token, holds
+// the stream of desired state open, reports, and dials out the streams that the
+// root asks for. The cluster dials; nobody dials a cluster from above. A root that
+// is away is tried for ever, and the cluster works on.
+//
+// It carries and decides nothing: what is said and done is the core's (package
+// cluster).
+package rootlink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/call"
+)
+
+const (
+	answerTime = 15 * time.Second // for the root to answer
+	silence    = 45 * time.Second // on the stream; the root says something every 15 s
+	minPause   = 500 * time.Millisecond
+	maxPause   = 30 * time.Second
+	steady     = 30 * time.Second // a stream that lasted this long was a good one
+	reopenGap  = time.Second      // between two streams that the core asked for
+	maxStreams = 64
+)
+
+// Options are what a link needs.
+type Options struct {
+	URL    string       // of the root: https://host:port
+	Client *http.Client // with the cluster's certificate; see Client
+
+	// Held is the desired set that the core has: where the stream resumes.
+	Held    func(context.Context) (api.Generation, api.Digest, error)
+	Post    func(cluster.Input)                        // hands in what may be lost
+	Deliver func(context.Context, cluster.Input) error // hands in what may not
+
+	Logs func(context.Context, api.StreamRequest) (io.ReadCloser, error) // of an instance
+	API  http.Handler                                                    // the cluster's own API
+	Log  *slog.Logger                                                    // slog.Default
+}
+
+// Link carries messages between the core and its root.
+type Link struct {
+	opt     Options
+	reopen  chan struct{} // the core asks for all that it does not have
+	streams chan struct{} // those under way
+	wg      sync.WaitGroup
+
+	mu     sync.Mutex // guards the fields below
+	report *api.Report
+	filled chan struct{}
+	up     bool
+	since  time.Time // of up
+}
+
+// New is a link that carries nothing before Run.
+func New(o Options) *Link {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Link{
+		opt: o, reopen: make(chan struct{}, 1), streams: make(chan struct{}, maxStreams), filled: make(chan struct{}, 1),
+	}
+}
+
+// Send takes a message of the core to its root and never blocks. A report that
+// waits is replaced by a newer one, which says all that it did.
+func (l *Link) Send(msg any) {
+	switch m := msg.(type) {
+	case api.Hello:
+		signal(l.reopen)
+	case api.Report:
+		l.mu.Lock()
+		l.report = &m
+		l.mu.Unlock()
+		signal(l.filled)
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Up reports whether the stream is open (nil, or ErrUnavailable).
+func (l *Link) Up() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.up {
+		return fmt.Errorf("no connection to the root at %s: %w", l.opt.URL, api.ErrUnavailable)
+	}
+	return nil
+}
+
+// Run carries messages until ctx ends.
+func (l *Link) Run(ctx context.Context) error {
+	defer l.wg.Wait()
+	l.wg.Go(func() { l.reportAll(ctx) })
+	pause := minPause
+	var last time.Time // when the last stream opened
+	for ctx.Err() == nil {
+		opened, again, err := l.follow(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		var wait time.Duration
+		if again {
+			// The core missed something: what it lacks, and not a failure.
+			wait = max(0, reopenGap-opened.Sub(last))
+			last = opened
+		} else {
+			l.setUp(ctx, false)
+			if !opened.IsZero() && time.Since(opened) > steady {
+				pause = minPause
+			}
+			wait = pause/2 + rand.N(pause)
+			pause = min(2*pause, maxPause)
+			l.opt.Log.Warn("no connection to the root; the cluster works on", "root", l.opt.URL, "retry_in", wait.Round(time.Millisecond), "err", err)
+		}
+		if wait == 0 {
+			continue
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+	return nil
+}
+
+func (l *Link) setUp(ctx context.Context, up bool) {
+	l.mu.Lock()
+	changed := l.up != up
+	l.up = up
+	l.mu.Unlock()
+	if !changed {
+		return
+	}
+	if up {
+		l.opt.Log.Info("connected to the root", "root", l.opt.URL)
+	}
+	for l.opt.Deliver(ctx, cluster.RootLink{Up: up}) != nil {
+		// The store is full or slow: the core must learn of it all the same.
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// follow opens the stream and stays with it to its end. opened is when it did,
+// again says that the core wants another.
+func (l *Link) follow(parent context.Context) (opened time.Time, again bool, err error) {
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	select {
+	case <-l.reopen: // answered by what is asked now
+	default:
+	}
+	gen, digest, err := l.opt.Held(ctx)
+	if err != nil {
+		return time.Time{}, false, err
+	}
+	quiet := time.AfterFunc(answerTime, func() { cancel(errSilent) })
+	defer quiet.Stop()
+	url := fmt.Sprintf("%s/v1/cluster/desired?since=%d&digest=%d", l.opt.URL, gen, uint64(digest))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return time.Time{}, false, err
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	resp, err := call.Do(l.opt.Client, req)
+	if err != nil {
+		return time.Time{}, false, because(ctx, err)
+	}
+	defer resp.Body.Close()
+	opened = time.Now()
+	quiet.Reset(silence)
+	l.setUp(parent, true)
+	stop := make(chan struct{})
+	defer close(stop)
+	l.wg.Go(func() {
+		select {
+		case <-l.reopen:
+			cancel(errReopen)
+		case <-stop:
+		}
+	})
+	err = readEvents(resp.Body, func() { quiet.Reset(silence) }, func(e event) { l.take(parent, e) })
+	err = because(ctx, err)
+	return opened, errors.Is(err, errReopen), err
+}
+
+var (
+	errSilent = fmt.Errorf("the root says nothing: %w", api.ErrTimeout)
+	errReopen = errors.New("the core asks for all that it does not have")
+)
+
+// because is why the stream ended, where we ended it ourselves.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// reportAll posts reports, one at a time: what the core says meanwhile is in its
+// next.
+func (l *Link) reportAll(ctx context.Context) {
+	for {
+		select {
+		case <-l.filled:
+		case <-ctx.Done():
+			return
+		}
+		l.mu.Lock()
+		r, up := l.report, l.up
+		l.report = nil
+		l.mu.Unlock()
+		if r == nil || !up {
+			continue // the core reports again when there is a link
+		}
+		if err := l.post(ctx, *r); err != nil && ctx.Err() == nil {
+			l.opt.Log.Debug("report not taken by the root; it will be repeated", "seq", r.Seq, "err", err)
+		}
+	}
+}
+
+func (l *Link) post(ctx context.Context, r api.Report) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	var ack api.ReportAck
+	if err := call.JSON(ctx, l.opt.Client, l.opt.URL+"/v1/cluster/report", r, &ack); err != nil {
+		return err
+	}
+	l.opt.Post(cluster.Ack{ReportAck: ack})
+	return nil
+}

@@ -1,0 +1,157 @@
+package rootlink
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/streams"
+)
+
+// take handles one event of the root's stream.
+func (l *Link) take(ctx context.Context, e event) {
+	var err error
+	switch e.name {
+	case "desired":
+		var d api.Desired
+		if err = json.Unmarshal(e.data, &d); err == nil {
+			l.opt.Post(cluster.Desired{Desired: d})
+		}
+	case "stream":
+		var r api.StreamRequest
+		if err = json.Unmarshal(e.data, &r); err == nil {
+			l.stream(ctx, r)
+		}
+	}
+	if err != nil {
+		l.opt.Log.Warn("message of the root cannot be read", "event", e.name, "bytes", len(e.data), "err", err)
+	}
+}
+
+// stream dials out the stream that the root asks for.
+func (l *Link) stream(ctx context.Context, r api.StreamRequest) {
+	select {
+	case l.streams <- struct{}{}:
+	default:
+		l.opt.Log.Warn("too many streams at once, one more is refused", "kind", r.Kind, "instance", r.Instance)
+		return
+	}
+	l.wg.Go(func() {
+		defer func() { <-l.streams }()
+		err := streams.Dial(ctx, l.opt.Client, l.opt.URL+"/v1/cluster/streams", r.ID, func(ctx context.Context) (io.ReadCloser, error) {
+			switch r.Kind {
+			case "logs":
+				return l.opt.Logs(ctx, r)
+			case "api":
+				return ask(ctx, l.opt.API, r)
+			}
+			return nil, fmt.Errorf("stream of kind %q: this cluster knows logs and api: %w", r.Kind, api.ErrInvalid)
+		})
+		if err != nil && ctx.Err() == nil {
+			l.opt.Log.Debug("stream ended early", "kind", r.Kind, "instance", r.Instance, "err", err)
+		}
+	})
+}
+
+// ask runs a request on the cluster's own API with the asker's token, and yields
+// the answer as HTTP/1.1 writes it. The rights are checked there as for anybody.
+func ask(ctx context.Context, h http.Handler, r api.StreamRequest) (io.ReadCloser, error) {
+	if !strings.HasPrefix(r.Path, "/v1/") || strings.HasPrefix(r.Path, "/v1/node/") || strings.HasPrefix(r.Path, "/v1/join/") {
+		return nil, fmt.Errorf("path %q is not for people: %w", r.Path, api.ErrForbidden)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	req, err := http.NewRequestWithContext(ctx, r.Method, "http://cluster"+r.Path, bytes.NewReader(r.Body))
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("request %s %s: %w: %w", r.Method, r.Path, err, api.ErrInvalid)
+	}
+	req.RequestURI = r.Path
+	req.RemoteAddr = "root"
+	if r.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.Token)
+	}
+	if len(r.Body) > 0 {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	pr, pw := io.Pipe()
+	w := &answer{header: http.Header{}, began: make(chan struct{})}
+	w.body, w.write = io.Pipe()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		defer w.write.Close()
+		defer func() {
+			// As net/http's server does: a handler that aborts has ended its answer.
+			if p := recover(); p != nil {
+				_ = w.write.CloseWithError(io.ErrUnexpectedEOF)
+			}
+		}()
+		h.ServeHTTP(w, req)
+		w.WriteHeader(http.StatusOK)
+	}()
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		select {
+		case <-w.began:
+		case <-served:
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		resp := http.Response{
+			StatusCode: w.status, ProtoMajor: 1, ProtoMinor: 1, Header: w.sent,
+			Body: w.body, ContentLength: -1, Request: req,
+		}
+		_ = pw.CloseWithError(resp.Write(pw))
+	}()
+	return &answered{pr, func() {
+		cancel()
+		_ = w.body.Close() // the handler's writes fail from now on
+		_ = pr.Close()
+		<-served
+		<-written
+	}}, nil
+}
+
+// answer is a ResponseWriter that writes into a pipe.
+type answer struct {
+	header http.Header
+	sent   http.Header // header as it was when the answer began
+	status int
+	began  chan struct{}
+	body   *io.PipeReader
+	write  *io.PipeWriter
+}
+
+func (w *answer) Header() http.Header { return w.header }
+
+func (w *answer) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status, w.sent = status, w.header.Clone()
+		close(w.began)
+	}
+}
+
+func (w *answer) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.write.Write(b)
+}
+
+// Flush is http.Flusher's: what is written is on its way already.
+func (w *answer) Flush() { w.WriteHeader(http.StatusOK) }
+
+// answered is an answer whose end waits for the handler's.
+type answered struct {
+	io.Reader
+	end func()
+}
+
+func (a *answered) Close() error {
+	a.end()
+	return nil
+}
