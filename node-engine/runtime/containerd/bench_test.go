@@ -1,0 +1,81 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
+)
+
+// BenchmarkStart measures create and start of the workload's image, by the
+// adapter and by the client alone: the floor under submit → running.
+func BenchmarkStart(b *testing.B) {
+	daemon := runtimetest.StartContainerd(b)
+	r := open(b, testConfig(b, daemon, imageDir(b)))
+	img, err := r.image(r.ctx, spec())
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx := r.ctx
+	b.Run("raw", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			id := fmt.Sprintf("raw-%d", i)
+			c, err := r.c.NewContainer(ctx, id, client.WithImage(img), client.WithNewSnapshot(id, img),
+				client.WithNewSpec(oci.WithImageConfig(img), oci.WithProcessArgs("/app", "sleep")))
+			if err != nil {
+				b.Fatal(err)
+			}
+			task, err := c.NewTask(ctx, cio.NullIO)
+			if err != nil {
+				b.Fatal(err)
+			}
+			exited, err := task.Wait(ctx)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := task.Start(ctx); err != nil {
+				b.Fatal(err)
+			}
+			b.StopTimer()
+			_ = task.Kill(ctx, 9)
+			<-exited
+			if _, err := task.Delete(ctx); err != nil {
+				b.Fatal(err)
+			}
+			if err := c.Delete(ctx, client.WithSnapshotCleanup); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+	for _, grouped := range []bool{false, true} {
+		b.Run(map[bool]string{false: "adapter-first-of-app", true: "adapter-next-of-app"}[grouped], func(b *testing.B) {
+			if grouped {
+				run(b, r, 0, "sleep")
+			}
+			for i := 2; b.Loop(); i += 2 {
+				w := newWorkload(i, "sleep")
+				if err := createAndStart(ctx, r, w); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if err := r.Stop(ctx, w.Key, 0); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func createAndStart(ctx context.Context, r *Runtime, w runtime.Workload) error {
+	if err := r.Create(ctx, w); err != nil {
+		return err
+	}
+	return r.Start(ctx, w.Key)
+}

@@ -1,0 +1,123 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+var update = flag.Bool("update", false, "write the golden file anew")
+
+// TestSpecGolden compares the whole specification of a container, but for the
+// list of system calls, with what was reviewed: testdata/spec.golden.json.
+// Nothing is granted by accident.
+func TestSpecGolden(t *testing.T) {
+	w := newWorkload(0, "serve")
+	w.Spec.Memory, w.Spec.VCPUs, w.Spec.Environment = 64, 0.5, []string{"COLOUR=green", "TREELINE_ATTEMPT=9"}
+	s := generate(t, Config{}, w, "65532:65532")
+	if s.Linux.Seccomp == nil || s.Linux.Seccomp.DefaultAction != specs.ActErrno {
+		t.Fatal("system calls are not denied by default")
+	}
+	s.Linux.Seccomp.Syscalls = nil // they follow containerd's profile and the kernel
+	if m := s.Linux.Resources.Memory; m != nil {
+		m.Swap = nil // it depends on the kernel's accounting
+	}
+	s.Version = ""
+	got, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const golden = "testdata/spec.golden.json"
+	if *update {
+		if err := os.WriteFile(golden, append(got, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got)+"\n" != string(want) {
+		t.Errorf("the specification differs from %s; look at the difference, then run with -update:\n%s", golden, got)
+	}
+}
+
+func TestRootKeepsTheShortListOnly(t *testing.T) {
+	s := generate(t, Config{}, newWorkload(0), "0:0")
+	if got := s.Process.Capabilities; len(got.Bounding) != len(capabilities) || len(got.Effective) != len(capabilities) || len(got.Ambient) != 0 {
+		t.Errorf("capabilities of user 0: %+v, want %v", got, capabilities)
+	}
+}
+
+func TestHostNetworkShowsTwoFiles(t *testing.T) {
+	s := generate(t, Config{Network: NetworkHost}, newWorkload(0), "1:1")
+	for _, ns := range s.Linux.Namespaces {
+		if ns.Type == specs.NetworkNamespace {
+			t.Error("there is a network namespace of its own")
+		}
+	}
+	for _, m := range s.Mounts {
+		if m.Type == "bind" && m.Destination != "/etc/hosts" && m.Destination != "/etc/resolv.conf" {
+			t.Errorf("the host's %s is mounted", m.Source)
+		}
+	}
+}
+
+func generate(t *testing.T, cfg Config, w runtime.Workload, user string) *oci.Spec {
+	t.Helper()
+	cfg.StateDir = "/unused"
+	if err := setDefaults(&cfg); err != nil {
+		t.Fatal(err)
+	}
+	blob, err := json.Marshal(v1.Image{
+		Platform: v1.Platform{OS: "linux", Architecture: "amd64"},
+		Config:   v1.ImageConfig{User: user, Env: []string{"PATH=/"}, Entrypoint: []string{"/app"}, WorkingDir: "/"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := namespaces.WithNamespace(t.Context(), cfg.Namespace)
+	c := &containers.Container{ID: runtime.ID(w.Key)}
+	// Groups of the user are looked up in the image; this one has no files.
+	opts := slices.Insert(cfg.specOpts(w, fakeImage{blob: blob}), 1, oci.WithRootFSPath(t.TempDir()))
+	s, err := oci.GenerateSpec(ctx, nil, c, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Root.Path = "rootfs"
+	return s
+}
+
+// fakeImage has a configuration and nothing else.
+type fakeImage struct {
+	content.Store
+	blob []byte
+}
+
+func (f fakeImage) Config(context.Context) (v1.Descriptor, error) {
+	return v1.Descriptor{MediaType: v1.MediaTypeImageConfig, Digest: digest.FromBytes(f.blob), Size: int64(len(f.blob))}, nil
+}
+
+func (f fakeImage) ContentStore() content.Store { return f }
+
+func (f fakeImage) ReaderAt(context.Context, v1.Descriptor) (content.ReaderAt, error) {
+	return blobReader(f.blob), nil
+}
+
+type blobReader []byte
+
+func (b blobReader) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
+func (b blobReader) Size() int64                             { return int64(len(b)) }
+func (b blobReader) Close() error                            { return nil }
