@@ -1,0 +1,203 @@
+// Package httpapi is the cluster's REST API for its operator, /v1: nodes,
+// instances, join tokens for nodes, and scaling while the root is away. It speaks
+// as the root's does: OpenAPI from the types, problem details, ids in paths with
+// "~" for "/" and "#" (api.PathOf).
+//
+// It decides about requests: who asks and whether they may. What happens to nodes
+// and instances is the core's to decide (package cluster).
+//
+//	h := httpapi.New(httpapi.Options{Core: core, Owner: loop, …}).Handler()
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/go-chi/chi/v5"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+)
+
+// maxBody bounds what people send.
+const maxBody = 64 << 10
+
+// Owner is the goroutine that owns the core (package loop).
+type Owner interface {
+	// Do steps the core; after runs right behind it, on the owner's goroutine.
+	Do(ctx context.Context, in cluster.Input, after func()) error
+	// Read runs fn on the owner's goroutine.
+	Read(ctx context.Context, fn func()) error
+}
+
+// Core is what is read of the cluster's core, on its owner's goroutine.
+type Core interface {
+	Node(api.NodeID) (api.Node, bool)
+	Nodes() []api.Node
+	Instance(api.InstanceID) (api.Instance, bool)
+	Instances() []api.Instance
+	Why(api.InstanceID) (api.Explanation, bool)
+	Aggregate() api.Aggregate
+	RootUp() bool
+}
+
+// Nodes reaches the nodes.
+type Nodes interface {
+	// Remove refuses the node's certificates from now on and ends its connections.
+	Remove(ctx context.Context, n api.NodeID) error
+	// Logs has the node dial out what an instance writes. The caller closes it, from
+	// any goroutine.
+	Logs(ctx context.Context, n api.NodeID, r api.StreamRequest) (io.ReadCloser, error)
+}
+
+// Options are what the API needs.
+type Options struct {
+	Core  Core
+	Owner Owner
+	Nodes Nodes
+	Desk  *jointoken.Desk
+	Info  func() api.ClusterInfo // of this cluster, as it is now
+	// Authenticate finds out who a bearer token speaks for (ErrUnauthenticated).
+	Authenticate func(token string) (rights.Principal, error)
+	Version      string
+	Log          *slog.Logger // slog.Default
+}
+
+// API serves /v1. It is safe for concurrent use.
+type API struct {
+	opt    Options
+	router chi.Router
+	huma   huma.API
+}
+
+// New is the API over a core.
+func New(o Options) *API {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	a := &API{opt: o, router: chi.NewRouter()}
+	a.router.Use(a.recovered, limitBody, a.authenticate)
+	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
+		call.Write(w, &newProblem(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them").Problem)
+	})
+	a.router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
+		call.Write(w, &newProblem(http.StatusMethodNotAllowed, r.Method+" does nothing on "+r.URL.Path).Problem)
+	})
+	huma.NewError = humaError
+	a.huma = humachi.New(a.router, configOf(o.Version))
+	a.registerNodes()
+	a.registerInstances()
+	a.registerTokens()
+	return a
+}
+
+func configOf(version string) huma.Config {
+	if version == "" {
+		version = "dev"
+	}
+	c := huma.DefaultConfig("Treeline cluster", version)
+	c.Info.Description = "What a cluster orchestrator of Treeline offers to its operator. In paths, an id's \"/\" and \"#\" are written \"~\". Errors are problem details (RFC 9457) with a stable code."
+	c.DocsPath = "" // huma's page loads itself from a CDN
+	c.OpenAPIPath = "/v1/openapi"
+	c.SchemasPath = ""
+	c.CreateHooks = nil // no $schema links in answers
+	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"bearer": {Type: "http", Scheme: "bearer", Description: "An access token of the root, or this cluster's own operator token."},
+	}
+	return c
+}
+
+// Handler serves /v1.
+func (a *API) Handler() http.Handler { return a.router }
+
+// OpenAPI is the API's description, as openapi.json has it.
+func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
+
+type principalKey struct{}
+
+// authenticate finds out who asks. A token that does not hold is refused
+// everywhere; none at all is for the operations to judge.
+func (a *API) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := r.Header.Get("Authorization")
+		if h == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		token, ok := strings.CutPrefix(h, "Bearer ")
+		if !ok {
+			call.Write(w, fmt.Errorf("the Authorization header is not \"Bearer <token>\": %w", api.ErrUnauthenticated))
+			return
+		}
+		p, err := a.opt.Authenticate(token)
+		if err != nil {
+			call.Write(w, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, p)))
+	})
+}
+
+func limitBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// recovered turns a panic, which is our bug, into an answer and a line in the log.
+func (a *API) recovered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			e := recover()
+			if e == nil {
+				return
+			}
+			if err, ok := e.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(e)
+			}
+			a.opt.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", e)
+			call.Write(w, &newProblem(http.StatusInternalServerError, "something went wrong here; the cluster's log says what").Problem)
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// handle registers an operation. The function gets who asks, and checks what it
+// takes on the object.
+func handle[I, O any](a *API, op huma.Operation, fn func(context.Context, rights.Principal, *I) (*O, error)) {
+	op.Security = []map[string][]string{{"bearer": {}}}
+	op.Errors = append(op.Errors, 401, 403, 422, 500)
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+		p, _ := ctx.Value(principalKey{}).(rights.Principal)
+		out, err := fn(ctx, p, in)
+		if err != nil {
+			problem := problemOf(err)
+			if problem.Status == http.StatusInternalServerError {
+				a.opt.Log.Error("request failed", "operation", op.OperationID, "user", p.User, "err", err)
+			}
+			return nil, problem
+		}
+		return out, nil
+	})
+}
+
+// allowed reports whether p may do the action on what belongs to the cluster's
+// operator.
+func (a *API) allowed(p rights.Principal, action rights.Action) error {
+	return rights.Allowed(p, action, a.opt.Info().Tenant)
+}
+
+type body[T any] struct{ Body T }
+
+type none struct{}

@@ -1,0 +1,210 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+)
+
+// writeWait is how long an asker may take to read a piece of a log.
+const writeWait = 30 * time.Second
+
+type instanceIn struct {
+	ID string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
+}
+
+type logsIn struct {
+	instanceIn
+	Follow bool `query:"follow" doc:"Go on as the workload writes."`
+	Tail   int  `query:"tail" default:"-1" minimum:"-1" doc:"Lines from the end; -1 all that is kept."`
+}
+
+type scaleIn struct {
+	ID   string `path:"id" maxLength:"512" doc:"The service's id, with ~ for /."`
+	Body api.Replicas
+}
+
+func (a *API) registerInstances() {
+	tags := []string{"instances"}
+	handle(a, huma.Operation{OperationID: "listInstances", Method: http.MethodGet, Path: "/v1/instances", Summary: "List instances", Tags: tags}, a.instances)
+	handle(a, huma.Operation{OperationID: "getInstance", Method: http.MethodGet, Path: "/v1/instances/{id}", Summary: "Show an instance", Tags: tags, Errors: []int{404}}, a.instance)
+	handle(a, huma.Operation{OperationID: "whyInstance", Method: http.MethodGet, Path: "/v1/instances/{id}/why", Summary: "Explain, node by node, where an instance could be placed now", Tags: tags, Errors: []int{404}}, a.why)
+	handle(a, huma.Operation{OperationID: "instanceLogs", Method: http.MethodGet, Path: "/v1/instances/{id}/logs", Summary: "Stream what an instance writes", Tags: tags, Errors: []int{404, 409, 503, 504}}, a.logs)
+	handle(a, huma.Operation{OperationID: "scaleService", Method: http.MethodPost, Path: "/v1/services/{id}/scale", Summary: "Scale a service here, while the root is away", Tags: tags, Errors: []int{404, 409}}, a.scale)
+}
+
+// sees reports whether p may know of the instance: the operator of its nodes
+// may, and whoever may see the application.
+func (a *API) sees(p rights.Principal, id api.InstanceID) error {
+	if err := a.allowed(p, rights.NodesRead); err == nil || errors.Is(err, api.ErrUnauthenticated) {
+		return err
+	}
+	return rights.Allowed(p, rights.AppsRead, id.Tenant())
+}
+
+func (a *API) instances(ctx context.Context, p rights.Principal, _ *none) (*body[api.Page[api.Instance]], error) {
+	if p.User == "" {
+		return nil, fmt.Errorf("list instances: sign in first: %w", api.ErrUnauthenticated)
+	}
+	var all []api.Instance
+	if err := a.opt.Owner.Read(ctx, func() { all = a.opt.Core.Instances() }); err != nil {
+		return nil, err
+	}
+	out := api.Page[api.Instance]{Items: []api.Instance{}}
+	for _, i := range all {
+		if a.sees(p, i.ID) == nil {
+			out.Items = append(out.Items, a.shown(p, i))
+		}
+	}
+	return &body[api.Page[api.Instance]]{out}, nil
+}
+
+// shown is the instance as p may see it: nodes are their operator's.
+func (a *API) shown(p rights.Principal, i api.Instance) api.Instance {
+	if a.allowed(p, rights.NodesRead) != nil {
+		i.Node = ""
+	}
+	return i
+}
+
+// find is the instance, if p may see it.
+func (a *API) find(ctx context.Context, p rights.Principal, segment string) (i api.Instance, err error) {
+	id := api.InstanceFromPath(segment)
+	if err := a.sees(p, id); err != nil {
+		return i, err
+	}
+	var ok bool
+	if err := a.opt.Owner.Read(ctx, func() { i, ok = a.opt.Core.Instance(id) }); err != nil {
+		return i, err
+	}
+	if !ok {
+		return i, fmt.Errorf("instance %q: %w", id, api.ErrNotFound)
+	}
+	return i, nil
+}
+
+func (a *API) instance(ctx context.Context, p rights.Principal, in *instanceIn) (*body[api.Instance], error) {
+	i, err := a.find(ctx, p, in.ID)
+	return &body[api.Instance]{a.shown(p, i)}, err
+}
+
+func (a *API) why(ctx context.Context, p rights.Principal, in *instanceIn) (*body[api.Explanation], error) {
+	i, err := a.find(ctx, p, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	var why api.Explanation
+	var ok bool
+	if err := a.opt.Owner.Read(ctx, func() { why, ok = a.opt.Core.Why(i.ID) }); err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fmt.Errorf("instance %q: %w", i.ID, api.ErrNotFound)
+	}
+	if a.allowed(p, rights.NodesRead) != nil {
+		why.Candidates = nil
+		if why.Nearest != nil {
+			near := *why.Nearest
+			near.Candidate = ""
+			why.Nearest = &near
+		}
+	}
+	return &body[api.Explanation]{why}, nil
+}
+
+func (a *API) scale(ctx context.Context, p rights.Principal, in *scaleIn) (*none, error) {
+	id := api.ServiceID(api.FromPath(in.ID))
+	if err := a.allowed(p, rights.ClustersWrite); err != nil {
+		if err := rights.Allowed(p, rights.AppsWrite, id.Tenant()); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.opt.Owner.Do(ctx, cluster.LocalScale{Service: id, Replicas: in.Body.Replicas}, nil); err != nil {
+		return nil, fmt.Errorf("scale %q here: %w", id, err)
+	}
+	a.opt.Log.Info("service scaled locally", "service", id, "replicas", in.Body.Replicas, "by", p.User)
+	return &none{}, nil
+}
+
+type streamOut struct {
+	Body func(huma.Context)
+}
+
+func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*streamOut, error) {
+	from, err := a.OpenLogs(ctx, p, api.StreamRequest{
+		Kind: "logs", Instance: api.InstanceFromPath(in.ID), Follow: in.Follow, Tail: in.Tail,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &streamOut{func(hc huma.Context) {
+		defer from.Close()
+		_, w := humachi.Unwrap(hc)
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cache-Control", "no-store")
+		defer context.AfterFunc(hc.Context(), func() { _ = from.Close() })()
+		pour(w, from)
+	}}, nil
+}
+
+// OpenLogs has the instance's node dial out what it writes, if p may read it.
+// The caller closes the stream, from any goroutine.
+func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r api.StreamRequest) (io.ReadCloser, error) {
+	if err := rights.Allowed(p, rights.AppsLogs, r.Instance.Tenant()); err != nil {
+		return nil, err
+	}
+	var i api.Instance
+	var ok bool
+	if err := a.opt.Owner.Read(ctx, func() { i, ok = a.opt.Core.Instance(r.Instance) }); err != nil {
+		return nil, err
+	}
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("logs of %q: %w", r.Instance, api.ErrNotFound)
+	case i.Node == "":
+		return nil, fmt.Errorf("logs of %s: it is %s and on no node: %w", i.ID, i.State, api.ErrConflict)
+	}
+	r.Epoch, r.Token = i.Epoch, ""
+	from, err := a.opt.Nodes.Logs(ctx, i.Node, r)
+	if err != nil {
+		return nil, fmt.Errorf("logs of %s: %w", i.ID, err)
+	}
+	return from, nil
+}
+
+// pour copies the stream to the asker as it comes, until either ends. A stream
+// that breaks aborts the answer, so that it is not taken for whole.
+func pour(w http.ResponseWriter, from io.Reader) {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{})
+	w.WriteHeader(http.StatusOK)
+	_ = rc.Flush()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			_ = rc.SetWriteDeadline(time.Now().Add(writeWait))
+			if _, err := w.Write(buf[:n]); err != nil {
+				return
+			}
+			_ = rc.Flush()
+		}
+		switch {
+		case err == io.EOF:
+			return
+		case err != nil:
+			panic(http.ErrAbortHandler)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+)
+
+// Status is what GET /v1/status shows.
+type Status struct {
+	api.ClusterInfo
+	Root      bool          `json:"root_connected"`
+	Nodes     int           `json:"nodes"` // all that are known
+	Instances int           `json:"instances"`
+	Aggregate api.Aggregate `json:"aggregate"`
+}
+
+type nodeIn struct {
+	ID string `path:"id" maxLength:"63" doc:"The node's id."`
+}
+
+func (a *API) registerNodes() {
+	handle(a, huma.Operation{OperationID: "status", Method: http.MethodGet, Path: "/v1/status", Summary: "Show the cluster", Tags: []string{"cluster"}}, a.status)
+	handle(a, huma.Operation{OperationID: "listNodes", Method: http.MethodGet, Path: "/v1/nodes", Summary: "List nodes", Tags: []string{"nodes"}}, a.nodes)
+	handle(a, huma.Operation{OperationID: "getNode", Method: http.MethodGet, Path: "/v1/nodes/{id}", Summary: "Show a node", Tags: []string{"nodes"}, Errors: []int{404}}, a.node)
+	for name, make := range map[string]func(api.NodeID) cluster.Input{
+		"cordon":   func(n api.NodeID) cluster.Input { return cluster.Cordon{Node: n, On: true} },
+		"uncordon": func(n api.NodeID) cluster.Input { return cluster.Cordon{Node: n} },
+		"drain":    func(n api.NodeID) cluster.Input { return cluster.Drain{Node: n} },
+	} {
+		handle(a, huma.Operation{
+			OperationID: name + "Node", Method: http.MethodPost, Path: "/v1/nodes/{id}/" + name,
+			Summary: orders[name], Tags: []string{"nodes"}, Errors: []int{404},
+		}, func(ctx context.Context, p rights.Principal, in *nodeIn) (*body[api.Node], error) {
+			return a.order(ctx, p, in.ID, name, make)
+		})
+	}
+	handle(a, huma.Operation{
+		OperationID: "removeNode", Method: http.MethodDelete, Path: "/v1/nodes/{id}", DefaultStatus: http.StatusNoContent,
+		Summary: "Forget a node and refuse its certificates", Tags: []string{"nodes"}, Errors: []int{404, 409},
+	}, a.removeNode)
+}
+
+var orders = map[string]string{
+	"cordon":   "Keep new instances off a node",
+	"uncordon": "Let instances on a node again",
+	"drain":    "Cordon a node and move its instances elsewhere, as far as there is room",
+}
+
+func (a *API) status(ctx context.Context, p rights.Principal, _ *none) (*body[Status], error) {
+	if err := a.allowed(p, rights.ClustersRead); err != nil {
+		return nil, err
+	}
+	s := Status{ClusterInfo: a.opt.Info()}
+	err := a.opt.Owner.Read(ctx, func() {
+		s.Root, s.Aggregate = a.opt.Core.RootUp(), a.opt.Core.Aggregate()
+		s.Nodes, s.Instances = len(a.opt.Core.Nodes()), len(a.opt.Core.Instances())
+	})
+	return &body[Status]{s}, err
+}
+
+func (a *API) nodes(ctx context.Context, p rights.Principal, _ *none) (*body[api.Page[api.Node]], error) {
+	if err := a.allowed(p, rights.NodesRead); err != nil {
+		return nil, err
+	}
+	var out api.Page[api.Node]
+	err := a.opt.Owner.Read(ctx, func() { out.Items = a.opt.Core.Nodes() })
+	return &body[api.Page[api.Node]]{out}, err
+}
+
+func (a *API) node(ctx context.Context, p rights.Principal, in *nodeIn) (*body[api.Node], error) {
+	if err := a.allowed(p, rights.NodesRead); err != nil {
+		return nil, err
+	}
+	var n api.Node
+	var ok bool
+	if err := a.opt.Owner.Read(ctx, func() { n, ok = a.opt.Core.Node(api.NodeID(in.ID)) }); err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fmt.Errorf("node %q: %w", in.ID, api.ErrNotFound)
+	}
+	return &body[api.Node]{n}, nil
+}
+
+func (a *API) order(ctx context.Context, p rights.Principal, id, name string, make func(api.NodeID) cluster.Input) (*body[api.Node], error) {
+	if err := a.allowed(p, rights.NodesWrite); err != nil {
+		return nil, err
+	}
+	var n api.Node
+	if err := a.opt.Owner.Do(ctx, make(api.NodeID(id)), func() { n, _ = a.opt.Core.Node(api.NodeID(id)) }); err != nil {
+		return nil, fmt.Errorf("%s node %q: %w", name, id, err)
+	}
+	a.opt.Log.Info("node "+name+" ordered", "node", id, "by", p.User)
+	return &body[api.Node]{n}, nil
+}
+
+func (a *API) removeNode(ctx context.Context, p rights.Principal, in *nodeIn) (*none, error) {
+	if err := a.allowed(p, rights.NodesWrite); err != nil {
+		return nil, err
+	}
+	id := api.NodeID(in.ID)
+	if err := a.opt.Owner.Do(ctx, cluster.RemoveNode{Node: id}, nil); err != nil {
+		return nil, fmt.Errorf("remove node %q: %w", in.ID, err)
+	}
+	a.opt.Log.Info("node removed", "node", id, "by", p.User)
+	return &none{}, a.opt.Nodes.Remove(ctx, id)
+}
