@@ -68,7 +68,7 @@ type Core struct {
 	grown     map[api.NodeID]bool
 	touched   map[api.NodeID]bool
 	scale     int // what the timing is multiplied with; it never shrinks
-	unheard   int // nodes not heard since the start
+	unheard   int // nodes that have not reported since the start
 	silent    int // nodes that are silent
 	settled   bool
 
@@ -161,7 +161,7 @@ func (c *Core) start() {
 	c.saveMeta()
 	for _, id := range sortedKeys(c.nodes) {
 		n := c.nodes[id]
-		n.lastAlive = c.now
+		n.lastAlive, n.awaited = c.now, true
 		c.timers.Set(timerKey{timerDead, id}, c.now.Add(c.dead()))
 		c.touch(n) // numbers of an earlier life may have been lost: begin anew above them
 		c.refresh(n)

@@ -27,6 +27,7 @@ type instance struct {
 	Bound     bool           `json:"bound,omitempty"`       // and it is not placed here until the root offers it anew
 	Moving    bool           `json:"moving,omitempty"`      // it is to leave its node as soon as another has room
 	Vacancies []vacancy      `json:"vacancies,omitempty"`
+	Before    api.Resources  `json:"before,omitzero"` // room that an earlier placement may still take on its node
 
 	avoid  []string         // nodes that it failed on, under the root's present epoch
 	why    *api.Explanation // why it fits nowhere
@@ -39,6 +40,7 @@ type instance struct {
 type vacancy struct {
 	Node api.NodeID     `json:"node"`
 	Gen  api.Generation `json:"gen"`
+	Room api.Resources  `json:"room,omitzero"`
 }
 
 // service is what placement asks of a service's instances.
@@ -77,10 +79,11 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	}
 	for _, v := range in.Vacancies {
 		if n := c.nodes[v.Node]; n != nil {
-			n.hold(in)
+			n.hold(in.id(), v.Room)
 		}
 	}
 	if n := c.nodes[in.Node]; n != nil {
+		n.book(in.id(), in.Before)
 		n.take(in)
 		c.countPeer(in, +1)
 	} else {

@@ -29,6 +29,7 @@ type node struct {
 	reportSeq uint64
 	aliveSeq  uint64
 	synced    bool           // a whole report was taken in this boot and life
+	awaited   bool           // the time after our start lasts until it has reported
 	ack       api.Generation // the newest that it said it holds
 	cpu, mem  uint8
 
@@ -36,7 +37,8 @@ type node struct {
 	from     api.Generation // before this step's changes
 	wanted   api.Digest
 	assigned map[api.InstanceID]*instance
-	leaving  map[api.InstanceID]api.Resources // vacated, and perhaps still running
+	leaving  map[api.InstanceID]bool          // vacated, and perhaps still running
+	booked   map[api.InstanceID]api.Resources // room that is taken; used is its sum
 	drop     map[api.InstanceID]bool          // taken away in this step
 	put      map[api.InstanceID]bool          // given or changed in this step
 	used     api.Resources
@@ -62,7 +64,8 @@ func newNode(info api.NodeInfo) *node {
 	return &node{
 		info:     info,
 		assigned: map[api.InstanceID]*instance{},
-		leaving:  map[api.InstanceID]api.Resources{},
+		leaving:  map[api.InstanceID]bool{},
+		booked:   map[api.InstanceID]api.Resources{},
 		drop:     map[api.InstanceID]bool{},
 		put:      map[api.InstanceID]bool{},
 		observed: map[api.InstanceID]api.Observed{},
@@ -120,47 +123,62 @@ func (c *Core) nodeInfo(n *node, info api.NodeInfo) {
 	c.refresh(n)
 }
 
-// take gives the node an instance; hold keeps the room of one that leaves it.
+// book sets how much room an instance takes.
+func (n *node) book(id api.InstanceID, room api.Resources) {
+	n.used = n.used.Minus(n.booked[id]).Plus(room)
+	if n.booked[id] = room; room == (api.Resources{}) {
+		delete(n.booked, id)
+	}
+}
+
+// take gives the node an instance. What it has of an earlier placement may be
+// larger and is there until the node reports the new one: so long the larger of
+// both is booked.
 func (n *node) take(in *instance) {
 	id := in.id()
-	if room, ok := n.leaving[id]; ok {
-		// The node ends the old placement before it begins the new one.
-		n.used = n.used.Minus(room)
-		delete(n.leaving, id)
-	}
+	delete(n.leaving, id)
 	n.assigned[id] = in
 	n.room[id] = in.needs()
 	n.wanted = n.wanted.Toggle(in.assignment().Digest())
 	if in.State != api.Completed {
-		n.used = n.used.Plus(in.needs())
+		n.book(id, n.booked[id].Max(in.needs()))
 	}
 	if in.Want.Spec.StopsWhenCutOff() {
 		n.leased++
 	}
 }
 
-func (n *node) lose(in *instance) {
-	delete(n.assigned, in.id())
+// lose takes the instance away; its room stays booked where it may still run.
+func (n *node) lose(in *instance, held bool) {
+	id := in.id()
+	delete(n.assigned, id)
 	n.wanted = n.wanted.Toggle(in.assignment().Digest())
-	if in.State != api.Completed {
-		n.used = n.used.Minus(in.needs())
-	}
 	if in.Want.Spec.StopsWhenCutOff() {
 		n.leased--
 	}
+	if held {
+		n.leaving[id] = true
+		return
+	}
+	n.release(id)
 }
 
-func (n *node) hold(in *instance) {
-	if _, ok := n.leaving[in.id()]; !ok {
-		n.leaving[in.id()] = in.needs()
-		n.used = n.used.Plus(in.needs())
+// hold books room for something that the node has and should not.
+func (n *node) hold(id api.InstanceID, room api.Resources) {
+	if n.assigned[id] == nil && !n.leaving[id] {
+		n.leaving[id] = true
+		n.book(id, room)
 	}
 }
 
 func (n *node) release(id api.InstanceID) {
-	if room, ok := n.leaving[id]; ok {
-		n.used = n.used.Minus(room)
-		delete(n.leaving, id)
+	delete(n.leaving, id)
+	if n.assigned[id] != nil {
+		return
+	}
+	n.book(id, api.Resources{})
+	if _, still := n.observed[id]; !still {
+		delete(n.room, id)
 	}
 }
 
@@ -179,6 +197,8 @@ func (n *node) out() string {
 		return "silent"
 	case !n.heard:
 		return "not heard yet"
+	case !n.synced:
+		return "has not reported yet" // what it still runs takes room
 	case n.suspect:
 		return "connection lost"
 	case n.draining:
@@ -321,6 +341,7 @@ func (c *Core) nodeAlive(id api.NodeID, a api.Alive) {
 func (c *Core) boots(n *node, boot uint64) {
 	if boot > n.boot {
 		n.boot, n.reportSeq, n.aliveSeq, n.synced, n.ack = boot, 0, 0, false, 0
+		c.refresh(n)
 	}
 }
 
@@ -355,18 +376,27 @@ func (c *Core) nodeReport(r api.NodeReport) {
 	for _, o := range r.Observed {
 		c.nodeObserved(n, o)
 	}
-	if r.Gen == n.gen && (r.Whole || n.synced) {
+	if r.Gen == n.gen && n.synced {
 		c.settleLeaving(n)
 	}
 	c.refresh(n)
+	if n.synced && n.awaited {
+		c.noLongerAwaited(n)
+	}
+}
+
+func (c *Core) noLongerAwaited(n *node) {
+	n.awaited = false
+	if c.unheard--; c.unheard <= 0 {
+		c.settle()
+	}
 }
 
 // strangers bounds what a node may report beyond what it was given.
 const strangers = 1000
 
 func (c *Core) nodeObserved(n *node, o api.Observed) {
-	_, leaving := n.leaving[o.Instance]
-	if n.assigned[o.Instance] == nil && !leaving && len(n.observed) > len(n.assigned)+len(n.leaving)+strangers {
+	if n.assigned[o.Instance] == nil && !n.leaving[o.Instance] && len(n.observed) > len(n.assigned)+len(n.leaving)+strangers {
 		return
 	}
 	if o.Stopped {
@@ -377,10 +407,21 @@ func (c *Core) nodeObserved(n *node, o api.Observed) {
 		}
 		n.observed[o.Instance] = o
 		n.known = n.known.Toggle(o.Digest())
+		n.hold(o.Instance, c.roomOf(n, o.Instance))
 	}
 	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped {
 		c.observed(n, in, o)
 	}
+}
+
+// roomOf is what an instance that the node has may take there, as far as the
+// cluster remembers.
+func (c *Core) roomOf(n *node, id api.InstanceID) api.Resources {
+	room, ok := n.room[id]
+	if in := c.instances[id]; !ok && in != nil {
+		room = in.needs()
+	}
+	return room
 }
 
 func (n *node) forget(id api.InstanceID) {
@@ -426,11 +467,14 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	if in.State != o.State && !lifecycle.Leads(in.State, o.State) {
 		return // from outside: not ours to panic about
 	}
-	switch {
-	case o.State == api.Completed && in.State != api.Completed:
-		n.used = n.used.Minus(in.needs())
-	case in.State == api.Completed && o.State != api.Completed:
+	if in.State == api.Completed && o.State != api.Completed {
 		return // it is over; a late message does not revive it
+	}
+	// That the node reports this placement means that no earlier one is left.
+	if in.Before = (api.Resources{}); o.State == api.Completed {
+		n.book(in.id(), api.Resources{})
+	} else {
+		n.book(in.id(), in.needs())
 	}
 	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, o.Detail, o.Restarts, o.ExitCode
 	if !in.Moving {
@@ -458,7 +502,7 @@ func (c *Core) back(n *node) {
 	if n.heard && !n.silent && !n.suspect {
 		return
 	}
-	first, was := !n.heard, n.silent
+	was := n.silent
 	n.heard, n.silent, n.suspect = true, false, false
 	if was {
 		c.silent--
@@ -468,11 +512,6 @@ func (c *Core) back(n *node) {
 	c.refresh(n)
 	if was && n.draining {
 		c.evictAll(n)
-	}
-	if first && !c.settled {
-		if c.unheard--; c.unheard <= 0 {
-			c.settle()
-		}
 	}
 }
 
@@ -490,12 +529,7 @@ func (c *Core) reclaim(n *node) {
 		}
 	}
 	for _, id := range sortedKeys(n.observed) {
-		if n.assigned[id] == nil {
-			if _, held := n.leaving[id]; !held {
-				n.leaving[id] = n.room[id]
-				n.used = n.used.Plus(n.room[id])
-			}
-		}
+		n.hold(id, c.roomOf(n, id))
 	}
 }
 
@@ -553,10 +587,8 @@ func (c *Core) removeNode(id api.NodeID) error {
 	delete(c.nodes, id)
 	delete(c.grown, id)
 	delete(c.touched, id)
-	if !n.heard && !c.settled {
-		if c.unheard--; c.unheard <= 0 {
-			c.settle()
-		}
+	if n.awaited {
+		c.noLongerAwaited(n)
 	}
 	last := len(c.cands) - 1
 	if n.at != last {

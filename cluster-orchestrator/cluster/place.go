@@ -119,6 +119,7 @@ func (c *Core) moveTo(in *instance, id api.NodeID) {
 	n := c.nodes[id]
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
 	n.take(in)
+	in.Before = n.booked[in.id()]
 	c.countPeer(in, +1)
 	c.touch(n)
 	n.put[in.id()] = true
@@ -133,14 +134,15 @@ func (c *Core) moveTo(in *instance, id api.NodeID) {
 func (c *Core) unassign(in *instance, held bool) {
 	n := c.nodes[in.Node]
 	c.countPeer(in, -1)
-	n.lose(in)
+	held = held && !n.silent
+	room := n.booked[in.id()]
+	n.lose(in, held)
 	in.Node = ""
 	c.touch(n)
 	n.drop[in.id()] = true
 	delete(n.put, in.id())
-	if held && !n.silent {
-		n.hold(in)
-		in.Vacancies = append(in.Vacancies, vacancy{n.info.ID, n.gen})
+	if held {
+		in.Vacancies = append(in.Vacancies, vacancy{n.info.ID, n.gen, room})
 	}
 	c.refresh(n)
 	c.save(in)

@@ -150,9 +150,8 @@ func (c *Core) staysOn(in *instance, n *node) bool {
 		return false
 	}
 	cand := c.cands[n.at]
-	room, held := n.leaving[in.id()]
-	if held {
-		cand.Free = cand.Free.Plus(room)
+	if n.leaving[in.id()] {
+		cand.Free = cand.Free.Plus(n.booked[in.id()])
 		r := cand.Rooms[0]
 		r.Free, r.Largest = cand.Free, cand.Free
 		cand.Rooms = append(cand.Rooms[:0:0], r)
