@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
@@ -22,11 +23,11 @@ func BenchmarkStart(b *testing.B) {
 		b.Fatal(err)
 	}
 	ctx := r.ctx
-	b.Run("raw", func(b *testing.B) {
+	raw := func(b *testing.B, more ...oci.SpecOpts) {
 		for i := 0; b.Loop(); i++ {
 			id := fmt.Sprintf("raw-%d", i)
 			c, err := r.c.NewContainer(ctx, id, client.WithImage(img), client.WithNewSnapshot(id, img),
-				client.WithNewSpec(oci.WithImageConfig(img), oci.WithProcessArgs("/app", "sleep")))
+				client.WithNewSpec(append(more, oci.WithImageConfig(img), oci.WithProcessArgs("/app", "sleep"))...))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -52,7 +53,9 @@ func BenchmarkStart(b *testing.B) {
 			}
 			b.StartTimer()
 		}
-	})
+	}
+	b.Run("raw-unconfined", func(b *testing.B) { raw(b) })
+	b.Run("raw-seccomp", func(b *testing.B) { raw(b, seccomp.WithDefaultProfile()) })
 	for _, grouped := range []bool{false, true} {
 		b.Run(map[bool]string{false: "adapter-first-of-app", true: "adapter-next-of-app"}[grouped], func(b *testing.B) {
 			if grouped {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -64,7 +65,18 @@ func (c Config) specOpts(w runtime.Workload, image oci.Image) []oci.SpecOpts {
 	if w.Spec.Privileged { // Create has asked whether it may
 		return append(opts, oci.WithPrivileged, oci.WithAllDevicesAllowed, oci.WithHostDevices, oci.WithNewPrivileges)
 	}
-	return append(opts, seccomp.WithDefaultProfile()) // last, because it follows the capabilities
+	return append(opts, seccomp.WithDefaultProfile(), nativeCallsOnly) // last: the profile follows the capabilities
+}
+
+// nativeCallsOnly denies the system calls of the machine's 32-bit ancestors:
+// hardly a program needs them, exploits like them, and runc compiles the filter
+// at every start for each architecture that it names.
+func nativeCallsOnly(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	native := map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64}
+	if a, ok := native[goruntime.GOARCH]; ok {
+		s.Linux.Seccomp.Architectures = []specs.Arch{a}
+	}
+	return nil
 }
 
 // group names the containers that share a shim: those of one application.
