@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Tally counts the events of `go test -json` and prints as they come. Several
+// runs may follow one another in one stream.
+type Tally struct {
+	Out io.Writer
+
+	passed, failed int
+	packages       int
+	skips          []Skip
+	output         map[test][]string // of tests, and with an empty name of packages, that have not ended
+	failures       map[string]int    // failed tests of packages that have not ended
+	broken         []string          // what failed, for the end
+}
+
+// Skip is a test that did not run, and what it said.
+type Skip struct{ Package, Test, Reason string }
+
+type test struct{ pkg, name string }
+
+// event is what `go doc test2json` says, and the events of a build.
+type event struct {
+	Action, Package, Test, Output string
+	ImportPath                    string // of a build
+	FailedBuild                   string
+	Elapsed                       float64 // seconds
+}
+
+// Read takes a whole stream. What is no event, such as a compiler's words, is
+// passed on.
+func (t *Tally) Read(r io.Reader) error {
+	t.output, t.failures = map[test][]string{}, map[string]int{}
+	in := bufio.NewReader(r)
+	for {
+		line, err := in.ReadBytes('\n')
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			var e event
+			if line[0] != '{' || json.Unmarshal(line, &e) != nil {
+				fmt.Fprintf(t.Out, "%s\n", line)
+			} else {
+				t.take(e)
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read test events: %w", err)
+		}
+	}
+}
+
+func (t *Tally) take(e event) {
+	k := test{e.Package, e.Test}
+	switch e.Action {
+	case "build-output":
+		fmt.Fprint(t.Out, e.Output)
+	case "output":
+		t.output[k] = append(t.output[k], e.Output)
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			t.endPackage(e)
+		} else {
+			t.endTest(e)
+		}
+		delete(t.output, k)
+	}
+}
+
+func (t *Tally) endTest(e event) {
+	k := test{e.Package, e.Test}
+	switch e.Action {
+	case "pass":
+		t.passed++
+	case "skip":
+		t.skips = append(t.skips, Skip{e.Package, e.Test, reason(t.output[k])})
+	case "fail":
+		t.failed++
+		t.failures[e.Package]++
+		t.broken = append(t.broken, short(e.Package)+" "+e.Test)
+		t.print(t.output[k])
+	}
+}
+
+// endPackage prints the line that go test would. A package can fail without a
+// test of its own that failed: it does not build, it panics, it runs out of time.
+func (t *Tally) endPackage(e event) {
+	t.packages++
+	took := time.Duration(e.Elapsed * float64(time.Second)).Round(10 * time.Millisecond)
+	switch e.Action {
+	case "pass":
+		fmt.Fprintf(t.Out, "ok    %-45s %8s\n", short(e.Package), took)
+	case "skip":
+		fmt.Fprintf(t.Out, "-     %-45s no tests\n", short(e.Package))
+	case "fail":
+		t.unfinished(e.Package)
+		t.print(t.output[test{e.Package, ""}])
+		if t.failures[e.Package] == 0 {
+			t.failed++
+			t.broken = append(t.broken, short(e.Package))
+		}
+		fmt.Fprintf(t.Out, "FAIL  %-45s %8s\n", short(e.Package), took)
+	}
+	delete(t.failures, e.Package)
+}
+
+// unfinished prints what tests said that were cut off: the reason of a panic or
+// of a deadline is among it.
+func (t *Tally) unfinished(pkg string) {
+	var cut []test
+	for k := range t.output {
+		if k.pkg == pkg && k.name != "" {
+			cut = append(cut, k)
+		}
+	}
+	slices.SortFunc(cut, func(a, b test) int { return strings.Compare(a.name, b.name) })
+	for _, k := range cut {
+		t.failed++
+		t.failures[pkg]++
+		t.broken = append(t.broken, short(pkg)+" "+k.name+" (cut off)")
+		t.print(t.output[k])
+		delete(t.output, k)
+	}
+}
+
+func (t *Tally) print(lines []string) {
+	for _, l := range lines {
+		fmt.Fprint(t.Out, l)
+	}
+}
+
+// Close prints what was skipped and what failed, and the count. It reports
+// whether all is well. Without an allow list every skip is allowed.
+func (t *Tally) Close(allowed *Allowed) bool {
+	if len(t.skips) > 0 {
+		fmt.Fprintln(t.Out, "\nSkipped:")
+	}
+	forbidden := 0
+	for _, s := range t.skips {
+		mark := ""
+		if allowed != nil && !allowed.Has(s) {
+			mark = "  [not allowed here]"
+			forbidden++
+		}
+		fmt.Fprintf(t.Out, "  %s %s: %s%s\n", short(s.Package), s.Test, s.Reason, mark)
+	}
+	if len(t.broken) > 0 {
+		fmt.Fprintln(t.Out, "\nFailed:")
+		for _, b := range t.broken {
+			fmt.Fprintln(t.Out, " ", b)
+		}
+	}
+	if t.packages == 0 {
+		fmt.Fprintln(t.Out, "\nno package was tested")
+	}
+	fmt.Fprintf(t.Out, "\n%d passed, %d failed, %d skipped\n", t.passed, t.failed, len(t.skips))
+	return t.failed == 0 && forbidden == 0 && t.packages > 0
+}
+
+// reason is the last thing that a skipped test said, without the place where.
+func reason(output []string) string {
+	for _, l := range slices.Backward(output) {
+		l = strings.TrimSpace(l)
+		if l == "" || strings.HasPrefix(l, "--- ") || strings.HasPrefix(l, "=== ") {
+			continue
+		}
+		if place, said, ok := strings.Cut(l, ": "); ok && strings.Contains(place, ".go:") {
+			return said
+		}
+		return l
+	}
+	return "no reason given"
+}
+
+const module = "github.com/treeline-edge/treeline/"
+
+func short(pkg string) string { return strings.TrimPrefix(pkg, module) }
