@@ -29,6 +29,7 @@ type node struct {
 	reportSeq uint64
 	aliveSeq  uint64
 	synced    bool           // a whole report was taken in this boot and life
+	complete  bool           // no report of this boot is missing: what it did not say is not there
 	awaited   bool           // the time after our start lasts until it has reported
 	ack       api.Generation // the newest that it said it holds
 	cpu, mem  uint8
@@ -100,6 +101,9 @@ func (c *Core) addNode(n *node) {
 func (c *Core) joinNode(info api.NodeInfo) {
 	if n := c.nodes[info.ID]; n != nil {
 		c.nodeInfo(n, info)
+		// It may have lost its store, and with it the count of its starts.
+		n.boot = 0
+		c.newLife(n)
 		return
 	}
 	n := newNode(info)
@@ -325,7 +329,7 @@ func (c *Core) nodeAlive(id api.NodeID, a api.Alive) {
 	}
 	want := !n.synced
 	if a.Observed == n.known {
-		n.differ = 0
+		n.differ, n.complete = 0, true
 		if a.Gen == n.gen {
 			c.settleLeaving(n)
 		}
@@ -340,9 +344,14 @@ func (c *Core) nodeAlive(id api.NodeID, a api.Alive) {
 // boots begins a new life of the node's engine in our books.
 func (c *Core) boots(n *node, boot uint64) {
 	if boot > n.boot {
-		n.boot, n.reportSeq, n.aliveSeq, n.synced, n.ack = boot, 0, 0, false, 0
-		c.refresh(n)
+		n.boot = boot
+		c.newLife(n)
 	}
+}
+
+func (c *Core) newLife(n *node) {
+	n.reportSeq, n.aliveSeq, n.ack, n.synced, n.complete = 0, 0, 0, false, false
+	c.refresh(n)
 }
 
 // nodeReport takes what a node observed. A report that is older than one that
@@ -356,6 +365,7 @@ func (c *Core) nodeReport(r api.NodeReport) {
 	if r.Seq <= n.reportSeq {
 		return
 	}
+	n.complete = r.Whole || n.complete && r.Seq == n.reportSeq+1
 	n.reportSeq = r.Seq
 	n.ack = max(n.ack, r.Gen)
 	if r.Info != nil {
@@ -376,7 +386,7 @@ func (c *Core) nodeReport(r api.NodeReport) {
 	for _, o := range r.Observed {
 		c.nodeObserved(n, o)
 	}
-	if r.Gen == n.gen && n.synced {
+	if r.Gen == n.gen && n.complete {
 		c.settleLeaving(n)
 	}
 	c.refresh(n)
