@@ -1,0 +1,75 @@
+package contexts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// early is how long before its end an access token is renewed: a request should
+// not meet its end on the way.
+const early = 20 * time.Second
+
+// Session shows the access token of a context and renews it by the refresh
+// token, across all commands that share the file. It is safe for concurrent use.
+type Session struct {
+	file    *File
+	name    string
+	refresh func(ctx context.Context, token string) (api.Session, error)
+	now     func() time.Time
+
+	mu  sync.Mutex // guards ctx
+	ctx Context
+}
+
+// NewSession is the session of the context as it was read. refresh asks the root.
+func NewSession(f *File, name string, c Context, now func() time.Time, refresh func(ctx context.Context, token string) (api.Session, error)) *Session {
+	return &Session{file: f, name: name, ctx: c, now: now, refresh: refresh}
+}
+
+// Token is client.Tokens'. No session, or one that has ended, is ErrUnauthenticated.
+func (s *Session) Token(ctx context.Context, refused string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.good(s.ctx, refused) {
+		return s.ctx.Access, nil
+	}
+	err := s.file.Update(func(all *All) error {
+		c, err := all.Get(s.name)
+		if err != nil {
+			return err
+		}
+		if !s.good(c, refused) { // another command may have renewed it meanwhile
+			if c.Refresh == "" {
+				return s.ended("nobody is signed in")
+			}
+			got, err := s.refresh(ctx, c.Refresh)
+			switch {
+			case errors.Is(err, api.ErrUnauthenticated):
+				return s.ended("the session has ended")
+			case err != nil:
+				return fmt.Errorf("renew the session: %w", err)
+			}
+			c.SetSession(got)
+			all.Contexts[s.name] = c
+		}
+		s.ctx = c
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return s.ctx.Access, nil
+}
+
+func (s *Session) good(c Context, refused string) bool {
+	return c.Access != "" && c.Access != refused && s.now().Add(early).Before(c.Expires)
+}
+
+func (s *Session) ended(what string) error {
+	return fmt.Errorf("%s in context %s; run treeline login: %w", what, s.name, api.ErrUnauthenticated)
+}

@@ -1,0 +1,264 @@
+// Package ref reads how people name applications, services and instances, and
+// finds which they mean. It is pure: the ids to choose among are given.
+//
+// An id may be written whole (acme/shop.prod.web.v1#2), without its tenant
+// (shop.prod.web.v1#2), as app/service (shop/web#2, shop.prod/web.v1#2, with
+// the tenant in front if need be), or as the beginning of any of these, so long
+// as one object alone fits. What is written out goes before what is a beginning,
+// and what belongs to one's own tenant before what does not.
+//
+//	id, err := ref.Find(ref.Instance, "shop/web#2", "acme", ids)
+package ref
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Kind is what is looked for, as people call it.
+type Kind string
+
+// The kinds.
+const (
+	App      Kind = "application"
+	Service  Kind = "service"
+	Instance Kind = "instance"
+)
+
+// Ambiguous says that a reference fits several objects. It is ErrInvalid.
+type Ambiguous struct {
+	Kind       Kind
+	Reference  string
+	Candidates []string
+}
+
+// shownCandidates bounds what an error lists.
+const shownCandidates = 12
+
+func (e *Ambiguous) Error() string {
+	list, more := e.Candidates, ""
+	if len(list) > shownCandidates {
+		more = fmt.Sprintf("\n  and %d more", len(list)-shownCandidates)
+		list = list[:shownCandidates]
+	}
+	return fmt.Sprintf("%q fits %d %ss; write more of the one you mean:\n  %s%s",
+		e.Reference, len(e.Candidates), e.Kind, strings.Join(list, "\n  "), more)
+}
+
+// Unwrap makes it ErrInvalid.
+func (e *Ambiguous) Unwrap() error { return api.ErrInvalid }
+
+// Find is the one of the ids that the reference means. None is ErrNotFound,
+// several are *Ambiguous.
+func Find(kind Kind, reference string, own api.Tenant, ids []string) (string, error) {
+	found := All(kind, reference, own, ids)
+	switch len(found) {
+	case 0:
+		return "", missing(kind, reference, ids)
+	case 1:
+		return found[0], nil
+	}
+	return "", &Ambiguous{Kind: kind, Reference: reference, Candidates: found}
+}
+
+// All are the ids that the reference fits best, all equally well, in the order
+// given.
+func All(kind Kind, reference string, own api.Tenant, ids []string) []string {
+	var found []string
+	best := nothing
+	for _, id := range ids {
+		r := fit(kind, reference, own, id)
+		if r == nothing || r > best {
+			continue
+		}
+		if r < best {
+			best, found = r, found[:0]
+		}
+		found = append(found, id)
+	}
+	return found
+}
+
+// Whole is the id of a reference that needs no search, because every part is
+// written out.
+func Whole(kind Kind, reference string, own api.Tenant) (string, bool) {
+	tenant, name, n, numbered := split(reference)
+	if tenant == "" {
+		tenant = string(own)
+	}
+	parts := strings.Split(name, ".")
+	want := 4
+	if kind == App {
+		want = 2
+	}
+	if tenant == "" || !api.ValidTenant(api.Tenant(tenant)) || len(parts) != want || numbered != (kind == Instance) {
+		return "", false
+	}
+	for _, p := range parts {
+		if !api.ValidName(p) {
+			return "", false
+		}
+	}
+	id := tenant + "/" + name
+	if kind != Instance {
+		return id, true
+	}
+	got, err := api.ParseInstanceID(id + "#" + n)
+	return string(got), err == nil
+}
+
+// How well a reference fits, the best first. Each comes twice: in one's own
+// tenant, and one worse in another's.
+const (
+	whole   = 0
+	short   = 2 // names without their namespaces
+	begins  = 4
+	nothing = 1 << 10
+)
+
+func fit(kind Kind, reference string, own api.Tenant, id string) int {
+	tenant, name, n, numbered := split(id)
+	left, number, asked := reference, "", false
+	if i := strings.LastIndexByte(reference, '#'); i >= 0 {
+		left, number, asked = reference[:i], reference[i+1:], true
+	}
+	if left == "" || asked && (!numbered || number != "" && number != n) {
+		return nothing
+	}
+	parts := strings.Split(name, ".")
+	best := dotted(kind, left, tenant, name, parts)
+	if i := strings.LastIndexByte(left, '/'); i >= 0 && kind != App && len(parts) == 4 {
+		app, service := left[:i], left[i+1:]
+		of := ""
+		if j := strings.LastIndexByte(app, '/'); j >= 0 {
+			of, app = app[:j], app[j+1:]
+		}
+		if of == "" || of == tenant {
+			best = min(best, max(part(app, parts[0], parts[1]), part(service, parts[2], parts[3])))
+		}
+	}
+	if best < nothing && tenant != string(own) {
+		best++
+	}
+	return best
+}
+
+// dotted fits a reference that writes the name as the id does.
+func dotted(kind Kind, left, tenant, name string, parts []string) int {
+	if i := strings.LastIndexByte(left, '/'); i >= 0 {
+		if left[:i] != tenant {
+			return nothing
+		}
+		left = left[i+1:]
+	}
+	switch {
+	case left == name:
+		return whole
+	case kind == App && left == parts[0]:
+		return short
+	case strings.HasPrefix(name, left):
+		return begins
+	}
+	return nothing
+}
+
+// part fits one half of app/service.
+func part(p, name, namespace string) int {
+	full := name + "." + namespace
+	switch {
+	case p == full:
+		return whole
+	case p == name:
+		return short
+	case strings.HasPrefix(full, p):
+		return begins
+	}
+	return nothing
+}
+
+// split takes an id apart: tenant, name without number, number.
+func split(id string) (tenant, name, number string, numbered bool) {
+	if i := strings.LastIndexByte(id, '#'); i >= 0 {
+		id, number, numbered = id[:i], id[i+1:], true
+	}
+	if i := strings.LastIndexByte(id, '/'); i >= 0 {
+		tenant, id = id[:i], id[i+1:]
+	}
+	return tenant, id, number, numbered
+}
+
+// near is how many letters may differ in a suggestion.
+const near = 3
+
+func missing(kind Kind, reference string, ids []string) error {
+	if reference == "" {
+		return fmt.Errorf("no %s is named: %w", kind, api.ErrInvalid)
+	}
+	hint := ""
+	if guess := nearest(reference, ids); guess != "" {
+		hint = fmt.Sprintf("; did you mean %s?", guess)
+	} else if len(ids) == 0 {
+		hint = fmt.Sprintf("; there are no %ss", kind)
+	}
+	return fmt.Errorf("no %s is %q%s: %w", kind, reference, hint, api.ErrNotFound)
+}
+
+func nearest(reference string, ids []string) string {
+	best, at := "", near+1
+	for _, id := range ids {
+		for _, form := range forms(id) {
+			if d := distance(reference, form); d < at {
+				best, at = form, d
+			}
+		}
+	}
+	return best
+}
+
+// forms are the ways to write an id that a suggestion is made of.
+func forms(id string) []string {
+	_, name, n, numbered := split(id)
+	number := ""
+	if numbered {
+		number = "#" + n
+	}
+	all := []string{name + number}
+	if p := strings.Split(name, "."); len(p) == 4 {
+		all = append(all, p[0]+"/"+p[2]+number)
+	} else {
+		all = append(all, p[0]+number)
+	}
+	return all
+}
+
+// distance is Levenshtein's.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diag := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diag
+			if a[i] != b[j] {
+				cost++
+			}
+			diag, row[j+1] = row[j+1], min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// Sort orders ids for people: by name, the tenth instance behind the second.
+func Sort(ids []string) {
+	slices.SortFunc(ids, func(a, b string) int {
+		x, y := api.InstanceID(a), api.InstanceID(b)
+		return cmp.Or(strings.Compare(string(x.Service()), string(y.Service())), cmp.Compare(x.Number(), y.Number()))
+	})
+}
