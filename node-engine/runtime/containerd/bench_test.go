@@ -3,7 +3,9 @@ package containerd
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/contrib/seccomp"
@@ -24,7 +26,10 @@ func BenchmarkStart(b *testing.B) {
 	}
 	ctx := r.ctx
 	raw := func(b *testing.B, more ...oci.SpecOpts) {
+		var m median
+		defer m.report(b)
 		for i := 0; b.Loop(); i++ {
+			began := time.Now()
 			id := fmt.Sprintf("raw-%d", i)
 			c, err := r.c.NewContainer(ctx, id, client.WithImage(img), client.WithNewSnapshot(id, img),
 				client.WithNewSpec(append(more, oci.WithImageConfig(img), oci.WithProcessArgs("/app", "sleep"))...))
@@ -42,6 +47,7 @@ func BenchmarkStart(b *testing.B) {
 			if err := task.Start(ctx); err != nil {
 				b.Fatal(err)
 			}
+			m.add(began)
 			b.StopTimer()
 			_ = task.Kill(ctx, 9)
 			<-exited
@@ -61,11 +67,15 @@ func BenchmarkStart(b *testing.B) {
 			if grouped {
 				run(b, r, 0, "sleep")
 			}
+			var m median
+			defer m.report(b)
 			for i := 2; b.Loop(); i += 2 {
+				began := time.Now()
 				w := newWorkload(i, "sleep")
 				if err := createAndStart(ctx, r, w); err != nil {
 					b.Fatal(err)
 				}
+				m.add(began)
 				b.StopTimer()
 				if err := r.Stop(ctx, w.Key, 0); err != nil {
 					b.Fatal(err)
@@ -81,4 +91,17 @@ func createAndStart(ctx context.Context, r *Runtime, w runtime.Workload) error {
 		return err
 	}
 	return r.Start(ctx, w.Key)
+}
+
+// median of the durations of one benchmark.
+type median []time.Duration
+
+func (m *median) add(began time.Time) { *m = append(*m, time.Since(began)) }
+
+func (m *median) report(b *testing.B) {
+	if len(*m) == 0 {
+		return
+	}
+	slices.Sort(*m)
+	b.ReportMetric(float64((*m)[len(*m)/2].Microseconds())/1000, "median-ms")
 }
