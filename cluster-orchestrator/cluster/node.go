@@ -48,6 +48,7 @@ type node struct {
 
 	observed map[api.InstanceID]api.Observed
 	room     map[api.InstanceID]api.Resources // needs of what it was ever seen with, while it is
+	unknown  map[api.InstanceID]bool          // that it has and nobody remembers how large
 	known    api.Digest
 	differ   int // signs of life in a row whose digest was not ours
 
@@ -67,6 +68,7 @@ func newNode(info api.NodeInfo) *node {
 		assigned: map[api.InstanceID]*instance{},
 		leaving:  map[api.InstanceID]bool{},
 		booked:   map[api.InstanceID]api.Resources{},
+		unknown:  map[api.InstanceID]bool{},
 		drop:     map[api.InstanceID]bool{},
 		put:      map[api.InstanceID]bool{},
 		observed: map[api.InstanceID]api.Observed{},
@@ -177,6 +179,7 @@ func (n *node) hold(id api.InstanceID, room api.Resources) {
 
 func (n *node) release(id api.InstanceID) {
 	delete(n.leaving, id)
+	delete(n.unknown, id)
 	if n.assigned[id] != nil {
 		return
 	}
@@ -203,6 +206,8 @@ func (n *node) out() string {
 		return "not heard yet"
 	case !n.synced:
 		return "has not reported yet" // what it still runs takes room
+	case len(n.unknown) > 0:
+		return "still has instances of an earlier time" // and nobody knows how large they are
 	case n.suspect:
 		return "connection lost"
 	case n.draining:
@@ -417,21 +422,23 @@ func (c *Core) nodeObserved(n *node, o api.Observed) {
 		}
 		n.observed[o.Instance] = o
 		n.known = n.known.Toggle(o.Digest())
-		n.hold(o.Instance, c.roomOf(n, o.Instance))
+		c.holdStranger(n, o.Instance)
 	}
 	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped {
 		c.observed(n, in, o)
 	}
 }
 
-// roomOf is what an instance that the node has may take there, as far as the
-// cluster remembers.
-func (c *Core) roomOf(n *node, id api.InstanceID) api.Resources {
+// holdStranger books room for what the node has and was not given, or was given
+// before it fell silent.
+func (c *Core) holdStranger(n *node, id api.InstanceID) {
 	room, ok := n.room[id]
 	if in := c.instances[id]; !ok && in != nil {
-		room = in.needs()
+		room, ok = in.needs(), true
 	}
-	return room
+	if n.hold(id, room); !ok && n.leaving[id] {
+		n.unknown[id] = true
+	}
 }
 
 func (n *node) forget(id api.InstanceID) {
@@ -539,7 +546,7 @@ func (c *Core) reclaim(n *node) {
 		}
 	}
 	for _, id := range sortedKeys(n.observed) {
-		n.hold(id, c.roomOf(n, id))
+		c.holdStranger(n, id)
 	}
 }
 

@@ -138,12 +138,15 @@ func (c *chaos) anyLink() *link {
 // order repeats an operator's request until the cluster answers it.
 func (c *chaos) order(m *ClusterMachine, in cluster.Input, until func(err error) bool, then func()) {
 	c.asked++
+	early := !c.ended
 	var try func()
 	try = func() {
+		if m.gone || early && c.ended {
+			c.asked-- // given up
+			return
+		}
 		a := m.proc.give(in)
 		switch {
-		case m.gone:
-			c.asked--
 		case a.taken && until(a.err):
 			c.asked--
 			then()
@@ -273,7 +276,7 @@ func (c *chaos) fault() {
 	case r < 16:
 		if !n.gone {
 			n.crashMachine(w.chance.IntN(4) == 0)
-			w.after(w.between(time.Second, 40*time.Second), n.start)
+			w.after(w.between(4*time.Second, 40*time.Second), n.start)
 		}
 	case r < 18:
 		m.crash()

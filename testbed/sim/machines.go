@@ -54,6 +54,7 @@ type NodeMachine struct {
 	sent  api.Desired // by the cluster, last
 	alive api.Alive   // sent last
 	gone  bool        // its provider took it away for good
+	wiped bool        // its identity went with its store: it has to join anew
 }
 
 func (w *World) addRoot() *RootMachine {
@@ -279,7 +280,12 @@ func (m *NodeMachine) join() {
 }
 
 func (m *NodeMachine) start() {
-	if m.proc.alive || m.gone {
+	switch {
+	case m.proc.alive || m.gone:
+		return
+	case m.wiped:
+		m.wiped = false
+		m.join()
 		return
 	}
 	m.core = node.New(node.Config{ID: m.id})
@@ -314,7 +320,7 @@ func (m *NodeMachine) crash() {
 // crashMachine ends the machine with its workloads.
 func (m *NodeMachine) crashMachine(wipe bool) {
 	m.w.note(m.name, "the machine crashes")
-	if wipe {
+	if m.wiped = m.wiped || wipe; wipe {
 		m.w.note(m.name, "and loses its store")
 		m.proc.disk.wipe()
 	}

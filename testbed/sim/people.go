@@ -19,8 +19,8 @@ type person struct {
 
 	exists   bool
 	services []promised
-	busy     bool            // a request is out
-	unsure   bool            // of the request: a try got no answer and may have been done
+	busy     bool                   // a request is out
+	unsure   bool                   // of the request: a try got no answer and may have been done
 	loose    map[api.ServiceID]bool // services that an operator scaled: their number is his word too
 	serial   int
 }
@@ -122,8 +122,11 @@ func (p *person) newService(name string) promised {
 
 func (p *person) apply(services []promised) {
 	spec := api.Application{Name: p.name, Namespace: "prod"}
-	for _, s := range services {
+	for i, s := range services {
 		spec.Services = append(spec.Services, s.spec)
+		if s.spec.Replicas != nil {
+			services[i].replicas = *s.spec.Replicas
+		}
 	}
 	p.insist(root.Apply{Tenant: p.tenant, Spec: spec, By: "sim"}, api.ErrConflict, nil, func() {
 		p.exists, p.services = true, services

@@ -96,9 +96,6 @@ func (p *process[In]) step(in In) answer {
 		p.fell()
 		return answer{err: errCrashed}
 	}
-	if eff.Err != nil && (len(eff.Save) > 0 || len(eff.Send) > 0) {
-		p.w.violate("refusal", p.name, "refused %s (%v) and yet had effects", inputName(in), eff.Err)
-	}
 	p.wake(eff.Wake)
 	for _, e := range eff.Send {
 		p.send(e)

@@ -43,6 +43,13 @@ func (w *World) unsettled() []complaint {
 	}
 	if w.chaos != nil {
 		w.chaos.unkept(say)
+		for _, c := range w.living() {
+			for _, n := range c.living() {
+				if at, ok := c.core.Node(n.id); !ok || at.Status != api.NodeReady {
+					say(n.name, "is %q for its cluster (known: %v)", at.Status, ok)
+				}
+			}
+		}
 	}
 	for _, in := range w.root.core.Instances("") {
 		w.compare(in, say)
@@ -104,9 +111,20 @@ func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 	if !ok || at.Node != m.id || at.State != api.Running || at.Epoch != in.Epoch {
 		say(id, "runs on %s and its cluster says %s %s on %q", m.name, at.Epoch, at.State, at.Node)
 	}
-	if s, ok := w.root.core.Service(in.Service); ok && (live[0].spec.Code != s.Spec.Code || live[0].spec.Needs() != s.Spec.Needs()) {
+	if s, ok := w.root.core.Service(in.Service); ok && !w.rollingOut(s) && (live[0].spec.Code != s.Spec.Code || live[0].spec.Needs() != s.Spec.Needs()) {
 		say(id, "runs %s, the service is %s", live[0].spec.Code, s.Spec.Code)
 	}
+}
+
+// rollingOut reports whether the service's newest spec waits for an instance that
+// has it and does not run: by design the others keep the old one so long.
+func (w *World) rollingOut(s api.Service) bool {
+	for _, in := range w.root.core.Instances(s.ID.Tenant()) {
+		if in.Service == s.ID && in.Spec == s.SpecRev && in.State != api.Running && in.State != api.Completed {
+			return true
+		}
+	}
+	return false
 }
 
 // compareWhy checks that the explanation of an unplaced instance adds up.

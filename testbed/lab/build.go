@@ -1,0 +1,63 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+)
+
+// module is the path under which the daemons are built.
+const module = "github.com/treeline-edge/treeline"
+
+// programs are the binaries of a lab, by the names that go build gives them.
+var programs = []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "cli", "testbed/workload"}
+
+var built struct {
+	sync.Once
+	dir string
+	err error
+}
+
+// Bin is the directory of the real binaries, built once for this process.
+// TREELINE_LAB_BIN names one that is there already.
+func Bin(t T) string {
+	t.Helper()
+	built.Do(func() { built.dir, built.err = build() })
+	if built.err != nil {
+		t.Fatalf("build the daemons: %v", built.err)
+	}
+	return built.dir
+}
+
+func build() (string, error) {
+	if dir := os.Getenv("TREELINE_LAB_BIN"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.MkdirTemp("", "lab-bin-")
+	if err != nil {
+		return "", err
+	}
+	// Workloads run as nobody and have to reach the program.
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // it holds programs, no secrets
+		return "", err
+	}
+	args := []string{"build", "-trimpath", "-o", dir + "/"}
+	for _, p := range programs {
+		args = append(args, module+"/"+p)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return dir, nil
+}
+
+// forget removes what build made.
+func forget() {
+	if built.dir != "" && os.Getenv("TREELINE_LAB_BIN") == "" {
+		_ = os.RemoveAll(built.dir)
+	}
+}

@@ -1,0 +1,177 @@
+package lab
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// janitorName is how the helper is called that cleans up behind a lab.
+const janitorName = "treeline-lab-janitor"
+
+var mainCalled bool
+
+// Main is called first of all by a program that opens labs: it turns this process
+// into a janitor if it was started as one, and never returns then.
+//
+//	func TestMain(m *testing.M) { lab.Main(); code := m.Run(); lab.Forget(); os.Exit(code) }
+func Main() {
+	mainCalled = true
+	if len(os.Args) != 3 || os.Args[0] != janitorName {
+		return
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin) // ends when the lab does, however it ends
+	if err := sweep(os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Forget removes what the labs of this process had built. It is called last.
+func Forget() { forget() }
+
+// janitor cleans up when it is closed, or when this process dies.
+type janitor struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	out   bytes.Buffer
+}
+
+func startJanitor(dir, tenant string) (*janitor, error) {
+	if !mainCalled {
+		return nil, errors.New("lab.Main was not called at the start of main or TestMain")
+	}
+	j := &janitor{cmd: &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{janitorName, dir, tenant}, Dir: "/",
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // a Ctrl-C is not for it
+	}}
+	j.cmd.Stdout, j.cmd.Stderr = &j.out, &j.out
+	var err error
+	if j.stdin, err = j.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	return j, j.cmd.Start()
+}
+
+func (j *janitor) close() error {
+	_ = j.stdin.Close()
+	if err := j.cmd.Wait(); err != nil {
+		return fmt.Errorf("clean up: %w: %s", err, bytes.TrimSpace(j.out.Bytes()))
+	}
+	return nil
+}
+
+// sweep ends every process of the lab and removes its mounts, cgroups and files.
+// What belongs to it carries the lab's directory in its command line, or an
+// instance of the lab's tenant in its environment.
+func sweep(dir, tenant string) error {
+	// A process may start another while we look, so look until there is none.
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		pids := processesOf(dir, tenant)
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		if len(pids) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v do not end", pids)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	var errs []error
+	for _, m := range slices.Backward(MountsUnder(dir)) {
+		if err := unix.Unmount(m, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))
+		}
+	}
+	for _, g := range CgroupsOf(filepath.Base(dir)) {
+		if err := removeCgroup(g); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(dir))...)
+}
+
+// removeCgroup waits for the kernel, which lets a cgroup go a moment after its
+// last process.
+func removeCgroup(path string) error {
+	var err error
+	for range 200 {
+		if err = unix.Rmdir(path); err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return fmt.Errorf("remove cgroup %s: %w", path, err)
+}
+
+// processesOf are the live processes of a lab, but for this one and its janitors.
+func processesOf(dir, tenant string) []int {
+	var out []int
+	for _, pid := range pids() {
+		if pid == os.Getpid() {
+			continue
+		}
+		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if bytes.HasPrefix(cmdline, []byte(janitorName)) {
+			continue
+		}
+		if bytes.Contains(cmdline, []byte(dir)) || strings.HasPrefix(instanceOf(pid), tenant+"/") {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+func pids() []int {
+	entries, _ := os.ReadDir("/proc")
+	var out []int
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// MountsUnder are the mount points below dir, outermost first.
+func MountsUnder(dir string) []string {
+	text, _ := os.ReadFile("/proc/self/mountinfo")
+	var out []string
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			out = append(out, f[4])
+		}
+	}
+	return out
+}
+
+// CgroupsOf are the cgroup directories, in whatever hierarchy, below one that is
+// named part, and those themselves; inner ones first.
+func CgroupsOf(part string) []string {
+	var out []string
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(p string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() && strings.Contains(p+"/", "/"+part+"/") {
+			out = append(out, p)
+		}
+		return nil
+	})
+	slices.Reverse(out)
+	return out
+}

@@ -1,0 +1,180 @@
+package lab
+
+import (
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Link is a TCP connection's way from one daemon to another, as a proxy that
+// stays where it is while the other side is started anew, and that can be cut.
+type Link struct {
+	ln net.Listener
+
+	mu     sync.Mutex // guards the fields below
+	moved  *sync.Cond
+	to     string
+	cut    bool
+	closed bool
+	conns  map[net.Conn]struct{}
+	bytes  int64
+}
+
+func newLink() (*Link, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	k := &Link{ln: ln, conns: map[net.Conn]struct{}{}}
+	k.moved = sync.NewCond(&k.mu)
+	go k.accept()
+	return k, nil
+}
+
+// Addr is where the link begins: host:port.
+func (k *Link) Addr() string { return k.ln.Addr().String() }
+
+// To sets where the link leads from now on.
+func (k *Link) To(addr string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.to = addr
+}
+
+// Cut lets nothing through any more, without a word to either side: what a dead
+// modem does. New connections are taken and lead nowhere.
+func (k *Link) Cut() { k.setCut(true) }
+
+// Heal ends a cut. Connections that lived through it go on.
+func (k *Link) Heal() { k.setCut(false) }
+
+func (k *Link) setCut(on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cut = on
+	k.moved.Broadcast()
+}
+
+// Break resets every connection; new ones are let through.
+func (k *Link) Break() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for c := range k.conns {
+		reset(c)
+	}
+}
+
+// Bytes is how much has passed, both ways together.
+func (k *Link) Bytes() int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.bytes
+}
+
+// Close ends the link.
+func (k *Link) Close() {
+	_ = k.ln.Close()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = true
+	for c := range k.conns {
+		_ = c.Close()
+	}
+	k.moved.Broadcast()
+}
+
+func (k *Link) accept() {
+	for {
+		c, err := k.ln.Accept()
+		if err != nil {
+			return
+		}
+		go k.carry(c)
+	}
+}
+
+// open waits out a cut and reports whether the link is still there.
+func (k *Link) open() (to string, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for k.cut && !k.closed {
+		k.moved.Wait()
+	}
+	return k.to, !k.closed
+}
+
+func (k *Link) add(c net.Conn) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return false
+	}
+	k.conns[c] = struct{}{}
+	return true
+}
+
+func (k *Link) remove(c net.Conn) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.conns, c)
+	_ = c.Close()
+}
+
+func (k *Link) carry(near net.Conn) {
+	if !k.add(near) {
+		_ = near.Close()
+		return
+	}
+	defer k.remove(near)
+	to, ok := k.open()
+	if !ok || to == "" {
+		return
+	}
+	far, err := net.DialTimeout("tcp", to, 5*time.Second)
+	if err != nil || !k.add(far) {
+		reset(near)
+		return
+	}
+	defer k.remove(far)
+	done := make(chan struct{}, 2)
+	for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
+		go func() {
+			k.copy(way[1], way[0])
+			// One side is gone: so is the connection, as it is for a killed process.
+			_ = near.Close()
+			_ = far.Close()
+			done <- struct{}{}
+		}()
+	}
+	<-done
+	<-done
+}
+
+func (k *Link) copy(dst io.Writer, src io.Reader) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buf)
+		if _, ok := k.open(); !ok {
+			return
+		}
+		if n > 0 {
+			k.mu.Lock()
+			k.bytes += int64(n)
+			k.mu.Unlock()
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func reset(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0)
+	}
+	_ = c.Close()
+}

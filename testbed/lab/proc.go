@@ -1,0 +1,214 @@
+package lab
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// spawns carries process starts to one thread that never ends: the kernel sends
+// Pdeathsig when the thread that started a process ends, not the program.
+var spawns = sync.OnceValue(func() chan<- func() {
+	c := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range c {
+			f()
+		}
+	}()
+	return c
+})
+
+// Proc is one daemon as a process. Its methods are called by one goroutine.
+type Proc struct {
+	Name string
+	lab  *Lab
+	args []string
+	env  []string
+	log  string // path
+
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when cmd has ended and is reaped
+	ready *net.UnixConn // where it says READY=1
+}
+
+func (l *Lab) proc(name string, args ...string) *Proc {
+	p := &Proc{Name: name, lab: l, args: args, log: filepath.Join(l.Dir, name+".log")}
+	path := filepath.Join(l.Dir, name+".ready")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		l.t.Fatalf("%s: %v", name, err)
+	}
+	p.ready = conn
+	p.env = []string{"NOTIFY_SOCKET=" + path, "PATH=" + os.Getenv("PATH"), "HOME=" + l.Dir}
+	l.procs = append(l.procs, p)
+	return p
+}
+
+// Start starts the process and waits until it says that it is ready.
+func (p *Proc) Start() {
+	p.lab.t.Helper()
+	p.Launch()
+	p.WaitReady()
+}
+
+// Launch starts the process and waits for nothing.
+func (p *Proc) Launch() {
+	p.lab.t.Helper()
+	if p.Alive() {
+		p.lab.t.Fatalf("%s runs already", p.Name)
+	}
+	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		p.lab.t.Fatalf("%s: %v", p.Name, err)
+	}
+	defer out.Close()
+	_, _ = fmt.Fprintf(out, "--- %s\n", strings.Join(p.args, " "))
+	p.drain()
+	cmd := exec.Command(p.args[0], p.args[1:]...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.env, "/", out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	spawns() <- func() { started <- cmd.Start() }
+	if err := <-started; err != nil {
+		p.lab.t.Fatalf("start %s: %v", p.Name, err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	p.cmd, p.ended = cmd, ended
+}
+
+// WaitReady waits until the process says that it is ready.
+func (p *Proc) WaitReady() {
+	p.lab.t.Helper()
+	if err := p.awaitReady(patience); err != nil {
+		p.lab.t.Fatalf("%s: %v\n%s", p.Name, err, tail(p.log, 30))
+	}
+}
+
+func (p *Proc) awaitReady(within time.Duration) error {
+	_ = p.ready.SetReadDeadline(time.Now().Add(within))
+	stop := make(chan struct{})
+	defer close(stop)
+	go func(ended <-chan struct{}) {
+		select {
+		case <-ended:
+			_ = p.ready.SetReadDeadline(time.Now())
+		case <-stop:
+		}
+	}(p.ended)
+	buf := make([]byte, 256)
+	for {
+		n, err := p.ready.Read(buf)
+		switch {
+		case err == nil && strings.Contains(string(buf[:n]), "READY=1"):
+			return nil
+		case err == nil:
+		case !p.Alive():
+			return fmt.Errorf("it ended before it was ready: %s", p.cmd.ProcessState)
+		default:
+			return fmt.Errorf("it is not ready within %s", within)
+		}
+	}
+}
+
+// drain forgets what an earlier life said.
+func (p *Proc) drain() {
+	_ = p.ready.SetReadDeadline(time.Now())
+	buf := make([]byte, 256)
+	for {
+		if _, err := p.ready.Read(buf); err != nil {
+			return
+		}
+	}
+}
+
+// Alive reports whether the process runs.
+func (p *Proc) Alive() bool {
+	if p.cmd == nil {
+		return false
+	}
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// PID is the process's; 0 while it does not run.
+func (p *Proc) PID() int {
+	if !p.Alive() {
+		return 0
+	}
+	return p.cmd.Process.Pid
+}
+
+// Kill9 ends the process with SIGKILL and returns when it is gone.
+func (p *Proc) Kill9() { p.end(syscall.SIGKILL) }
+
+// Stop ends the process with SIGTERM and returns when it is gone.
+func (p *Proc) Stop() {
+	p.lab.t.Helper()
+	p.end(syscall.SIGTERM)
+}
+
+func (p *Proc) end(s syscall.Signal) {
+	if !p.Alive() {
+		return
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGCONT) // a paused process ends only when it goes on
+	_ = p.cmd.Process.Signal(s)
+	select {
+	case <-p.ended:
+	case <-time.After(20 * time.Second):
+		p.lab.t.Errorf("%s does not end on %s", p.Name, s)
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+}
+
+// Restart ends the process with SIGKILL, if it runs, and starts it again.
+func (p *Proc) Restart() {
+	p.lab.t.Helper()
+	p.Kill9()
+	p.Start()
+}
+
+// Pause holds the process with SIGSTOP.
+func (p *Proc) Pause() { _ = p.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused process go on.
+func (p *Proc) Resume() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Log is what the process wrote in all its lives.
+func (p *Proc) Log() string {
+	text, _ := os.ReadFile(p.log)
+	return string(text)
+}
+
+// tail is the last lines of a file.
+func tail(path string, lines int) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	if size, err := f.Seek(0, io.SeekEnd); err == nil {
+		_, _ = f.Seek(max(0, size-64<<10), io.SeekStart)
+	}
+	text, _ := io.ReadAll(f)
+	all := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
