@@ -26,8 +26,9 @@ type Members struct {
 }
 
 type member struct {
-	Since time.Time `json:"since"` // certificates begin at this moment or later
-	Key   string    `json:"key"`   // fingerprint of the key that joined
+	Node  api.NodeID `json:"node"`
+	Since time.Time  `json:"since"` // certificates begin at this moment or later
+	Key   string     `json:"key"`   // fingerprint of the key that joined
 }
 
 // backdate is how much earlier than their making certificates begin (package ca).
@@ -76,12 +77,21 @@ func (m *Members) admit(ctx context.Context, n api.NodeID, key string, now time.
 			return old, nil
 		}
 		// Certificates count in seconds.
-		return member{Since: now.Truncate(time.Second), Key: key}, nil
+		return member{Node: n, Since: now.Truncate(time.Second), Key: key}, nil
 	})
 }
 
 func taken(n api.NodeID) error {
 	return fmt.Errorf("node %s exists; choose another name, or remove that node first: %w", n, api.ErrConflict)
+}
+
+// All are the members, in the order of their ids.
+func (m *Members) All() []api.NodeID {
+	var all []api.NodeID
+	for _, v := range m.table.All() {
+		all = append(all, v.Node)
+	}
+	return all
 }
 
 // Remove makes the node a member no more: none of its certificates counts.

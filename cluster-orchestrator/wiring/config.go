@@ -1,0 +1,123 @@
+// Package wiring puts a cluster orchestrator together: its store, its core with
+// the loop that owns it, its certificates, the broker, the one port for nodes and
+// for its operator, and the link to the root. It decides nothing.
+//
+//	err := wiring.Run(ctx, wiring.Defaults(), log)
+package wiring
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/reach"
+)
+
+// Config is the cluster orchestrator's configuration.
+type Config struct {
+	Data     string        `yaml:"data" usage:"directory for keys and, without a store elsewhere, for the store"`
+	Name     string        `yaml:"name" usage:"the cluster's id, for its whole life; needed at the first start"`
+	Location string        `yaml:"location" usage:"where the cluster is, for people"`
+	Token    daemon.Secret `yaml:"token" usage:"the root's join token, for the first start"`
+
+	Listen string   `yaml:"listen" usage:"address for nodes and for the operator's API; port 0 takes a free one, see <data>/address"`
+	URL    string   `yaml:"url" usage:"https://host:port under which nodes reach the cluster; join tokens carry it. Empty: made of this machine's address"`
+	Names  []string `yaml:"names" usage:"further DNS names and addresses for the server's certificate"`
+
+	Store  daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
+	Broker BrokerConfig  `yaml:"broker"`
+
+	Beat  time.Duration `yaml:"beat" usage:"between two signs of life of a node; 0: the core's default"`
+	Lease time.Duration `yaml:"lease" usage:"how long a node may run an exclusive instance without hearing from the cluster; 0: the core's default"`
+	Dead  time.Duration `yaml:"dead" usage:"silence of a node after which its instances are placed elsewhere; 0: the core's default"`
+
+	MaxNodes      int           `yaml:"max_nodes" usage:"connections of nodes at once"`
+	OperatorToken daemon.Secret `yaml:"operator_token" usage:"the operator's token; empty: one is made at the first start, see <data>/operator-token"`
+
+	Log daemon.Log `yaml:",inline"`
+}
+
+// BrokerConfig says which broker carries messages to the nodes.
+type BrokerConfig struct {
+	URL   string `yaml:"url" usage:"mqtts://host:port of a broker of your own; empty: the one within"`
+	Nodes string `yaml:"nodes" usage:"mqtts://host:port under which nodes reach that broker; empty: as url"`
+}
+
+// Defaults are the configuration without a file, environment or flags.
+func Defaults() Config {
+	return Config{Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, Log: daemon.DefaultLog()}
+}
+
+// Validate reports what cannot work (ErrInvalid).
+func (c Config) Validate() error {
+	bad := func(key, format string, args ...any) error {
+		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
+	}
+	if c.Data == "" {
+		return bad("data", "a directory is needed")
+	}
+	if c.Name != "" && !api.ValidMachineName(c.Name) {
+		return bad("name", "%q is no DNS label in lower case", c.Name)
+	}
+	if c.Token != "" {
+		if _, err := jointoken.Parse(c.Token.Reveal()); err != nil {
+			return fmt.Errorf("token: %w", err)
+		}
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return bad("listen", "%q is not host:port or :port", c.Listen)
+	}
+	if c.URL != "" && !reach.Valid(c.URL) {
+		return bad("url", "%q is not https://host:port", c.URL)
+	}
+	if s := c.Store.Reveal(); s != "" && !strings.HasPrefix(s, "mongodb://") && !strings.HasPrefix(s, "mongodb+srv://") {
+		return bad("store", "a store elsewhere is mongodb://… or mongodb+srv://…")
+	}
+	for key, text := range map[string]string{"broker.url": c.Broker.URL, "broker.nodes": c.Broker.Nodes} {
+		if _, err := brokerAddr(text); text != "" && err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	if c.Beat < 0 || c.Lease < 0 || c.Dead < 0 {
+		return bad("beat, lease, dead", "less than nothing")
+	}
+	beat := cmp.Or(c.Beat, 2500*time.Millisecond)
+	lease, dead := cmp.Or(c.Lease, 5*time.Second), cmp.Or(c.Dead, 7*time.Second)
+	if lease < beat+beat/2 {
+		return bad("lease", "%s leaves no room for one sign of life each %s that is late", lease, beat)
+	}
+	// Two clocks drift apart, and a kill takes its time (see cluster.Config).
+	if least := lease + lease/10 + time.Second; dead < least {
+		return bad("dead", "%s is too near to the lease of %s: an exclusive instance could run twice; at least %s", dead, lease, least)
+	}
+	if c.MaxNodes < 1 {
+		return bad("max_nodes", "%d", c.MaxNodes)
+	}
+	if t := c.OperatorToken.Reveal(); t != "" && len(t) < 20 {
+		return bad("operator_token", "it can be guessed; at least 20 characters")
+	}
+	return nil
+}
+
+func (c Config) core(info api.ClusterInfo) cluster.Config {
+	return cluster.Config{
+		ID: info.ID, LocalNumbers: info.LocalNumbers(),
+		Timing: api.Timing{Beat: c.Beat, Lease: c.Lease}, Dead: c.Dead,
+	}
+}
+
+// brokerAddr is the host:port of a broker's URL.
+func brokerAddr(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "mqtts" || u.Hostname() == "" || u.User != nil {
+		return "", fmt.Errorf("%q is not mqtts://host:port: %w", text, api.ErrInvalid)
+	}
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "8883")), nil
+}

@@ -1,0 +1,86 @@
+package wiring
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
+	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/internal/streams"
+)
+
+// dialTime is how long a node may take to dial a stream out.
+const dialTime = 10 * time.Second
+
+// nodes reaches the nodes for the API.
+type nodes struct {
+	members *nodelink.Members
+	link    *nodelink.Link
+	streams streams.Registry
+	end     func(api.NodeID) // ends the node's connections, where the broker is ours
+}
+
+// Remove is httpapi.Nodes'.
+func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
+	if err := n.members.Remove(ctx, id); err != nil {
+		return fmt.Errorf("refuse the certificates of node %s: %w", id, err)
+	}
+	n.end(id)
+	n.link.Forget(id)
+	return nil
+}
+
+// Logs is httpapi.Nodes'.
+func (n *nodes) Logs(ctx context.Context, id api.NodeID, r api.StreamRequest) (io.ReadCloser, error) {
+	wait, err := n.streams.Expect(string(id.Addr()))
+	if err != nil {
+		return nil, err
+	}
+	r.ID = wait.ID()
+	n.link.Stream(id, r)
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	body, err := wait.Body(ctx)
+	if err != nil {
+		wait.Close()
+		return nil, fmt.Errorf("ask node %s: %w", id, err)
+	}
+	return &spliced{body, wait}, nil
+}
+
+type spliced struct {
+	io.Reader
+	wait *streams.Wait
+}
+
+// Close is io.Closer's.
+func (s *spliced) Close() error {
+	s.wait.Close()
+	return nil
+}
+
+// expel refuses the certificates of nodes that the core does not know: a removal
+// that a crash cut in two.
+func expel(ctx context.Context, core *cluster.Core, l *loop.Loop[cluster.Input], n *nodes) error {
+	known := map[api.NodeID]bool{}
+	if err := l.Read(ctx, func() {
+		for _, v := range core.Nodes() {
+			known[v.ID] = true
+		}
+	}); err != nil {
+		return err
+	}
+	for _, id := range n.members.All() {
+		if known[id] {
+			continue
+		}
+		if err := n.Remove(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+package wiring
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
+	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/bus/broker"
+	"github.com/treeline-edge/treeline/internal/bus/mqtt"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/daemon/metrics"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/internal/reach"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/store/embedded"
+	"github.com/treeline-edge/treeline/internal/store/mongo"
+)
+
+// AddressFile has host:port to dial on this machine, once the cluster serves.
+const AddressFile = "address"
+
+// sweepEvery is how often what has expired is forgotten.
+const sweepEvery = time.Hour
+
+// orchestrator is what Run puts together.
+type orchestrator struct {
+	cfg    Config
+	log    *slog.Logger
+	id     *identities
+	core   *cluster.Core
+	loop   *loop.Loop[cluster.Input]
+	broker *broker.Broker // nil: the broker is elsewhere
+	bus    bus.Bus
+	nodes  *nodes
+	desk   *jointoken.Desk
+	door   *nodelink.Door
+	api    *httpapi.API
+	root   *rootlink.Link
+	client *http.Client // of the root
+	port   *port
+	http   http.Handler
+}
+
+// Run is the cluster orchestrator until ctx ends. What fails before it serves
+// says what is missing; store.ErrConflict later means that another process has
+// its role. A root that is away is no failure once the cluster has joined.
+func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
+	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	dir, err := os.OpenRoot(cfg.Data)
+	if err != nil {
+		return fmt.Errorf("open the data directory: %w", err)
+	}
+	defer dir.Close()
+	// A reader that waits for the file must not find an earlier start's.
+	if err := dir.Remove(AddressFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the old address: %w", err)
+	}
+	creds, err := join(ctx, cfg, dir, daemon.Version(), log)
+	if err != nil {
+		return err
+	}
+	log = log.With("cluster", creds.Info.ID)
+	st, err := openStore(ctx, cfg, creds.Info.ID)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	docs, err := store.Load(ctx, st)
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer ln.Close()
+	external, names := reach.Of(ln.Addr(), cfg.URL, cfg.Names)
+
+	o := &orchestrator{cfg: cfg, log: log}
+	if o.id, err = openIdentity(cfg, dir, creds, names, log); err != nil {
+		return err
+	}
+	if err := o.build(st, docs, external); err != nil {
+		return err
+	}
+	defer o.close()
+	o.port = newPort(ln, o.id.verifier, o.id.keeper.GetCertificate, cfg.MaxNodes+1000, o.serveMQTT, log)
+	return daemon.RunAll(ctx,
+		daemon.Part{Name: "core", Run: o.loop.Run},
+		daemon.Part{Name: "certificate", Run: o.id.keeper.Run},
+		daemon.Part{Name: "membership", Run: func(ctx context.Context) error { return o.id.keepMembership(ctx, o.client) }},
+		daemon.Part{Name: "sweep", Run: o.sweep},
+		daemon.Part{Name: "cluster", Run: func(ctx context.Context) error { return o.live(ctx, dir, external) }},
+	)
+}
+
+func openStore(ctx context.Context, cfg Config, id api.ClusterID) (store.Store, error) {
+	if uri := cfg.Store.Reveal(); uri != "" {
+		return mongo.Open(ctx, uri, "cluster-"+string(id))
+	}
+	return embedded.Open(filepath.Join(cfg.Data, "cluster.db"))
+}
+
+// build makes the parts and connects them; nothing of it is alive yet but the
+// broker.
+func (o *orchestrator) build(st store.Store, docs []store.Doc, external string) error {
+	info := o.id.info()
+	o.core = cluster.New(o.cfg.core(info))
+	if err := o.core.Restore(docs); err != nil {
+		return fmt.Errorf("restore the cluster: %w", err)
+	}
+	m := newMeter()
+	o.loop = loop.New(o.core, st, o.send, loop.Options[cluster.Input]{Tick: cluster.Tick{}, Log: o.log, Observe: m.observe})
+	deliver := func(ctx context.Context, in cluster.Input) error { return o.loop.Do(ctx, in, nil) }
+
+	members, err := nodelink.NewMembers(st, docs, info.ID, o.id.verifier)
+	if err != nil {
+		return err
+	}
+	if o.desk, err = jointoken.NewDesk(st, docs, external, o.id.authority().Hash(), time.Now); err != nil {
+		return err
+	}
+	if err := o.openBus(members); err != nil {
+		return err
+	}
+	o.nodes = &nodes{
+		members: members, end: func(api.NodeID) {},
+		link: nodelink.New(nodelink.Options{Bus: o.bus, Post: o.loop.Post, Log: o.log}),
+	}
+	if o.broker != nil {
+		o.nodes.end = o.broker.Disconnect
+	}
+	mqttURL := o.cfg.Broker.Nodes
+	if mqttURL == "" {
+		mqttURL = o.cfg.Broker.URL
+	}
+	o.door = nodelink.NewDoor(nodelink.DoorOptions{
+		Cluster: info.ID, Authority: o.id.authority, Desk: o.desk, Members: members, Streams: &o.nodes.streams,
+		Admit: deliver, MQTT: mqttURL, Log: o.log,
+	})
+	o.api = httpapi.New(httpapi.Options{
+		Core: o.core, Owner: o.loop, Nodes: o.nodes, Desk: o.desk, Info: o.id.info,
+		Authenticate: o.id.authenticate, Version: daemon.Version(), Log: o.log,
+	})
+	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate)
+	o.root = rootlink.New(rootlink.Options{
+		URL: o.id.credentials().URL, Client: o.client, Held: o.held, Post: o.loop.Post, Deliver: deliver,
+		Logs: o.logs, API: o.api.Handler(), Log: o.log,
+	})
+	reg := metrics.New()
+	m.register(reg, o.core, o.loop, o.nodes.link, o.broker)
+	var health daemon.Health
+	health.Require("store", func(context.Context) error { return o.loop.Stalled() })
+	health.Require("core", func(ctx context.Context) error { return o.loop.Read(ctx, func() {}) })
+	health.Watch("root", func(context.Context) error { return o.root.Up() })
+	o.http = o.route(health.Handler(metrics.Handler(reg)))
+	return nil
+}
+
+func (o *orchestrator) openBus(members *nodelink.Members) (err error) {
+	if at := o.cfg.Broker.URL; at != "" {
+		addr, err := brokerAddr(at)
+		if err != nil {
+			return err
+		}
+		conf := o.id.verifier.Client(identity.OfCluster(o.id.info().ID), o.id.keeper.GetClientCertificate)
+		o.bus, err = mqtt.Dial(mqtt.Options{Addr: addr, ClientID: identity.ClusterCN, TLS: conf, Log: o.log})
+		return err
+	}
+	o.broker, err = broker.New(broker.Options{Identify: members.Node, MaxClients: o.cfg.MaxNodes, Log: o.log})
+	if err == nil {
+		o.bus = o.broker.Bus()
+	}
+	return err
+}
+
+func (o *orchestrator) close() {
+	_ = o.bus.Close()
+	if o.broker != nil {
+		_ = o.broker.Close()
+	}
+	o.client.CloseIdleConnections()
+}
+
+// send hands out what the core says. It runs on the core's owner and must not block.
+func (o *orchestrator) send(envs []api.Envelope) {
+	for _, e := range envs {
+		if e.To == api.ToRoot {
+			o.root.Send(e.Msg)
+		} else {
+			o.nodes.link.Send(e)
+		}
+	}
+}
+
+func (o *orchestrator) held(ctx context.Context) (gen api.Generation, digest api.Digest, err error) {
+	err = o.loop.Read(ctx, func() {
+		gen = o.core.Gen()
+		digest, _ = o.core.Digests()
+	})
+	return gen, digest, err
+}
+
+// logs opens an instance's log for somebody at the root, whose rights are checked
+// here again.
+func (o *orchestrator) logs(ctx context.Context, r api.StreamRequest) (io.ReadCloser, error) {
+	p, err := o.id.authenticate(r.Token)
+	if err != nil {
+		return nil, err
+	}
+	return o.api.OpenLogs(ctx, p, r)
+}
+
+func (o *orchestrator) route(health http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch p := r.URL.Path; {
+		case strings.HasPrefix(p, "/v1/node/"), strings.HasPrefix(p, "/v1/join/"):
+			o.door.Handler().ServeHTTP(w, r)
+		case strings.HasPrefix(p, "/v1/"):
+			o.api.Handler().ServeHTTP(w, r)
+		default:
+			health.ServeHTTP(w, r)
+		}
+	})
+}
+
+func (o *orchestrator) serveMQTT(ctx context.Context, c *tls.Conn) error {
+	if o.broker == nil {
+		return c.Close()
+	}
+	return o.broker.ServeConn(ctx, c)
+}
+
+// live begins the core's life, and then lets the world in.
+func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) error {
+	if err := o.loop.Do(ctx, cluster.Start{}, nil); err != nil {
+		return err
+	}
+	if err := expel(ctx, o.core, o.loop, o.nodes); err != nil {
+		return err
+	}
+	local := reach.Local(o.port.Addr())
+	ready := func() error {
+		if err := ca.WriteFile(dir, AddressFile, []byte(local+"\n"), 0o644); err != nil {
+			return err
+		}
+		o.log.Info("cluster serves", "address", local, "url", external, "root", o.id.credentials().URL, "data", o.cfg.Data)
+		if err := daemon.Notify(daemon.Ready); err != nil {
+			o.log.Warn("systemd not told", "err", err)
+		}
+		return nil
+	}
+	return daemon.RunAll(ctx,
+		daemon.Part{Name: "nodes", Run: o.nodes.link.Run},
+		daemon.Part{Name: "root", Run: o.root.Run},
+		daemon.Part{Name: "port", Run: o.port.run},
+		daemon.Part{Name: "server", Run: func(ctx context.Context) error {
+			if err := ready(); err != nil {
+				return err
+			}
+			return daemon.Serve(ctx, o.port, o.http, nil)
+		}},
+	)
+}
+
+func (o *orchestrator) sweep(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := o.desk.Sweep(ctx); err != nil && ctx.Err() == nil {
+				o.log.Warn("expired join tokens not forgotten", "err", err)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

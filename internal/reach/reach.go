@@ -1,0 +1,77 @@
+// Package reach says how others reach a server: under which URL, and under which
+// names its certificate should stand.
+//
+//	url, names := reach.Of(ln.Addr(), cfg.URL, cfg.Names)
+package reach
+
+import (
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Of is the URL under which others reach the listener, given unless it is empty,
+// and all the names and addresses that a certificate for it should have, further
+// ones included, in order.
+func Of(ln net.Addr, given string, further []string) (external string, names []string) {
+	host, port, _ := net.SplitHostPort(ln.String())
+	names = []string{"localhost", "127.0.0.1", "::1"}
+	if name, err := os.Hostname(); err == nil {
+		names = append(names, name)
+	}
+	mine := machine()
+	if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() {
+		mine = []string{host}
+	}
+	names = append(append(names, mine...), further...)
+	external = strings.TrimSuffix(given, "/")
+	if external == "" {
+		best := "127.0.0.1"
+		if len(mine) > 0 {
+			best = mine[0]
+		}
+		external = "https://" + net.JoinHostPort(best, port)
+	}
+	if u, err := url.Parse(external); err == nil && u.Hostname() != "" {
+		names = append(names, u.Hostname())
+	}
+	slices.Sort(names)
+	return external, slices.Compact(names)
+}
+
+// Local is the listener's address as a client on this machine dials it.
+func Local(ln net.Addr) string {
+	host, port, _ := net.SplitHostPort(ln.String())
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// Valid reports whether text is an https://host:port that others can be told.
+func Valid(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == ""
+}
+
+// machine are the addresses under which others may reach this machine, IPv4 first.
+func machine() []string {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	var v4, v6 []string
+	for _, a := range addrs {
+		n, ok := a.(*net.IPNet)
+		switch {
+		case !ok || !n.IP.IsGlobalUnicast():
+		case n.IP.To4() != nil:
+			v4 = append(v4, n.IP.String())
+		default:
+			v6 = append(v6, n.IP.String())
+		}
+	}
+	return append(v4, v6...)
+}
