@@ -27,12 +27,16 @@ func (j *Journal) Restored(d store.Doc) {
 
 // Put saves record as the document kind/key, as JSON.
 func (j *Journal) Put(kind, key string, record any) {
+	j.add(docKey{kind, key}, encode(kind, key, record))
+}
+
+func encode(kind, key string, record any) []byte {
 	b, err := json.Marshal(record)
 	if err != nil {
 		// Records are our own plain structs; one that does not encode is our bug.
 		panic(fmt.Sprintf("encode %s %s: %v", kind, key, err))
 	}
-	j.add(docKey{kind, key}, b)
+	return b
 }
 
 // Delete removes the document kind/key, if there is one.
@@ -60,6 +64,16 @@ func (j *Journal) Take() []store.Doc {
 	j.pending = nil
 	clear(j.at)
 	return docs
+}
+
+// amend is Put for a record that the step's later ones rely on: where it is
+// pending already, it keeps its place before them.
+func (j *Journal) amend(kind, key string, record any) {
+	if i, ok := j.at[docKey{kind, key}]; ok {
+		j.pending[i].Data = encode(kind, key, record)
+		return
+	}
+	j.Put(kind, key, record)
 }
 
 func (j *Journal) add(k docKey, data []byte) {
@@ -116,7 +130,7 @@ func (c *Counter) Next(j *Journal, kind, key string) uint64 {
 	c.last++
 	if c.last > c.reserved {
 		c.reserved = c.last + Block
-		j.Put(kind, key, counterRecord{c.reserved})
+		j.amend(kind, key, counterRecord{c.reserved})
 	}
 	return c.last
 }
