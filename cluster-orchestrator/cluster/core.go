@@ -159,6 +159,7 @@ func (c *Core) take(in Input) error {
 func (c *Core) start() {
 	c.boot++
 	c.saveMeta()
+	c.rescale()
 	for _, id := range sortedKeys(c.nodes) {
 		n := c.nodes[id]
 		n.lastAlive, n.awaited = c.now, true
@@ -258,11 +259,10 @@ func (c *Core) saveMeta() {
 // Restore takes in what an earlier life saved. Kinds that are not the core's are
 // left alone.
 func (c *Core) Restore(docs []store.Doc) error {
-	// Instances refer to nodes, so nodes come first.
+	// Instances refer to nodes, and both to the counters.
+	rank := map[string]int{kindMeta: 1, kindNode: 2, kindInstance: 3}
 	docs = slices.Clone(docs)
-	slices.SortStableFunc(docs, func(a, b store.Doc) int {
-		return -cmp.Compare(a.Kind, b.Kind)
-	})
+	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
 	for _, d := range docs {
 		var err error
 		switch {

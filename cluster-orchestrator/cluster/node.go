@@ -96,7 +96,6 @@ func (c *Core) addNode(n *node) {
 	c.cands = append(c.cands, sched.Candidate{})
 	c.nodes[n.info.ID] = n
 	c.refresh(n)
-	c.rescale()
 }
 
 // joinNode takes a node in. What it says of itself later comes with its reports.
@@ -111,6 +110,7 @@ func (c *Core) joinNode(info api.NodeInfo) {
 	n := newNode(info)
 	n.joined, n.lastAlive = c.wall, c.now
 	c.addNode(n)
+	c.rescale()
 	c.saveNode(n)
 	c.touch(n)
 	c.timers.Set(timerKey{timerDead, info.ID}, c.now.Add(c.dead()))
@@ -144,7 +144,7 @@ func (n *node) take(in *instance) {
 	id := in.id()
 	delete(n.leaving, id)
 	n.assigned[id] = in
-	n.room[id] = in.needs()
+	n.room[id] = n.room[id].Max(in.needs())
 	n.wanted = n.wanted.Toggle(in.assignment().Digest())
 	if in.State != api.Completed {
 		n.book(id, n.booked[id].Max(in.needs()))
@@ -433,7 +433,7 @@ func (c *Core) nodeObserved(n *node, o api.Observed) {
 // before it fell silent.
 func (c *Core) holdStranger(n *node, id api.InstanceID) {
 	room, ok := n.room[id]
-	if in := c.instances[id]; !ok && in != nil {
+	if in := c.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
 		room, ok = in.needs(), true
 	}
 	if n.hold(id, room); !ok && n.leaving[id] {
@@ -488,6 +488,8 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 		return // it is over; a late message does not revive it
 	}
 	// That the node reports this placement means that no earlier one is left.
+	delete(n.unknown, in.id())
+	n.room[in.id()] = in.needs()
 	if in.Before = (api.Resources{}); o.State == api.Completed {
 		n.book(in.id(), api.Resources{})
 	} else {

@@ -52,7 +52,12 @@ func newChaos(seed uint64, opts Options) *World {
 			n := m.addNode(api.NodeID(fmt.Sprintf("n%d", k+1)), c.newInfo())
 			n.gone = k > 0 && r.IntN(8) == 0 // joins later
 			if n.gone {
-				w.after(w.between(20*time.Second, 90*time.Second), func() { n.gone = false; n.join() })
+				w.after(w.between(20*time.Second, 90*time.Second), func() {
+					if !c.ended && !m.gone {
+						n.gone = false
+						n.join()
+					}
+				})
 			}
 		}
 		w.after(w.between(0, 3*time.Second), m.join)

@@ -111,6 +111,9 @@ func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 	if !ok || at.Node != m.id || at.State != api.Running || at.Epoch != in.Epoch {
 		say(id, "runs on %s and its cluster says %s %s on %q", m.name, at.Epoch, at.State, at.Node)
 	}
+	if live[0].spec.OneShot && w.chaos != nil {
+		say(id, "is a one-shot and still runs")
+	}
 	if s, ok := w.root.core.Service(in.Service); ok && !w.rollingOut(s) && (live[0].spec.Code != s.Spec.Code || live[0].spec.Needs() != s.Spec.Needs()) {
 		say(id, "runs %s, the service is %s", live[0].spec.Code, s.Spec.Code)
 	}

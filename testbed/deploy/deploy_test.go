@@ -1,0 +1,230 @@
+package deploy
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/yaml"
+	node "github.com/treeline-edge/treeline/node-engine/wiring"
+	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
+)
+
+var update = flag.Bool("update", false, "write the sample configurations")
+
+const shipped = "../../deploy"
+
+// programs are the daemons, and how each prints its configuration.
+var programs = []struct {
+	name, sample string
+	defaults     any
+	print        func(args ...string) (string, error)
+}{
+	{"root-orchestrator", "root.yaml", root.Defaults(), printed("root-orchestrator", root.Defaults())},
+	{"cluster-orchestrator", "cluster.yaml", cluster.Defaults(), printed("cluster-orchestrator", cluster.Defaults())},
+	{"node-engine", "node.yaml", node.Defaults(), printed("node-engine", node.Defaults())},
+}
+
+func printed[C any](name string, defaults C) func(...string) (string, error) {
+	return func(args ...string) (string, error) {
+		var out bytes.Buffer
+		_, err := daemon.Load(name, defaults, daemon.Source{Args: append(args, "--print-config"), Stdout: &out})
+		if errors.Is(err, daemon.ErrDone) {
+			err = nil
+		}
+		return out.String(), err
+	}
+}
+
+func TestSamplesAreFresh(t *testing.T) {
+	for _, p := range programs {
+		path := filepath.Join(shipped, "config", p.sample)
+		want, err := Sample(p.name, p.defaults)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *update {
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // not secret
+				t.Fatal(err)
+			}
+		}
+		have, err := os.ReadFile(path)
+		if err != nil || string(have) != want {
+			t.Errorf("%s is stale (%v): go generate ./testbed/deploy", path, err)
+		}
+	}
+}
+
+// TestSamplesSayTheDefaults reads each sample, as it is and with every key said,
+// with the program's own reader.
+func TestSamplesSayTheDefaults(t *testing.T) {
+	for _, p := range programs {
+		t.Run(p.sample, func(t *testing.T) {
+			want, err := p.print()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sample, err := os.ReadFile(filepath.Join(shipped, "config", p.sample))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range map[string]string{"as it is": string(sample), "with every key": Uncommented(string(sample))} {
+				file := filepath.Join(t.TempDir(), "config.yaml")
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if got, err := p.print("--config", file); err != nil || got != want {
+					t.Errorf("%s: %v\n%s\nwant\n%s", name, err, got, want)
+				}
+			}
+			for line := range strings.Lines(want) {
+				key, _, _ := strings.Cut(strings.TrimSpace(line), ":")
+				if strings.HasPrefix(key, "-") {
+					continue
+				}
+				if s := string(sample); !strings.Contains(s, "#"+key+":") && !strings.Contains(s, "\n"+key+":\n") {
+					t.Errorf("key %s is not in the sample", key)
+				}
+			}
+		})
+	}
+}
+
+func TestExamplesAreTaken(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(shipped, "examples", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc, err := yaml.ToJSON(text)
+		if err != nil {
+			t.Errorf("%s: %v", f, err)
+			continue
+		}
+		if _, err := api.ParseSLA(doc); err != nil {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+}
+
+// TestUnitsAreUnderstood lets systemd check the units, with programs in the place
+// where they expect them.
+func TestUnitsAreUnderstood(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		const reason = "systemd-analyze is not installed (Debian: apt-get install systemd)"
+		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
+			t.Fatal(reason)
+		}
+		t.Skip(reason)
+	}
+	into := t.TempDir()
+	var units []string
+	for _, tier := range []string{"root", "cluster", "node"} {
+		install(t, into, tier, "a-token")
+		unit := filepath.Join(into, "etc/systemd/system/treeline-"+tier+".service")
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// systemd-analyze looks for programs on this machine alone.
+		text = bytes.ReplaceAll(text, []byte("=/usr/local/bin/"), []byte("="+into+"/usr/local/bin/"))
+		if err := os.WriteFile(unit, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		units = append(units, unit)
+	}
+	out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, units...)...).CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "treeline-") {
+			t.Error(strings.TrimSpace(line))
+		}
+	}
+	if err != nil {
+		t.Errorf("systemd-analyze: %v\n%s", err, out)
+	}
+}
+
+func TestInstallPutsFilesInPlace(t *testing.T) {
+	into := t.TempDir()
+	install(t, into, "node", "a-token")
+	env := filepath.Join(into, "etc/treeline/node.env")
+	info, err := os.Stat(env)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the token's file: %v, %v", info, err)
+	}
+	if text, _ := os.ReadFile(env); string(text) != "TREELINE_TOKEN=a-token\n" {
+		t.Errorf("node.env says %q", text)
+	}
+
+	config := filepath.Join(into, "etc/treeline/node.yaml")
+	if err := os.WriteFile(config, []byte("name: mine\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	install(t, into, "node", "another")
+	if text, _ := os.ReadFile(config); string(text) != "name: mine\n" {
+		t.Error("an upgrade wrote over the configuration")
+	}
+
+	run(t, true, "remove", "node", "--root", into)
+	if _, err := os.Stat(filepath.Join(into, "usr/local/bin/node-engine")); !os.IsNotExist(err) {
+		t.Errorf("the program is still there: %v", err)
+	}
+	if _, err := os.Stat(config); err != nil {
+		t.Errorf("the configuration went too: %v", err)
+	}
+}
+
+func TestInstallRefuses(t *testing.T) {
+	for name, args := range map[string][]string{
+		"no tier":          {},
+		"another tier":     {"leaf"},
+		"no token":         {"node", "--root", t.TempDir(), "--bin", programsDir(t)},
+		"no program":       {"root", "--root", t.TempDir(), "--bin", t.TempDir()},
+		"an odd option":    {"root", "--rot", "x"},
+		"a missing value":  {"root", "--root"},
+		"remove what else": {"remove", "leaf"},
+	} {
+		if out := run(t, false, args...); out == "" {
+			t.Errorf("%s: nothing is said", name)
+		}
+	}
+}
+
+// install runs the install script for a directory.
+func install(t *testing.T, into, tier, token string) {
+	t.Helper()
+	run(t, true, tier, "--root", into, "--bin", programsDir(t), "--token", token)
+}
+
+// programsDir has something executable under each program's name.
+func programsDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, p := range programs {
+		if err := os.WriteFile(filepath.Join(dir, p.name), []byte("#!/bin/sh\n"), 0o755); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func run(t *testing.T, want bool, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(filepath.Join(shipped, "install"), args...).CombinedOutput()
+	if ok := err == nil; ok != want {
+		t.Errorf("install %v: %v, %s", args, err, out)
+	}
+	return string(out)
+}

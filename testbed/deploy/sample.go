@@ -1,0 +1,69 @@
+package deploy
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+// Sample is a configuration file that says nothing: every key is there with what
+// it means and its default, commented out. A key is a line that begins with "#"
+// and no space, an explanation one with "# ".
+func Sample(program string, defaults any) (string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Configuration of %s. Every key is here, with its default.\n", program)
+	b.WriteString("# A key is also a flag (a_key: --a-key, group.key: --group-key) and, in capitals after\n" +
+		"# TREELINE_, an environment variable; a flag goes before the environment, that before\n" +
+		"# this file. " + program + " --print-config shows what is in effect.\n")
+	err := keys(&b, reflect.ValueOf(defaults), "")
+	return b.String(), err
+}
+
+// Uncommented is the sample with every default said.
+func Uncommented(sample string) string {
+	var b strings.Builder
+	for line := range strings.Lines(sample) {
+		text := strings.TrimLeft(line, " ")
+		if rest, ok := strings.CutPrefix(text, "#"); ok && !strings.HasPrefix(rest, " ") {
+			line = line[:len(line)-len(text)] + rest
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+func keys(b *strings.Builder, v reflect.Value, indent string) error {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		name, opts, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if !f.IsExported() || name == "-" {
+			continue
+		}
+		if f.Type.Kind() == reflect.Struct && f.Tag.Get("usage") == "" {
+			in := indent
+			if opts != "inline" {
+				fmt.Fprintf(b, "\n%s%s:\n", indent, name)
+				in += "  "
+			}
+			if err := keys(b, v.Field(i), in); err != nil {
+				return err
+			}
+			continue
+		}
+		usage := f.Tag.Get("usage")
+		if usage == "" {
+			return fmt.Errorf("%s.%s has no usage tag", v.Type(), f.Name)
+		}
+		text, err := yaml.Marshal(map[string]any{name: v.Field(i).Interface()})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(b, "\n%s# %s\n", indent, usage)
+		for line := range strings.Lines(string(text)) {
+			fmt.Fprintf(b, "%s#%s", indent, line)
+		}
+	}
+	return nil
+}

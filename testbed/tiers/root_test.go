@@ -1,0 +1,259 @@
+package tiers
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/store/mem"
+	"github.com/treeline-edge/treeline/internal/streams"
+)
+
+// fakeRoot speaks the root's side of the contract and decides nothing.
+type fakeRoot struct {
+	*httptest.Server
+	t       *testing.T
+	ca      *ca.Authority
+	desk    *jointoken.Desk
+	signer  jwt.Signer
+	ring    *jwt.Ring
+	streams streams.Registry
+
+	mu      sync.Mutex
+	gen     api.Generation
+	want    []api.Assignment
+	digest  api.Digest
+	streamC chan any // api.Desired or api.StreamRequest for the open stream
+	reports []api.Report
+	changed chan struct{}
+}
+
+func newRoot(t *testing.T) *fakeRoot {
+	t.Helper()
+	authority, err := ca.NewRoot(time.Now())
+	check(t, err)
+	ring, err := jwt.NewRing(time.Now())
+	check(t, err)
+	key, csr, err := ca.NewRequest()
+	check(t, err)
+	chain, err := authority.SignOwn(time.Now(), csr, "127.0.0.1")
+	check(t, err)
+	k, err := keeper.New(keeper.Options{Pair: ca.Pair{Chain: chain, Key: key}})
+	check(t, err)
+	r := &fakeRoot{
+		t: t, ca: authority, ring: ring, signer: jwt.Signer{Ring: ring, Issuer: api.TokenIssuer},
+		changed: make(chan struct{}, 1),
+	}
+	v := trust.New(authority.Root())
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/join/cluster", r.join)
+	mux.HandleFunc("GET /v1/cluster/desired", r.desired)
+	mux.HandleFunc("POST /v1/cluster/report", r.report)
+	mux.HandleFunc("POST /v1/cluster/streams/{id}", r.deliver)
+	r.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path != "/v1/join/cluster" {
+			if _, err := v.Peer(*req.TLS); err != nil {
+				call.Write(w, err)
+				return
+			}
+		}
+		mux.ServeHTTP(w, req)
+	}))
+	r.Server.TLS = v.Server(k.GetCertificate, false)
+	r.Server.EnableHTTP2 = true
+	r.Server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	r.Server.StartTLS()
+	t.Cleanup(r.Server.Close)
+	r.desk, err = jointoken.NewDesk(mem.New(), nil, r.URL, authority.Hash(), time.Now)
+	check(t, err)
+	return r
+}
+
+func (r *fakeRoot) token() string {
+	t, _, err := r.desk.Create(context.Background(), jointoken.Order{Scope: jointoken.ForCluster, Tenant: "acme"})
+	check(r.t, err)
+	return t.Line()
+}
+
+// bearer is an access token of a person.
+func (r *fakeRoot) bearer(user string, tenant api.Tenant, roles ...rights.Role) string {
+	text, _, err := r.signer.Sign(jwt.Claims{Subject: user, Tenant: tenant, Roles: roles}, []string{api.TokenAudience}, time.Minute)
+	check(r.t, err)
+	return text
+}
+
+func (r *fakeRoot) join(w http.ResponseWriter, req *http.Request) {
+	var in api.JoinCluster
+	_ = json.NewDecoder(req.Body).Decode(&in)
+	t, err := jointoken.Parse(in.Token)
+	if err != nil {
+		call.Write(w, err)
+		return
+	}
+	b, _ := pem.Decode([]byte(in.CSR))
+	key, err := ca.Fingerprint(b.Bytes)
+	if err == nil {
+		_, _, err = r.desk.Redeem(req.Context(), jointoken.Claim{Secret: t.Secret, Scope: jointoken.ForCluster, Cluster: in.Info.ID, Key: key, Name: string(in.Info.ID)})
+	}
+	var chain []*x509.Certificate
+	if err == nil {
+		chain, err = r.ca.SignCluster(time.Now(), b.Bytes, in.Info.ID)
+	}
+	if err != nil {
+		call.Write(w, err)
+		return
+	}
+	out := api.ClusterJoined{Chain: string(ca.EncodeChain(chain)), Info: in.Info, JWTKeys: map[string]string{}}
+	out.Info.Tenant = "acme"
+	for kid, pub := range r.ring.Public() {
+		out.JWTKeys[kid] = base64.RawURLEncoding.EncodeToString(ed25519.PublicKey(pub))
+	}
+	_ = json.NewEncoder(w).Encode(out)
+}
+
+func (r *fakeRoot) desired(w http.ResponseWriter, req *http.Request) {
+	c := make(chan any, 16)
+	r.mu.Lock()
+	r.streamC = c
+	if req.URL.Query().Get("digest") != fmt.Sprint(uint64(r.digest)) {
+		c <- api.Desired{Gen: r.gen, Put: r.want, Digest: r.digest}
+	}
+	r.mu.Unlock()
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = io.WriteString(w, ": hello\n\n")
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case m := <-c:
+			name := "desired"
+			if _, ok := m.(api.StreamRequest); ok {
+				name = "stream"
+			}
+			b, _ := json.Marshal(m)
+			_, _ = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", name, b)
+			w.(http.Flusher).Flush()
+		case <-req.Context().Done():
+			return
+		}
+	}
+}
+
+func (r *fakeRoot) report(w http.ResponseWriter, req *http.Request) {
+	var rep api.Report
+	_ = json.NewDecoder(req.Body).Decode(&rep)
+	r.mu.Lock()
+	r.reports = append(r.reports, rep)
+	ack := api.ReportAck{Boot: rep.Boot, Seq: rep.Seq, Gen: r.gen}
+	r.mu.Unlock()
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+	_ = json.NewEncoder(w).Encode(ack)
+}
+
+func (r *fakeRoot) deliver(w http.ResponseWriter, req *http.Request) {
+	if req.Header.Get("Content-Type") == "application/problem+json" {
+		text, _ := io.ReadAll(req.Body)
+		_ = r.streams.Fail(req.PathValue("id"), "c", call.ParseProblem("application/problem+json", 500, text))
+		return
+	}
+	if err := r.streams.Deliver(req.Context(), req.PathValue("id"), "c", req.Body); err != nil {
+		call.Write(w, err)
+	}
+}
+
+// set changes what the cluster should have.
+func (r *fakeRoot) set(want ...api.Assignment) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gen++
+	r.want, r.digest = want, 0
+	for _, a := range want {
+		r.digest = r.digest.Toggle(a.Digest())
+	}
+	if r.streamC != nil {
+		r.streamC <- api.Desired{Gen: r.gen, Put: want, Digest: r.digest}
+	}
+}
+
+// ask has the cluster dial a stream out.
+func (r *fakeRoot) ask(ctx context.Context, q api.StreamRequest) ([]byte, error) {
+	w, err := r.streams.Expect("c")
+	check(r.t, err)
+	defer w.Close()
+	q.ID = w.ID()
+	r.mu.Lock()
+	r.streamC <- q
+	r.mu.Unlock()
+	body, err := w.Body(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(body)
+}
+
+// until waits for a report of which ok is true.
+func (r *fakeRoot) until(what string, ok func(api.Report) bool) api.Report {
+	r.t.Helper()
+	deadline := time.After(30 * time.Second)
+	seen := 0
+	for {
+		r.mu.Lock()
+		fresh := r.reports[seen:]
+		seen = len(r.reports)
+		r.mu.Unlock()
+		for _, rep := range fresh {
+			if ok(rep) {
+				return rep
+			}
+		}
+		select {
+		case <-r.changed:
+		case <-deadline:
+			r.t.Fatalf("no report says that %s; the last: %+v", what, fresh)
+		}
+	}
+}
+
+// observed waits until the cluster reports the instance in the state.
+func (r *fakeRoot) observed(id api.InstanceID, s api.State) api.Observed {
+	r.t.Helper()
+	var got api.Observed
+	r.until(fmt.Sprintf("%s is %s", id, s), func(rep api.Report) bool {
+		for _, o := range rep.Observed {
+			if o.Instance == id && o.State == s {
+				got = o
+				return true
+			}
+		}
+		return false
+	})
+	return got
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

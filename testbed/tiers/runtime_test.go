@@ -1,0 +1,126 @@
+package tiers
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// fakeRuntime runs nothing and remembers everything. It outlives the engines
+// that use it, as containers do.
+type fakeRuntime struct {
+	mu      sync.Mutex
+	have    map[api.Key]runtime.Status
+	creates int
+	stops   int
+	exits   map[chan<- runtime.Exit]context.Context
+}
+
+func newRuntime() *fakeRuntime {
+	return &fakeRuntime{have: map[api.Key]runtime.Status{}, exits: map[chan<- runtime.Exit]context.Context{}}
+}
+
+func (f *fakeRuntime) Info(context.Context) (runtime.Info, error) {
+	return runtime.Info{Version: "fake", Runtimes: []string{"container"}}, nil
+}
+
+func (f *fakeRuntime) Create(_ context.Context, w runtime.Workload) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.creates++
+	f.have[w.Key] = runtime.Status{Key: w.Key, Attempt: w.Attempt, Phase: api.WorkloadCreated, Spec: w.Spec}
+	return nil
+}
+
+func (f *fakeRuntime) Start(_ context.Context, k api.Key) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, ok := f.have[k]
+	if !ok {
+		return fmt.Errorf("start %s: %w", k, api.ErrNotFound)
+	}
+	s.Phase = api.WorkloadRunning
+	f.have[k] = s
+	return nil
+}
+
+func (f *fakeRuntime) Stop(_ context.Context, k api.Key, _ time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stops++
+	delete(f.have, k)
+	return nil
+}
+
+func (f *fakeRuntime) List(context.Context) ([]runtime.Status, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []runtime.Status
+	for _, s := range f.have {
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+func (f *fakeRuntime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
+	f.mu.Lock()
+	f.exits[exits] = ctx
+	f.mu.Unlock()
+	<-ctx.Done()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.exits, exits)
+	return ctx.Err()
+}
+
+// kill ends a workload as a crash would.
+func (f *fakeRuntime) kill(k api.Key, code int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.have[k]
+	s.Phase, s.ExitCode = api.WorkloadExited, code
+	f.have[k] = s
+	for c := range f.exits {
+		c <- runtime.Exit{Key: k, Attempt: s.Attempt, ExitCode: code}
+	}
+}
+
+func (f *fakeRuntime) running() []api.Key {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var keys []api.Key
+	for k, s := range f.have {
+		if s.Phase == api.WorkloadRunning {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+func (f *fakeRuntime) counts() (creates, stops int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.creates, f.stops
+}
+
+func (f *fakeRuntime) Logs(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, ok := f.have[k]; !ok {
+		return nil, fmt.Errorf("logs of %s: %w", k, api.ErrNotFound)
+	}
+	if !follow {
+		return io.NopCloser(strings.NewReader(fmt.Sprintf("tail %d of %s\n", tail, k.Instance))), nil
+	}
+	r, w := io.Pipe()
+	go func() { _, _ = io.WriteString(w, "first line\n") }() // the rest never comes
+	return r, nil
+}
+
+func (f *fakeRuntime) Close() error { return nil }

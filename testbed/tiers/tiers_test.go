@@ -1,0 +1,470 @@
+package tiers
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/topic"
+	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
+	"github.com/treeline-edge/treeline/internal/bus/mqtt"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/enrol"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/node-engine/clusterlink"
+	node "github.com/treeline-edge/treeline/node-engine/wiring"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// life is a daemon in this process.
+type life struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+func begin(t *testing.T, run func(context.Context) error) *life {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &life{t: t, cancel: cancel, ended: make(chan error, 1)}
+	go func() {
+		err := run(ctx)
+		if err != nil {
+			t.Errorf("daemon ended: %v", err)
+		}
+		l.ended <- err
+	}()
+	t.Cleanup(l.stop)
+	return l
+}
+
+func (l *life) stop() {
+	l.cancel()
+	err := <-l.ended
+	l.ended <- err // for the cleanup
+}
+
+func quiet(t *testing.T) *slog.Logger {
+	if testing.Verbose() {
+		return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	return slog.New(slog.DiscardHandler)
+}
+
+// tier is a cluster that serves.
+type tier struct {
+	*life
+	root  *fakeRoot
+	cfg   cluster.Config
+	url   string
+	token string // the operator's
+	http  *http.Client
+}
+
+func startCluster(t *testing.T, root *fakeRoot) *tier {
+	t.Helper()
+	c := &tier{root: root, cfg: cluster.Defaults()}
+	c.cfg.Data, c.cfg.Listen, c.cfg.Name = filepath.Join(t.TempDir(), "cluster"), "127.0.0.1:0", "munich"
+	c.cfg.Token = daemon.Secret(root.token())
+	c.run(t)
+	return c
+}
+
+func (c *tier) run(t *testing.T) {
+	t.Helper()
+	check(t, c.cfg.Validate())
+	c.life = begin(t, func(ctx context.Context) error { return cluster.Run(ctx, c.cfg, quiet(t)) })
+	address := strings.TrimSpace(wait(t, filepath.Join(c.cfg.Data, cluster.AddressFile)))
+	c.cfg.Listen = address // a restart keeps it
+	c.url = "https://" + address
+	c.token = strings.TrimSpace(wait(t, filepath.Join(c.cfg.Data, cluster.OperatorFile)))
+	v := trust.New(c.root.ca.Root())
+	tr := &http.Transport{TLSClientConfig: v.Client(identity.OfCluster("munich"), nil), ForceAttemptHTTP2: true}
+	c.http = &http.Client{Transport: tr}
+	t.Cleanup(tr.CloseIdleConnections)
+}
+
+// wait reads a file as soon as it is there.
+func wait(t *testing.T, path string) string {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		b, err := os.ReadFile(path)
+		if err == nil && len(b) > 0 {
+			return string(b)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not appear", path)
+		}
+		time.Sleep(5 * time.Millisecond) // files tell nobody
+	}
+}
+
+// do asks the cluster's API as the bearer of the token.
+func (c *tier) do(token, method, path string, in, out any) error {
+	body, err := json.Marshal(in)
+	check(c.t, err)
+	req, err := http.NewRequest(method, c.url+path, bytes.NewReader(body))
+	check(c.t, err)
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := call.Do(c.http, req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if out != nil {
+		check(c.t, json.NewDecoder(resp.Body).Decode(out))
+	}
+	return nil
+}
+
+func (c *tier) nodeToken(req api.TokenRequest) string {
+	c.t.Helper()
+	var tok api.JoinToken
+	check(c.t, c.do(c.token, "POST", "/v1/tokens", req, &tok))
+	return tok.Token
+}
+
+func (c *tier) nodeConfig(t *testing.T, name, token string) node.Config {
+	cfg := node.Defaults()
+	cfg.Data = filepath.Join(t.TempDir(), "n")
+	cfg.Name, cfg.Token, cfg.CPUs, cfg.Memory = name, daemon.Secret(token), 4, 4096
+	cfg.Fake = newRuntime()
+	return cfg
+}
+
+// startNode joins a node and waits until the cluster hears it.
+func (c *tier) startNode(t *testing.T, name string) (*life, node.Config) {
+	t.Helper()
+	cfg := c.nodeConfig(t, name, c.nodeToken(api.TokenRequest{}))
+	l := begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, quiet(t)) })
+	c.until(t, api.NodeID(name), api.NodeReady)
+	return l, cfg
+}
+
+func (c *tier) until(t *testing.T, n api.NodeID, s api.NodeStatus) api.Node {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		var v api.Node
+		err := c.do(c.token, "GET", "/v1/nodes/"+string(n), nil, &v)
+		if err == nil && v.Status == s {
+			return v
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("node %s is %q (%v), want %q", n, v.Status, err, s)
+		}
+		time.Sleep(5 * time.Millisecond) // the API has no watch
+	}
+}
+
+func web(n int) api.Assignment {
+	return api.Assignment{
+		Instance: api.ServiceID("acme/shop.prod.web.v1").Instance(n), Epoch: api.EpochOf(7, 0), SpecRev: 7,
+		Spec: api.Microservice{Name: "web", Namespace: "v1", Virtualization: "container", Code: "web:1", Memory: 64, VCPUs: 0.5},
+	}
+}
+
+func TestDesiredComesDownAndObservedGoesUp(t *testing.T) {
+	root := newRoot(t)
+	c := startCluster(t, root)
+	_, cfg := c.startNode(t, "n1")
+	rt := cfg.Fake.(*fakeRuntime)
+	root.until("there is a node", func(r api.Report) bool { return r.Aggregate.Nodes == 1 && r.Aggregate.Free.MilliCPU == 4000 })
+
+	began := time.Now()
+	root.set(web(0))
+	o := root.observed(web(0).Instance, api.Running)
+	t.Logf("desired to running and reported in %s", time.Since(began))
+	if o.Node != "n1" || o.Epoch.Root() != 7 {
+		t.Errorf("observed %+v", o)
+	}
+	if got := rt.running(); len(got) != 1 || got[0].Instance != web(0).Instance {
+		t.Errorf("the runtime runs %v", got)
+	}
+
+	// A crash is seen and mended on the node.
+	rt.kill(rt.running()[0], 3)
+	failed := root.observed(web(0).Instance, api.Failed)
+	if failed.Reason != api.ReasonExited || failed.ExitCode == nil || *failed.ExitCode != 3 {
+		t.Errorf("after the crash: %+v", failed)
+	}
+	root.until("it runs again", func(r api.Report) bool {
+		return len(r.Observed) == 1 && r.Observed[0].State == api.Running && r.Observed[0].Restarts == 1
+	})
+
+	root.set()
+	gone := root.observed(web(0).Instance, api.Terminated)
+	if !gone.Stopped || len(rt.running()) != 0 {
+		t.Errorf("withdrawn: %+v, and the runtime runs %v", gone, rt.running())
+	}
+}
+
+func TestLogsAndTheAPIReachTheRootOverStreams(t *testing.T) {
+	root := newRoot(t)
+	c := startCluster(t, root)
+	c.startNode(t, "n1")
+	root.set(web(0))
+	root.observed(web(0).Instance, api.Running)
+	alice := root.bearer("acme/alice", "acme", rights.ApplicationProvider)
+	eve := root.bearer("evil/eve", "evil", rights.ApplicationProvider)
+
+	logs := api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5, Token: alice}
+	text, err := root.ask(t.Context(), logs)
+	if err != nil || string(text) != "tail 5 of acme/shop.prod.web.v1#0\n" {
+		t.Errorf("logs %q, %v", text, err)
+	}
+	logs.Token = eve
+	if _, err := root.ask(t.Context(), logs); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("another tenant's logs: %v", err)
+	}
+	logs.Token, logs.Instance = alice, web(1).Instance
+	if _, err := root.ask(t.Context(), logs); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("logs of what is not there: %v", err)
+	}
+
+	get := api.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes", Token: root.bearer("acme/otto", "acme", rights.InfrastructureProvider)}
+	text, err = root.ask(t.Context(), get)
+	check(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(text)), nil)
+	check(t, err)
+	var page api.Page[api.Node]
+	if err := json.NewDecoder(resp.Body).Decode(&page); err != nil || resp.StatusCode != 200 || len(page.Items) != 1 {
+		t.Errorf("nodes over the root: %d %+v, %v", resp.StatusCode, page, err)
+	}
+	_ = resp.Body.Close()
+	get.Token = alice
+	text, err = root.ask(t.Context(), get)
+	if err != nil || !bytes.HasPrefix(text, []byte("HTTP/1.1 403 ")) {
+		t.Errorf("nodes for a developer: %.40q, %v", text, err)
+	}
+
+	// A log that is followed ends on the node when the asker goes.
+	req, err := http.NewRequest("GET", c.url+"/v1/instances/"+api.PathOf(web(0).Instance)+"/logs?follow=true", nil)
+	check(t, err)
+	req.Header.Set("Authorization", "Bearer "+alice)
+	follow, err := call.Do(c.http, req)
+	check(t, err)
+	line, err := bufio.NewReader(follow.Body).ReadString('\n')
+	if err != nil || line != "first line\n" {
+		t.Errorf("followed %q, %v", line, err)
+	}
+	_ = follow.Body.Close() // goleak sees whether the stream ends
+}
+
+func TestRestartsKeepWorkloads(t *testing.T) {
+	root := newRoot(t)
+	c := startCluster(t, root)
+	n, cfg := c.startNode(t, "n1")
+	rt := cfg.Fake.(*fakeRuntime)
+	root.set(web(0))
+	root.observed(web(0).Instance, api.Running)
+
+	n.stop()
+	if len(rt.running()) != 1 {
+		t.Fatal("the engine took its workload along")
+	}
+	cfg.Token = "" // credentials are there
+	begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, quiet(t)) })
+	c.until(t, "n1", api.NodeReady)
+
+	c.stop()
+	c.cfg.Token = ""
+	root.mu.Lock()
+	root.reports = nil
+	root.mu.Unlock()
+	c.run(t)
+	c.until(t, "n1", api.NodeReady)
+	root.observed(web(0).Instance, api.Running)
+	if creates, stops := rt.counts(); creates != 1 || stops != 0 || len(rt.running()) != 1 {
+		t.Errorf("%d creations and %d stops over two restarts, %d run; want 1, 0, 1", creates, stops, len(rt.running()))
+	}
+}
+
+func TestClusterStartsWithoutItsRoot(t *testing.T) {
+	root := newRoot(t)
+	c := startCluster(t, root)
+	_, cfg := c.startNode(t, "n1")
+	root.set(web(0))
+	root.observed(web(0).Instance, api.Running)
+	c.stop()
+	root.CloseClientConnections()
+	root.Close()
+	c.run(t)
+	c.until(t, "n1", api.NodeReady)
+	var s struct {
+		Root      bool `json:"root_connected"`
+		Instances int
+	}
+	check(t, c.do(c.token, "GET", "/v1/status", nil, &s))
+	if s.Root || s.Instances != 1 || len(cfg.Fake.(*fakeRuntime).running()) != 1 {
+		t.Errorf("status %+v", s)
+	}
+	// The operator scales while the root is away.
+	check(t, c.do(c.token, "POST", "/v1/services/"+api.PathOf(web(0).Instance.Service())+"/scale", api.Replicas{Replicas: 2}, nil))
+	for deadline := time.Now().Add(30 * time.Second); len(cfg.Fake.(*fakeRuntime).running()) != 2; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the second instance does not run")
+		}
+	}
+}
+
+func TestWhoMayJoin(t *testing.T) {
+	root := newRoot(t)
+	c := startCluster(t, root)
+	tok := c.nodeToken(api.TokenRequest{})
+	cfg := c.nodeConfig(t, "n1", tok)
+	id, err := node.Join(t.Context(), cfg, quiet(t))
+	if err != nil || id != "n1" {
+		t.Fatal(id, err)
+	}
+	if again, err := node.Join(t.Context(), cfg, quiet(t)); err != nil || again != "n1" {
+		t.Errorf("a node that has joined joins again: %s, %v", again, err)
+	}
+	refused := func(what string, cfg node.Config, kind error) {
+		t.Helper()
+		if id, err := node.Join(t.Context(), cfg, quiet(t)); !errors.Is(err, kind) {
+			t.Errorf("%s: %q, %v; want %v", what, id, err, kind)
+		}
+	}
+	refused("a token that is used up", c.nodeConfig(t, "n2", tok), api.ErrUnauthenticated)
+	refused("another's name", c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{})), api.ErrConflict)
+	refused("the cluster's name", c.nodeConfig(t, "cluster", c.nodeToken(api.TokenRequest{})), api.ErrInvalid)
+
+	short := c.nodeToken(api.TokenRequest{TTL: 1})
+	time.Sleep(1100 * time.Millisecond) // the token's own clock is the wall's
+	refused("an expired token", c.nodeConfig(t, "n3", short), api.ErrUnauthenticated)
+
+	other := newRoot(t)
+	elsewhere := startCluster(t, other)
+	foreign := elsewhere.nodeToken(api.TokenRequest{})
+	refused("a node that has joined, with another installation's token of the same cluster's name", c.nodeConfig(t, "n4", strings.Replace(foreign, ".", ".x", 1)), api.ErrInvalid)
+	refused("a token for a cluster", c.nodeConfig(t, "n5", root.token()), api.ErrInvalid)
+
+	// A token made for one cluster, shown to another.
+	err = call.JSON(t.Context(), c.http, c.url+"/v1/join/node", api.JoinNode{Token: foreign, CSR: request(t)}, nil)
+	if !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("another cluster's token: %v", err)
+	}
+	if anon, err := node.Join(t.Context(), c.nodeConfig(t, "", c.nodeToken(api.TokenRequest{})), quiet(t)); err != nil || anon == "" {
+		t.Errorf("a node without a name: %q, %v", anon, err)
+	}
+}
+
+func request(t *testing.T) string {
+	_, csr, err := ca.NewRequest()
+	check(t, err)
+	return enrol.Text(csr)
+}
+
+func TestNodeSpeaksForItselfOnly(t *testing.T) {
+	root := newRoot(t)
+	c := startCluster(t, root)
+	cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
+	_, err := node.Join(t.Context(), cfg, quiet(t))
+	check(t, err)
+	dir, err := os.OpenRoot(cfg.Data)
+	check(t, err)
+	defer dir.Close()
+	creds, err := clusterlink.Load(dir)
+	check(t, err)
+	k, err := keeper.New(keeper.Options{Pair: creds.Pair})
+	check(t, err)
+	v := trust.New(creds.Pair.Root())
+	conf := v.Client(identity.OfCluster("munich"), k.GetClientCertificate)
+	conf.NextProtos = []string{"mqtt"}
+	dial := func(id string) *mqtt.Client {
+		b, err := mqtt.Dial(mqtt.Options{Addr: strings.TrimPrefix(c.url, "https://"), ClientID: id, TLS: conf, Log: quiet(t)})
+		check(t, err)
+		t.Cleanup(func() { _ = b.Close() })
+		return b
+	}
+	b := dial("n1")
+	for up := range b.Up() {
+		if up {
+			break
+		}
+	}
+	// The cluster learns nothing from n1 about n2, and n1 nothing about n2.
+	if err := b.Subscribe(t.Context(), topic.Desired.Of("n2"), 1, nil); err == nil {
+		t.Error("n1 may read n2's desired set")
+	}
+
+	// Without a certificate the MQTT side of the port is shut.
+	bare := v.Client(identity.OfCluster("munich"), nil)
+	bare.NextProtos = []string{"mqtt"}
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(c.url, "https://"), bare)
+	if err == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err = conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a client without a certificate is let in: %v", err)
+		}
+		_ = conn.Close()
+	}
+
+	// A node that was removed is refused everywhere.
+	check(t, c.do(c.token, "DELETE", "/v1/nodes/n1", nil, nil))
+	client := clusterlink.Client(v, creds, k.GetClientCertificate)
+	defer client.CloseIdleConnections()
+	if _, err := clusterlink.Renew(client, c.url)(t.Context(), nil); !errors.Is(err, api.ErrForbidden) {
+		t.Errorf("a removed node renews: %v", err)
+	}
+	for up := range b.Up() {
+		if !up {
+			break
+		}
+	}
+}
+
+func TestWhoMayOperate(t *testing.T) {
+	root := newRoot(t)
+	c := startCluster(t, root)
+	c.startNode(t, "n1")
+	for who, want := range map[string]error{
+		"": api.ErrUnauthenticated, "nonsense": api.ErrUnauthenticated, c.token: nil,
+		root.bearer("admin", "", rights.Admin):                          nil,
+		root.bearer("acme/otto", "acme", rights.InfrastructureProvider): nil,
+		root.bearer("acme/alice", "acme", rights.ApplicationProvider):   api.ErrForbidden,
+		root.bearer("evil/eve", "evil", rights.InfrastructureProvider):  api.ErrNotFound,
+		newRoot(t).bearer("admin", "", rights.Admin):                    api.ErrUnauthenticated,
+	} {
+		for _, route := range [][2]string{{"GET", "/v1/nodes"}, {"POST", "/v1/nodes/n1/cordon"}, {"POST", "/v1/nodes/n1/uncordon"}, {"GET", "/v1/tokens"}} {
+			err := c.do(who, route[0], route[1], nil, nil)
+			if want == nil && err != nil || want != nil && !errors.Is(err, want) {
+				t.Errorf("%s %s as %.12q: %v, want %v", route[0], route[1], who, err, want)
+			}
+		}
+	}
+	for _, path := range []string{"/livez", "/readyz?verbose", "/metrics", "/version", "/v1/openapi.json"} {
+		resp, err := c.http.Get(c.url + path)
+		check(t, err)
+		text, err := io.ReadAll(resp.Body)
+		check(t, err)
+		_ = resp.Body.Close()
+		if resp.StatusCode != 200 || len(text) == 0 {
+			t.Errorf("%s: %d %q", path, resp.StatusCode, text)
+		}
+	}
+}
