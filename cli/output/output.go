@@ -1,0 +1,274 @@
+// Package output writes what commands show: tables for people, the API's own
+// objects as JSON and YAML for programs, references alone for the shell, and the
+// picture of why. Data goes to one writer; progress is the commands' business.
+// What machines say is cleaned of control characters before a terminal sees it.
+//
+//	p := output.Printer{Out: os.Stdout, Format: output.Wide, Now: time.Now}
+//	err := output.List(p, output.Instances, page)
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/yaml"
+)
+
+// Format is how objects are written.
+type Format string
+
+// The formats. Name is one reference a line.
+const (
+	Text Format = "table"
+	Wide Format = "wide"
+	JSON Format = "json"
+	YAML Format = "yaml"
+	Name Format = "name"
+)
+
+// Formats are all formats.
+var Formats = []Format{Text, Wide, JSON, YAML, Name}
+
+// Printer says how and where.
+type Printer struct {
+	Out       io.Writer
+	Format    Format
+	NoHeaders bool
+	Colour    bool
+	Tenant    api.Tenant // whose objects are shown without their tenant
+	Now       func() time.Time
+}
+
+// ForPeople reports whether the format is a table.
+func (p Printer) ForPeople() bool { return p.Format == Text || p.Format == Wide }
+
+// Short is an id without the tenant that everything shown has.
+func (p Printer) Short(id string) string {
+	if t := string(p.Tenant); t != "" {
+		if rest, ok := strings.CutPrefix(id, t+"/"); ok && !strings.Contains(rest, "/") {
+			return rest
+		}
+	}
+	return id
+}
+
+// Age is how long ago t was, in one word; "-" if it was never.
+func (p Printer) Age(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return Duration(p.Now().Sub(t))
+}
+
+// Duration is d in one word of at most two units: 850ms, 14s, 3m12s, 2h5m, 3d4h.
+func Duration(d time.Duration) string {
+	two := func(a int64, unit string, b int64, sub string) string {
+		if b == 0 {
+			return fmt.Sprintf("%d%s", a, unit)
+		}
+		return fmt.Sprintf("%d%s%d%s", a, unit, b, sub)
+	}
+	d = max(d, 0)
+	s := int64(d / time.Second)
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	case s < 60:
+		return fmt.Sprintf("%ds", s)
+	case s < 3600:
+		return two(s/60, "m", s%60, "s")
+	case s < 48*3600:
+		return two(s/3600, "h", s%3600/60, "m")
+	}
+	return two(s/86400, "d", s%86400/3600, "h")
+}
+
+// Object writes v as JSON or YAML.
+func (p Printer) Object(v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("encode as JSON: %w", err)
+	}
+	text := b.Bytes()
+	if p.Format == YAML {
+		var err error
+		if text, err = yaml.FromJSON(text); err != nil {
+			return err
+		}
+	}
+	_, err := p.Out.Write(text)
+	return err
+}
+
+// Line writes v as one line of JSON or one YAML document: an item of a stream.
+func (p Printer) Line(v any) error {
+	if p.Format == YAML {
+		if _, err := io.WriteString(p.Out, "---\n"); err != nil {
+			return err
+		}
+		return p.Object(v)
+	}
+	enc := json.NewEncoder(p.Out)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// Printf writes a line for people, cleaned.
+func (p Printer) Printf(format string, args ...any) {
+	_, _ = fmt.Fprintln(p.Out, Clean(fmt.Sprintf(format, args...)))
+}
+
+// Column is one column of a table.
+type Column[T any] struct {
+	Header string
+	Wide   bool // shown with -o wide alone
+	Cell   func(p Printer, o T) string
+	Style  func(o T) Style // nil: plain
+}
+
+// Table is how objects of a kind are shown.
+type Table[T any] struct {
+	Kind    string // what an empty list has none of
+	Name    func(o T) string
+	Columns []Column[T]
+}
+
+// gap stands between columns.
+const gap = "   "
+
+// Rows writes objects as they come, in columns as wide as the first batch needed.
+type Rows[T any] struct {
+	p      Printer
+	cols   []Column[T]
+	table  Table[T]
+	widths []int
+}
+
+// NewRows begins a table.
+func NewRows[T any](p Printer, t Table[T]) *Rows[T] {
+	r := &Rows[T]{p: p, table: t}
+	for _, c := range t.Columns {
+		if !c.Wide || p.Format == Wide {
+			r.cols = append(r.cols, c)
+		}
+	}
+	return r
+}
+
+// Add writes a batch.
+func (r *Rows[T]) Add(objects ...T) error {
+	var cells [][]string
+	first := r.widths == nil
+	if first {
+		r.widths = make([]int, len(r.cols))
+	}
+	header := make([]string, len(r.cols))
+	for i, c := range r.cols {
+		header[i] = c.Header
+		if first && !r.p.NoHeaders {
+			r.widths[i] = utf8.RuneCountInString(c.Header)
+		}
+	}
+	for _, o := range objects {
+		row := make([]string, len(r.cols))
+		for i, c := range r.cols {
+			row[i] = Clean(c.Cell(r.p, o))
+			if row[i] == "" {
+				row[i] = "-"
+			}
+			r.widths[i] = max(r.widths[i], utf8.RuneCountInString(row[i]))
+		}
+		cells = append(cells, row)
+	}
+	var b strings.Builder
+	if first && !r.p.NoHeaders {
+		r.line(&b, header, nil)
+	}
+	for i, row := range cells {
+		r.line(&b, row, &objects[i])
+	}
+	_, err := io.WriteString(r.p.Out, b.String())
+	return err
+}
+
+func (r *Rows[T]) line(b *strings.Builder, cells []string, o *T) {
+	for i, c := range cells {
+		text := c
+		if o != nil && r.cols[i].Style != nil {
+			text = r.p.Paint(r.cols[i].Style(*o), c)
+		}
+		b.WriteString(text)
+		if i < len(cells)-1 {
+			b.WriteString(strings.Repeat(" ", max(0, r.widths[i]-utf8.RuneCountInString(c))) + gap)
+		}
+	}
+	b.WriteByte('\n')
+}
+
+// List writes a page of objects.
+func List[T any](p Printer, t Table[T], page api.Page[T]) error {
+	if page.Items == nil {
+		page.Items = []T{}
+	}
+	switch p.Format {
+	case JSON, YAML:
+		return p.Object(page)
+	case Name:
+		return names(p, t, page.Items)
+	}
+	if len(page.Items) == 0 {
+		return nil
+	}
+	return NewRows(p, t).Add(page.Items...)
+}
+
+// One writes a single object: the object itself, not a list of one.
+func One[T any](p Printer, t Table[T], o T) error {
+	if p.Format == JSON || p.Format == YAML {
+		return p.Object(o)
+	}
+	return List(p, t, api.Page[T]{Items: []T{o}})
+}
+
+func names[T any](p Printer, t Table[T], objects []T) error {
+	for _, o := range objects {
+		if _, err := fmt.Fprintln(p.Out, Clean(t.Name(o))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Clean takes control characters out of what came from elsewhere, so that it
+// can neither move the cursor nor forge a line. Line ends become spaces.
+func Clean(s string) string {
+	if !strings.ContainsFunc(s, control) && utf8.ValidString(s) {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case control(r):
+			return '·'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "·"))
+}
+
+func control(r rune) bool {
+	return r < ' ' || r >= 0x7f && r < 0xa0 || slices.Contains(direction, r)
+}
+
+// direction are the characters that reorder what a terminal shows.
+var direction = []rune{0x202a, 0x202b, 0x202c, 0x202d, 0x202e, 0x2066, 0x2067, 0x2068, 0x2069}

@@ -1,0 +1,39 @@
+package output
+
+import "github.com/treeline-edge/treeline/api"
+
+// Style is how something is to be seen. Words say the same, for those who see
+// no colours.
+type Style int
+
+// The styles.
+const (
+	Plain Style = iota
+	Good
+	Busy
+	Bad
+	Faint
+)
+
+var escapes = map[Style]string{Good: "\x1b[32m", Busy: "\x1b[33m", Bad: "\x1b[31m", Faint: "\x1b[2m"}
+
+// Paint is text in a style, on a terminal that takes colours.
+func (p Printer) Paint(s Style, text string) string {
+	if !p.Colour || escapes[s] == "" {
+		return text
+	}
+	return escapes[s] + text + "\x1b[0m"
+}
+
+// StateStyle is the style of an instance's state.
+func StateStyle(s api.State) Style {
+	switch s {
+	case api.Running, api.Completed:
+		return Good
+	case api.Failed:
+		return Bad
+	case api.Terminated:
+		return Faint
+	}
+	return Busy
+}

@@ -1,0 +1,205 @@
+package output
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Apps is the table of applications.
+var Apps = Table[api.App]{
+	Kind: "applications",
+	Name: func(a api.App) string { return string(a.ID) },
+	Columns: []Column[api.App]{
+		{Header: "NAME", Cell: func(p Printer, a api.App) string { return p.Short(string(a.ID)) }},
+		{Header: "SERVICES", Cell: func(_ Printer, a api.App) string { return strconv.Itoa(len(a.Services)) }},
+		{Header: "RUNNING", Cell: func(_ Printer, a api.App) string { return fmt.Sprintf("%d/%d", a.Running, a.Wanted) }, Style: func(a api.App) Style {
+			return fulfilled(a.Running, a.Wanted)
+		}},
+		{Header: "STATUS", Cell: func(_ Printer, a api.App) string { return AppStatus(a) }},
+		{Header: "AGE", Cell: func(p Printer, a api.App) string { return p.Age(a.Created) }},
+		{Header: "REVISION", Wide: true, Cell: func(_ Printer, a api.App) string { return strconv.FormatUint(uint64(a.Revision), 10) }},
+		{Header: "BY", Wide: true, Cell: func(_ Printer, a api.App) string { return a.By }},
+		{Header: "DESCRIPTION", Wide: true, Cell: func(_ Printer, a api.App) string { return a.Spec.Description }},
+	},
+}
+
+// AppStatus is an application's state in a word.
+func AppStatus(a api.App) string {
+	switch {
+	case a.Leaving:
+		return "leaving"
+	case a.Running < a.Wanted:
+		return "incomplete"
+	}
+	return "complete"
+}
+
+func fulfilled(running, wanted int) Style {
+	if running < wanted {
+		return Busy
+	}
+	return Good
+}
+
+// Services is the table of services.
+var Services = Table[api.Service]{
+	Kind: "services",
+	Name: func(s api.Service) string { return string(s.ID) },
+	Columns: []Column[api.Service]{
+		{Header: "NAME", Cell: func(p Printer, s api.Service) string { return p.Short(string(s.ID)) }},
+		{Header: "RUNNING", Cell: func(_ Printer, s api.Service) string { return fmt.Sprintf("%d/%d", s.Running, s.Replicas) }, Style: func(s api.Service) Style {
+			return fulfilled(s.Running, s.Replicas)
+		}},
+		{Header: "RUNTIME", Cell: func(_ Printer, s api.Service) string { return s.Spec.Virtualization }},
+		{Header: "CODE", Cell: func(_ Printer, s api.Service) string { return s.Spec.Code }},
+		{Header: "NEEDS", Wide: true, Cell: func(_ Printer, s api.Service) string { return s.Spec.Needs().String() }},
+		{Header: "REVISION", Wide: true, Cell: func(_ Printer, s api.Service) string { return strconv.FormatUint(uint64(s.SpecRev), 10) }},
+	},
+}
+
+// Instances is the table of instances.
+var Instances = Table[api.Instance]{
+	Kind: "instances",
+	Name: func(i api.Instance) string { return string(i.ID) },
+	Columns: []Column[api.Instance]{
+		{Header: "NAME", Cell: func(p Printer, i api.Instance) string { return p.Short(string(i.ID)) }},
+		{Header: "STATE", Cell: func(_ Printer, i api.Instance) string { return StateOf(i) }, Style: func(i api.Instance) Style { return StateStyle(i.State) }},
+		{Header: "REASON", Cell: func(_ Printer, i api.Instance) string { return string(i.Reason) }},
+		{Header: "CLUSTER", Cell: func(_ Printer, i api.Instance) string { return string(i.Cluster) }},
+		{Header: "RESTARTS", Cell: func(_ Printer, i api.Instance) string { return strconv.Itoa(i.Restarts) }},
+		{Header: "SINCE", Cell: func(p Printer, i api.Instance) string { return p.Age(i.Since) }},
+		{Header: "NODE", Wide: true, Cell: func(_ Printer, i api.Instance) string { return string(i.Node) }},
+		{Header: "EPOCH", Wide: true, Cell: func(_ Printer, i api.Instance) string { return i.Epoch.String() }},
+		{Header: "PLACED", Wide: true, Cell: func(_ Printer, i api.Instance) string { return strconv.Itoa(i.Tries) }},
+		{Header: "EXIT", Wide: true, Cell: func(_ Printer, i api.Instance) string {
+			if i.ExitCode == nil {
+				return ""
+			}
+			return strconv.Itoa(*i.ExitCode)
+		}},
+		{Header: "DETAIL", Wide: true, Cell: func(_ Printer, i api.Instance) string { return i.Detail }},
+	},
+}
+
+// StateOf is an instance's state, with what else there is to know of it.
+func StateOf(i api.Instance) string {
+	s := string(i.State)
+	if i.Leaving {
+		s += ",leaving"
+	}
+	if i.Stale {
+		s += ",unheard"
+	}
+	return s
+}
+
+// Clusters is the table of clusters.
+var Clusters = Table[api.Cluster]{
+	Kind: "clusters",
+	Name: func(c api.Cluster) string { return string(c.ID) },
+	Columns: []Column[api.Cluster]{
+		{Header: "NAME", Cell: func(_ Printer, c api.Cluster) string { return string(c.ID) }},
+		{Header: "STATUS", Cell: func(_ Printer, c api.Cluster) string { return string(c.Status) }, Style: func(c api.Cluster) Style {
+			return map[api.ClusterStatus]Style{api.ClusterReady: Good, api.ClusterSilent: Bad, api.ClusterJoining: Busy}[c.Status]
+		}},
+		{Header: "NODES", Cell: func(_ Printer, c api.Cluster) string { return strconv.Itoa(c.Aggregate.Nodes) }},
+		{Header: "INSTANCES", Cell: func(_ Printer, c api.Cluster) string { return strconv.Itoa(c.Instances) }},
+		{Header: "FREE", Cell: func(_ Printer, c api.Cluster) string { return c.Aggregate.Free.String() }},
+		{Header: "HEARD", Cell: func(p Printer, c api.Cluster) string { return ago(p.Age(c.Heard)) }},
+		{Header: "CAPACITY", Wide: true, Cell: func(_ Printer, c api.Cluster) string { return c.Aggregate.Capacity.String() }},
+		{Header: "LARGEST", Wide: true, Cell: func(_ Printer, c api.Cluster) string { return c.Aggregate.Largest.String() }},
+		{Header: "LOCATION", Wide: true, Cell: func(_ Printer, c api.Cluster) string { return c.Location }},
+		{Header: "TENANT", Wide: true, Cell: func(_ Printer, c api.Cluster) string { return string(c.Tenant) }},
+		{Header: "VERSION", Wide: true, Cell: func(_ Printer, c api.Cluster) string { return c.Version }},
+	},
+}
+
+func ago(age string) string {
+	if age == "-" {
+		return "never"
+	}
+	return age + " ago"
+}
+
+// Nodes is the table of nodes.
+var Nodes = Table[api.Node]{
+	Kind: "nodes",
+	Name: func(n api.Node) string { return string(n.Cluster) + "/" + string(n.ID) },
+	Columns: []Column[api.Node]{
+		{Header: "NAME", Cell: func(_ Printer, n api.Node) string { return string(n.ID) }},
+		{Header: "CLUSTER", Cell: func(_ Printer, n api.Node) string { return string(n.Cluster) }},
+		{Header: "STATUS", Cell: func(_ Printer, n api.Node) string { return string(n.Status) }, Style: func(n api.Node) Style {
+			return map[api.NodeStatus]Style{api.NodeReady: Good, api.NodeSilent: Bad}[n.Status]
+		}},
+		{Header: "INSTANCES", Cell: func(_ Printer, n api.Node) string { return strconv.Itoa(n.Instances) }},
+		{Header: "VCPUS", Cell: func(_ Printer, n api.Node) string {
+			return fmt.Sprintf("%g/%g", float64(n.Allocated.MilliCPU)/1000, float64(n.Capacity.MilliCPU)/1000)
+		}},
+		{Header: "MEMORY", Cell: func(_ Printer, n api.Node) string {
+			return fmt.Sprintf("%d/%d MiB", n.Allocated.MemoryMB, n.Capacity.MemoryMB)
+		}},
+		{Header: "RUNTIMES", Cell: func(_ Printer, n api.Node) string { return strings.Join(n.Runtimes, ",") }},
+		{Header: "HEARD", Cell: func(p Printer, n api.Node) string { return ago(p.Age(n.Heard)) }},
+		{Header: "USED", Wide: true, Cell: func(_ Printer, n api.Node) string {
+			return fmt.Sprintf("%d%% cpu, %d%% memory", n.CPUUsed, n.MemUsed)
+		}},
+		{Header: "ARCH", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Arch }},
+		{Header: "HOST", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Hostname }},
+		{Header: "VERSION", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Version }},
+		{Header: "LABELS", Wide: true, Cell: func(_ Printer, n api.Node) string {
+			var all []string
+			for _, k := range slices.Sorted(maps.Keys(n.Labels)) {
+				all = append(all, k+"="+n.Labels[k])
+			}
+			return strings.Join(all, ",")
+		}},
+		{Header: "TROUBLE", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.RuntimeError }},
+	},
+}
+
+// Events is the table of events.
+var Events = Table[api.Event]{
+	Kind: "events",
+	Name: func(e api.Event) string { return strconv.FormatUint(uint64(e.Seq), 10) },
+	Columns: []Column[api.Event]{
+		{Header: "TIME", Cell: func(_ Printer, e api.Event) string { return e.Time.Local().Format("2006-01-02 15:04:05") }},
+		{Header: "TIER", Cell: func(_ Printer, e api.Event) string { return TierOf(e) }},
+		{Header: "OBJECT", Cell: func(p Printer, e api.Event) string { return p.Short(ObjectOf(e)) }},
+		{Header: "STATE", Cell: func(_ Printer, e api.Event) string { return string(e.State) }, Style: func(e api.Event) Style { return StateStyle(e.State) }},
+		{Header: "REASON", Cell: func(_ Printer, e api.Event) string { return string(e.Reason) }},
+		{Header: "SEQ", Wide: true, Cell: func(_ Printer, e api.Event) string { return strconv.FormatUint(uint64(e.Seq), 10) }},
+		{Header: "EPOCH", Wide: true, Cell: func(_ Printer, e api.Event) string {
+			if e.Epoch == 0 {
+				return ""
+			}
+			return e.Epoch.String()
+		}},
+		{Header: "DETAIL", Cell: func(_ Printer, e api.Event) string { return e.Detail }},
+	},
+}
+
+// ObjectOf is the whole reference of what an event is about.
+func ObjectOf(e api.Event) string {
+	if e.Tenant == "" {
+		return e.Object
+	}
+	return string(e.Tenant) + "/" + e.Object
+}
+
+// TierOf is where what the event tells was done. The root writes the story of
+// all tiers down; what lies behind its own choice was done in the cluster.
+func TierOf(e api.Event) string {
+	if e.Tier != "root" && e.Tier != "" || e.Cluster == "" || e.Kind != "instance" {
+		return e.Tier
+	}
+	switch e.State {
+	case api.NodeScheduled, api.Created, api.Running, api.Failed, api.Completed:
+		return "cluster " + string(e.Cluster)
+	}
+	return "root"
+}

@@ -1,0 +1,218 @@
+package output
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// fits is the constraint under which an explanation counts what is not ruled out.
+const fits = "fits"
+
+// shownNodes is how many nodes of a cluster the narrow picture names.
+const shownNodes = 10
+
+// Why draws why an instance is where it is or nowhere: what became of each
+// cluster at the root and, of a cluster that was asked, of its nodes. The counts
+// of a line sum to the number that it begins with.
+func Why(p Printer, w api.Why) error {
+	var b strings.Builder
+	i := w.Instance
+	fmt.Fprintf(&b, "%s  %s %s", p.Short(string(i.ID)), p.Paint(StateStyle(i.State), strings.ToUpper(StateOf(i))), p.Age(i.Since))
+	switch {
+	case i.Cluster != "":
+		fmt.Fprintf(&b, "   on cluster %s", i.Cluster)
+		if i.Node != "" {
+			fmt.Fprintf(&b, ", node %s", i.Node)
+		}
+	case w.Root.Considered == 0:
+		b.WriteString("   no cluster has joined")
+	default:
+		n := w.Root.Considered - len(w.Root.Candidates)
+		fmt.Fprintf(&b, "   %s (%d of %d)", verdict(n), n, w.Root.Considered)
+	}
+	b.WriteByte('\n')
+	if i.Detail != "" && i.Cluster != "" {
+		fmt.Fprintf(&b, "  %s\n", Clean(i.Detail))
+	}
+	nowhere := i.Cluster == "" || i.State == api.ClusterScheduled
+	if nowhere || p.Format == Wide {
+		candidates(&b, p, w)
+	}
+	if len(w.Placements) > 0 {
+		placements(&b, p, w)
+	}
+	for k, h := range w.WouldHelp {
+		lead := "  what would help: "
+		if k > 0 {
+			lead = "                   "
+		}
+		b.WriteString(lead + Clean(h) + "\n")
+	}
+	if !w.NextTry.IsZero() && nowhere {
+		fmt.Fprintf(&b, "  next try: in %s, or as soon as there is more room\n", Duration(w.NextTry.Sub(p.Now())))
+	}
+	_, err := io.WriteString(p.Out, b.String())
+	return err
+}
+
+func verdict(n int) string {
+	switch n {
+	case 0:
+		return "no cluster can host it"
+	case 1:
+		return "one cluster could host it"
+	}
+	return "clusters that could host it"
+}
+
+// candidates draws a line for each cluster, under a line that sums them up.
+func candidates(b *strings.Builder, p Printer, w api.Why) {
+	if w.Root.Considered > 0 {
+		fmt.Fprintf(b, "  %s: %s\n", plural(w.Root.Considered, "cluster"), causes(w.Root.Causes))
+	}
+	asked := map[string]api.ClusterWhy{}
+	width := 0
+	for _, c := range w.Clusters {
+		asked[string(c.Cluster)] = c
+		width = max(width, len(c.Cluster))
+	}
+	for _, r := range w.Root.Candidates {
+		width = max(width, len(r.Candidate))
+	}
+	width = min(width, 40)
+	for _, c := range w.Clusters {
+		askedLine(b, p, c, width)
+	}
+	for _, r := range w.Root.Candidates {
+		if _, ok := asked[r.Candidate]; ok {
+			continue // its own answer says more
+		}
+		if r.Constraint == "out" {
+			fmt.Fprintf(b, "    %-*s  not asked: %s\n", width, Clean(r.Candidate), Clean(r.Have))
+			continue
+		}
+		fmt.Fprintf(b, "    %-*s  rejected at root: %s\n", width, Clean(r.Candidate), rejection(r))
+	}
+	if name, r := nearest(w); r != nil {
+		fmt.Fprintf(b, "  nearest miss: %s, %s\n", name, miss(*r))
+	}
+}
+
+func askedLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
+	a := c.Answer
+	fmt.Fprintf(b, "    %-*s  %s: %s", width, c.Cluster, plural(a.Considered, "node"), causes(a.Causes))
+	if !c.At.IsZero() {
+		fmt.Fprintf(b, " %s", p.Paint(Faint, "(said "+p.Age(c.At)+" ago)"))
+	}
+	b.WriteByte('\n')
+	nodes := a.Candidates
+	if p.Format != Wide && len(nodes) > shownNodes {
+		nodes = nodes[:shownNodes]
+	}
+	nameWidth := 0
+	for _, n := range nodes {
+		nameWidth = max(nameWidth, len(n.Candidate))
+	}
+	for _, n := range nodes {
+		fmt.Fprintf(b, "    %-*s    %-*s  %s\n", width, "", nameWidth, Clean(n.Candidate), rejection(n))
+	}
+	if more := len(a.Candidates) - len(nodes); more > 0 {
+		fmt.Fprintf(b, "    %-*s    and %d more; -o wide names them\n", width, "", more)
+	}
+}
+
+// causes is "7 memory (need 512 MiB, best free 310 MiB) · 3 arch".
+func causes(all []api.Cause) string {
+	var parts []string
+	for _, c := range all {
+		s := fmt.Sprintf("%d %s", c.Count, Word(c.Constraint))
+		if c.Detail != "" {
+			s += " (" + Clean(c.Detail) + ")"
+		}
+		parts = append(parts, s)
+	}
+	if len(parts) == 0 {
+		return "none that could be asked"
+	}
+	return strings.Join(parts, " · ")
+}
+
+// words say a constraint to people; those that say themselves are left out.
+var words = map[string]string{"out": "not taking work", "avoid": "handed it back", fits: "could take it"}
+
+// Word is a constraint for people.
+func Word(constraint string) string {
+	if w := words[constraint]; w != "" {
+		return w
+	}
+	return Clean(constraint)
+}
+
+func rejection(r api.Rejection) string {
+	var parts []string
+	for _, kv := range [][2]string{{"need ", r.Need}, {"have ", r.Have}, {"short of ", r.Short}} {
+		if kv[1] != "" {
+			parts = append(parts, kv[0]+Clean(kv[1]))
+		}
+	}
+	if r.Constraint == "out" || r.Constraint == "avoid" {
+		return Word(r.Constraint) + ": " + Clean(r.Have)
+	}
+	if len(parts) == 0 {
+		return Word(r.Constraint)
+	}
+	return Word(r.Constraint) + " (" + strings.Join(parts, ", ") + ")"
+}
+
+func miss(r api.Rejection) string {
+	if r.Short != "" {
+		return "short of " + Clean(r.Short) + " " + Word(r.Constraint)
+	}
+	return rejection(r)
+}
+
+// nearest is the smallest miss of a node of a cluster that was asked, else of a
+// cluster: the closer to a machine, the surer.
+func nearest(w api.Why) (string, *api.Rejection) {
+	var best *api.Rejection
+	name := ""
+	for _, c := range w.Clusters {
+		if n := c.Answer.Nearest; n != nil && (best == nil || n.Shortfall < best.Shortfall) {
+			best, name = n, string(c.Cluster)
+			if n.Candidate != "" {
+				name += "/" + Clean(n.Candidate)
+			}
+		}
+	}
+	if best == nil && w.Root.Nearest != nil {
+		best, name = w.Root.Nearest, Clean(w.Root.Nearest.Candidate)
+	}
+	return name, best
+}
+
+func placements(b *strings.Builder, p Printer, w api.Why) {
+	b.WriteString("  placements:\n")
+	all := slices.Clone(w.Placements)
+	slices.Reverse(all) // the newest first
+	for _, pl := range all {
+		fmt.Fprintf(b, "    %-8s %-12s %s ago", pl.Epoch, pl.Cluster, p.Age(pl.At))
+		if pl.Score != 0 {
+			fmt.Fprintf(b, ", score %.3g", pl.Score)
+		}
+		if pl.Reason != "" {
+			fmt.Fprintf(b, ", left: %s", Clean(string(pl.Reason)))
+		}
+		b.WriteByte('\n')
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
