@@ -105,6 +105,12 @@ func (c *Core) joinNode(info api.NodeInfo) {
 		// It may have lost its store, and with it the count of its starts.
 		n.boot = 0
 		c.newLife(n)
+		for _, in := range n.sorted() {
+			if in.State == api.Completed {
+				c.unassign(in, false) // or it would run again there
+				c.changed(in)
+			}
+		}
 		return
 	}
 	n := newNode(info)
@@ -432,6 +438,13 @@ func (c *Core) nodeObserved(n *node, o api.Observed) {
 // holdStranger books room for what the node has and was not given, or was given
 // before it fell silent.
 func (c *Core) holdStranger(n *node, id api.InstanceID) {
+	if n.observed[id].State == api.Completed {
+		if n.hold(id, api.Resources{}); n.leaving[id] {
+			n.book(id, api.Resources{})
+			delete(n.unknown, id)
+		}
+		return
+	}
 	room, ok := n.room[id]
 	if in := c.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
 		room, ok = in.needs(), true

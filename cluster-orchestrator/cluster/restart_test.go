@@ -1,0 +1,22 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// TestLargeClusterRestarts: with so many nodes the timing has grown, which must
+// neither be saved nor counted before what was saved is read.
+func TestLargeClusterRestarts(t *testing.T) {
+	w := newWorld(t, 0)
+	for i := range nodesAtBase + 1 {
+		w.step(JoinNode{Info: nodeInfo(api.NodeID(fmt.Sprintf("n%d", i)), api.Resources{MilliCPU: 1000, MemoryMB: 1024})})
+	}
+	was := w.c.timing()
+	w.restart()
+	if got := w.c.timing(); got != was {
+		t.Errorf("the timing is %v, was %v", got, was)
+	}
+}

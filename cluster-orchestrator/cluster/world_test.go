@@ -1,0 +1,308 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// world drives one core: it keeps the time, a store that follows the store's
+// rule, and plain twins of the nodes that do at once what they are told.
+type world struct {
+	t     testing.TB
+	cfg   Config
+	c     *Core
+	now   time.Time
+	disk  map[string]store.Doc
+	nodes map[api.NodeID]*twin
+	gen   api.Generation
+	want  map[api.InstanceID]api.Assignment
+	last  step.Effects
+	deaf  bool // nodes do not get what is sent
+}
+
+// twin is a node that takes each desired set and reports it as it is.
+type twin struct {
+	id        api.NodeID
+	boot      uint64
+	seq, beat uint64
+	gen       api.Generation
+	has       map[api.InstanceID]api.Observed
+	want      map[api.InstanceID]api.Assignment
+	off       bool // neither hears nor speaks
+	got       []any
+}
+
+func newWorld(t testing.TB, nodes int) *world {
+	w := &world{
+		t: t, cfg: Config{ID: "munich", LocalNumbers: 100_000}, now: epoch,
+		disk: map[string]store.Doc{}, nodes: map[api.NodeID]*twin{}, want: map[api.InstanceID]api.Assignment{},
+	}
+	w.c = New(w.cfg)
+	w.step(Start{})
+	for i := range nodes {
+		w.join(api.NodeID(fmt.Sprintf("n%d", i)), api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+	}
+	return w
+}
+
+func (w *world) save(docs []store.Doc) {
+	w.t.Helper()
+	if err := store.Validate(docs); err != nil {
+		w.t.Fatal(err)
+	}
+	for i, d := range docs {
+		k := d.Kind + "\x00" + d.Key
+		switch store.Decide(w.disk[k], docs[i:]) {
+		case store.Refuse:
+			w.t.Fatalf("the store refuses %s %s version %d over %d", d.Kind, d.Key, d.Version, w.disk[k].Version)
+		case store.Write:
+			if w.disk[k] = d; d.Data == nil {
+				delete(w.disk, k)
+			}
+		}
+	}
+}
+
+func (w *world) step(in Input) step.Effects {
+	w.t.Helper()
+	eff := w.c.Step(w.now, in)
+	w.save(eff.Save)
+	w.last = eff
+	if !w.deaf {
+		w.deliver(eff.Send)
+	}
+	return eff
+}
+
+func (w *world) deliver(envs []api.Envelope) {
+	for _, e := range envs {
+		for id, n := range w.nodes {
+			if e.To == id.Addr() && !n.off {
+				n.take(e.Msg)
+			}
+		}
+	}
+}
+
+func (n *twin) take(msg any) {
+	n.got = append(n.got, msg)
+	d, ok := msg.(api.Desired)
+	if !ok || d.Gen < n.gen || d.From != 0 && d.From != n.gen {
+		return
+	}
+	if d.From == 0 {
+		n.want = map[api.InstanceID]api.Assignment{}
+	}
+	for _, a := range d.Put {
+		n.want[a.Instance] = a
+	}
+	for _, id := range d.Drop {
+		delete(n.want, id)
+	}
+	n.gen = d.Gen
+}
+
+// settle makes the twin have what it should, all running.
+func (n *twin) settle() {
+	for id := range n.has {
+		if _, ok := n.want[id]; !ok {
+			delete(n.has, id)
+		}
+	}
+	for id, a := range n.want {
+		if o := n.has[id]; o.Epoch != a.Epoch {
+			n.has[id] = api.Observed{Instance: id, Epoch: a.Epoch, State: api.Running, Node: n.id}
+		}
+	}
+}
+
+func (n *twin) digests() (desired, observed api.Digest) {
+	for _, a := range n.want {
+		desired = desired.Toggle(a.Digest())
+	}
+	for _, o := range n.has {
+		observed = observed.Toggle(o.Digest())
+	}
+	return desired, observed
+}
+
+func (w *world) join(id api.NodeID, has api.Resources) *twin {
+	w.nodes[id] = &twin{
+		id: id, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]api.Assignment{},
+	}
+	w.step(JoinNode{Info: nodeInfo(id, has)})
+	w.speak(id)
+	return w.nodes[id]
+}
+
+func nodeInfo(id api.NodeID, has api.Resources) api.NodeInfo {
+	return api.NodeInfo{ID: id, Arch: "amd64", OS: "linux", Capacity: has, Runtimes: []string{"container"}}
+}
+
+// whole is the twin's whole report.
+func (n *twin) whole() NodeReport {
+	n.seq++
+	r := api.NodeReport{Node: n.id, Boot: n.boot, Seq: n.seq, Gen: n.gen, Whole: true}
+	for _, id := range sortedKeys(n.has) {
+		r.Observed = append(r.Observed, n.has[id])
+	}
+	return NodeReport{r}
+}
+
+func (n *twin) alive() NodeAlive {
+	n.beat++
+	d, o := n.digests()
+	return NodeAlive{Node: n.id, Alive: api.Alive{Boot: n.boot, Seq: n.beat, Gen: n.gen, Desired: d, Observed: o}}
+}
+
+// speak has a node report all that it has and give a sign of life.
+func (w *world) speak(id api.NodeID) {
+	n := w.nodes[id]
+	if n.off {
+		return
+	}
+	w.step(n.whole())
+	w.step(n.alive())
+}
+
+// beat lets every node that can settle and speak, twice, so that what the first
+// round moved is known.
+func (w *world) beat() {
+	for range 2 {
+		for _, id := range sortedKeys(w.nodes) {
+			if n := w.nodes[id]; !n.off {
+				n.settle()
+				w.speak(id)
+			}
+		}
+	}
+}
+
+// pass lets time go by, with a tick at every wake-up and a beat each two seconds.
+func (w *world) pass(d time.Duration) {
+	w.t.Helper()
+	end, beat := w.now.Add(d), w.now.Add(2*time.Second)
+	for w.now.Before(end) {
+		next := end
+		if beat.Before(next) {
+			next = beat
+		}
+		if wake := w.last.Wake; !wake.IsZero() && wake.Before(next) && wake.After(w.now) {
+			next = wake
+		}
+		w.now = next
+		w.step(Tick{})
+		if !w.now.Before(beat) {
+			w.beat()
+			beat = w.now.Add(2 * time.Second)
+		}
+	}
+}
+
+func spec(cpu float64, mem int64) api.Microservice {
+	return api.Microservice{Name: "web", Namespace: "prod", Virtualization: "container", VCPUs: cpu, Memory: mem}
+}
+
+func exclusive(cpu float64, mem int64) api.Microservice {
+	m := spec(cpu, mem)
+	m.Exclusive = true
+	return m
+}
+
+const web = api.ServiceID("acme/shop.prod.web.prod")
+
+func assignment(n int, root api.Revision, m api.Microservice) api.Assignment {
+	return api.Assignment{Instance: web.Instance(n), Epoch: api.EpochOf(root, 0), SpecRev: 1, Spec: m}
+}
+
+// desire is the root's whole set.
+func (w *world) desire() {
+	w.gen++
+	d := api.Desired{Gen: w.gen}
+	for _, id := range sortedKeys(w.want) {
+		d.Put = append(d.Put, w.want[id])
+		d.Digest = d.Digest.Toggle(w.want[id].Digest())
+	}
+	w.step(Desired{d})
+}
+
+func (w *world) wants(as ...api.Assignment) {
+	for _, a := range as {
+		w.want[a.Instance] = a
+	}
+	w.desire()
+}
+
+func (w *world) drops(ids ...api.InstanceID) {
+	for _, id := range ids {
+		delete(w.want, id)
+	}
+	w.desire()
+}
+
+// crash restores a core from what was saved before the step and a prefix of it.
+func (w *world) restart() {
+	w.t.Helper()
+	w.c = New(w.cfg)
+	var docs []store.Doc
+	for _, k := range sortedKeys(w.disk) {
+		docs = append(docs, w.disk[k])
+	}
+	if err := w.c.Restore(docs); err != nil {
+		w.t.Fatal(err)
+	}
+	w.step(Start{})
+}
+
+func (w *world) crashAfter(in Input, saves int) {
+	eff := w.c.Step(w.now, in)
+	w.save(eff.Save[:min(saves, len(eff.Save))])
+	w.restart()
+}
+
+func (w *world) at(n int) api.Instance {
+	w.t.Helper()
+	in, ok := w.c.Instance(web.Instance(n))
+	if !ok {
+		w.t.Fatalf("there is no instance %d", n)
+	}
+	return in
+}
+
+func (w *world) expect(n int, s api.State, node api.NodeID) api.Instance {
+	w.t.Helper()
+	in := w.at(n)
+	if in.State != s || in.Node != node {
+		w.t.Fatalf("instance %d is %s on %q (%s: %s), want %s on %q", n, in.State, in.Node, in.Reason, in.Detail, s, node)
+	}
+	return in
+}
+
+// reports are what the last step told the root.
+func (w *world) reports() (out []api.Report) {
+	for _, e := range w.last.Send {
+		if r, ok := e.Msg.(api.Report); ok {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (w *world) told(msgs []any) (ds []api.Desired) {
+	for _, m := range msgs {
+		if d, ok := m.(api.Desired); ok {
+			ds = append(ds, d)
+		}
+	}
+	return ds
+}
+
+var _ = maps.Clone[map[string]int]
