@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
@@ -172,20 +173,13 @@ func (l *Link) peer(r *http.Request) (api.ClusterID, error) {
 }
 
 func (l *Link) fail(w http.ResponseWriter, r *http.Request, err error) {
-	status, code := api.HTTPStatus(err)
-	p := api.Problem{
-		Type: api.ProblemType(code), Title: http.StatusText(status), Status: status, Code: code,
-		Detail: err.Error(), Retryable: errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrTimeout),
-	}
-	if status == http.StatusInternalServerError {
+	if status, _ := api.HTTPStatus(err); status == http.StatusInternalServerError {
 		l.opt.Log.Error("request of a cluster failed", "path", r.URL.Path, "err", err)
-		p.Detail = "something went wrong here; the root's log says what"
+		err = errors.New("something went wrong here; the root's log says what")
 	} else {
 		l.opt.Log.Debug("request of a cluster refused", "path", r.URL.Path, "err", err)
 	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(p) // who asked is gone
+	call.Write(w, err)
 }
 
 func readJSON(w http.ResponseWriter, r *http.Request, limit int64, into any) error {

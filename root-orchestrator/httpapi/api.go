@@ -265,12 +265,15 @@ type route struct {
 	action       rights.Action
 }
 
+// signedIn says that an operation takes a token.
+var signedIn = []map[string][]string{{"bearer": {}}}
+
 // handle registers an operation. The function gets who asks, and checks the
 // object's tenant; that anybody of the role may ask at all is checked here.
 func handle[I, O any](a *API, op huma.Operation, action rights.Action, fn func(context.Context, rights.Principal, *I) (*O, error)) {
 	a.routes = append(a.routes, route{op.Method, op.Path, action})
 	if action != "" {
-		op.Security = []map[string][]string{{"bearer": {}}}
+		op.Security = signedIn
 		op.Errors = append(op.Errors, 401, 403)
 	}
 	op.Errors = append(op.Errors, 422, 500)

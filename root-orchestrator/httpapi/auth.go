@@ -49,7 +49,7 @@ func (a *API) registerAuth() {
 		return nil, a.opt.Accounts.End(ctx, in.Body.Refresh)
 	})
 	handle(a, huma.Operation{
-		Method: http.MethodGet, Path: "/v1/auth/me", Summary: "Who am I", OperationID: "whoAmI", Tags: tags, Errors: []int{401},
+		Method: http.MethodGet, Path: "/v1/auth/me", Summary: "Who am I", OperationID: "whoAmI", Tags: tags, Errors: []int{401}, Security: signedIn,
 	}, "", func(_ context.Context, p rights.Principal, _ *struct{}) (*struct{ Body rights.Principal }, error) {
 		if p.User == "" {
 			return nil, newProblem(http.StatusUnauthorized, "no token came along; sign in first")

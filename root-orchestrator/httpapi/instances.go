@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -152,7 +153,29 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
 	if !ok {
 		return nil, missing("instance", id)
 	}
+	a.askCluster(ctx, p, &w)
 	return &struct{ Body api.Why }{a.shownWhy(p, w)}, nil
+}
+
+// whyWait bounds how long an explanation waits for the cluster's part of it.
+const whyWait = 3 * time.Second
+
+// askCluster adds what the cluster that has the instance says, node by node, for
+// those who may see nodes. Without an answer the explanation is the root's alone.
+func (a *API) askCluster(ctx context.Context, p rights.Principal, w *api.Why) {
+	c := w.Instance.Cluster
+	if c == "" || !a.sees(p, c) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, whyWait)
+	defer cancel()
+	answer := api.ClusterWhy{Cluster: c, At: a.opt.Now()}
+	err := a.call(ctx, p, rights.NodesRead, c, http.MethodGet, "/v1/instances/"+api.PathOf(w.Instance.ID)+"/why", nil, &answer.Answer)
+	if err != nil {
+		a.opt.Log.Debug("cluster does not explain", "cluster", c, "instance", w.Instance.ID, "err", err)
+		return
+	}
+	w.Clusters = append(slices.DeleteFunc(w.Clusters, func(o api.ClusterWhy) bool { return o.Cluster == c }), answer)
 }
 
 type logsIn struct {

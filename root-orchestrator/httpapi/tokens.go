@@ -20,6 +20,7 @@ func (a *API) registerTokens() {
 		DefaultStatus: http.StatusCreated,
 		Description: "Makes the line that lets a cluster in here, or, with kind node, a node into a cluster, which is asked for it. " +
 			"The line is shown once.",
+		Security: signedIn,
 	}, "", a.createToken)
 	handle(a, huma.Operation{
 		Method: http.MethodGet, Path: "/v1/tokens", Summary: "List join tokens", Tags: tags,

@@ -8,14 +8,12 @@ package wiring
 import (
 	"fmt"
 	"net"
-	"net/url"
-	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -28,7 +26,7 @@ type Config struct {
 	Store  daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
 	Role   string        `yaml:"role" usage:"the installation's name in a store that several share"`
 
-	DeadTime time.Duration `yaml:"dead_time" usage:"silence of a cluster after which it counts as lost; 0: the core's default"`
+	Dead time.Duration `yaml:"dead" usage:"silence of a cluster after which its instances are placed elsewhere; 0: the core's default"`
 
 	Log daemon.Log `yaml:",inline"`
 }
@@ -51,76 +49,18 @@ func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return bad("listen", "%q is not host:port or :port", c.Listen)
 	}
-	if u, err := url.Parse(c.URL); c.URL != "" && (err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "") {
+	if c.URL != "" && !reach.Valid(c.URL) {
 		return bad("url", "%q is not https://host:port", c.URL)
 	}
 	if s := c.Store.Reveal(); s != "" && !strings.HasPrefix(s, "mongodb://") && !strings.HasPrefix(s, "mongodb+srv://") {
 		return bad("store", "a store elsewhere is mongodb://… or mongodb+srv://…")
 	}
-	if c.DeadTime < 0 {
-		return bad("dead_time", "%s is less than nothing", c.DeadTime)
+	if c.Dead < 0 {
+		return bad("dead", "%s is less than nothing", c.Dead)
 	}
 	return nil
 }
 
-// reach says how others reach the listener: its URL, and the names that the
-// server's certificate has.
-func (c Config) reach(ln net.Addr) (external string, names []string) {
-	host, port, _ := net.SplitHostPort(ln.String())
-	names = []string{"localhost", "127.0.0.1", "::1"}
-	if name, err := os.Hostname(); err == nil {
-		names = append(names, name)
-	}
-	mine := machineAddresses()
-	if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() {
-		mine = []string{host}
-	}
-	names = append(append(names, mine...), c.Names...)
-	external = strings.TrimSuffix(c.URL, "/")
-	if external == "" {
-		best := "127.0.0.1"
-		if len(mine) > 0 {
-			best = mine[0]
-		}
-		external = "https://" + net.JoinHostPort(best, port)
-	}
-	if u, err := url.Parse(external); err == nil {
-		names = append(names, u.Hostname())
-	}
-	slices.Sort(names)
-	return external, slices.Compact(names)
-}
-
-// machineAddresses are the addresses under which others may reach this machine,
-// IPv4 first.
-func machineAddresses() []string {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil
-	}
-	var v4, v6 []string
-	for _, a := range addrs {
-		n, ok := a.(*net.IPNet)
-		switch {
-		case !ok || !n.IP.IsGlobalUnicast():
-		case n.IP.To4() != nil:
-			v4 = append(v4, n.IP.String())
-		default:
-			v6 = append(v6, n.IP.String())
-		}
-	}
-	return append(v4, v6...)
-}
-
-// dialable is the listener's address as a client on this machine dials it.
-func dialable(ln net.Addr) string {
-	host, port, _ := net.SplitHostPort(ln.String())
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return net.JoinHostPort(host, port)
-}
-
 func (c Config) core() root.Config {
-	return root.Config{Dead: c.DeadTime}
+	return root.Config{Dead: c.Dead}
 }

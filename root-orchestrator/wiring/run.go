@@ -21,6 +21,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
@@ -69,7 +70,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	defer ln.Close()
 
-	external, names := cfg.reach(ln.Addr())
+	external, names := reach.Of(ln.Addr(), cfg.URL, cfg.Names)
 	id, err := openIdentity(dir, st, loaded, external, names, log)
 	if err != nil {
 		return err
@@ -97,7 +98,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	health.Require("store", func(context.Context) error { return l.Stalled() })
 	health.Require("core", func(ctx context.Context) error { return l.Read(ctx, func() {}) })
 
-	if err := firstSignIn(ctx, dir, id.accounts, external); err != nil {
+	if err := firstSignIn(ctx, dir, id.accounts, external, id.authority.Hash()); err != nil {
 		return err
 	}
 	serve := func(ctx context.Context) error {
@@ -107,10 +108,10 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		if err := ca.WriteFile(dir, CAFile, rootPEM(id.authority), 0o644); err != nil {
 			return err
 		}
-		if err := ca.WriteFile(dir, AddressFile, []byte(dialable(ln.Addr())+"\n"), 0o644); err != nil {
+		if err := ca.WriteFile(dir, AddressFile, []byte(reach.Local(ln.Addr())+"\n"), 0o644); err != nil {
 			return err
 		}
-		log.Info("root serves", "address", dialable(ln.Addr()), "url", external, "data", cfg.Data)
+		log.Info("root serves", "address", reach.Local(ln.Addr()), "url", external, "data", cfg.Data)
 		if err := daemon.Notify(daemon.Ready); err != nil {
 			log.Warn("systemd not told", "err", err)
 		}
@@ -164,7 +165,7 @@ func route(web *httpapi.API, link *clusterlink.Link, health http.Handler) http.H
 }
 
 // firstSignIn prints the first admin's one-use code, while nobody has used one.
-func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, external string) error {
+func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, external string, pin [32]byte) error {
 	code, err := accounts.Bootstrap(ctx)
 	if err != nil {
 		return err
@@ -179,8 +180,8 @@ func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, e
 		return err
 	}
 	// Straight to the terminal: a secret has no business in structured logs.
-	_, err = fmt.Fprintf(os.Stderr, "\n  first sign-in (one use, until %s):\n    treeline login %s --user %s --code %s --ca %s\n\n",
-		code.Expires.Format(time.TimeOnly), external, code.User, code.Text, filepath.Join(dir.Name(), CAFile))
+	_, err = fmt.Fprintf(os.Stderr, "\n  first sign-in (one use, until %s):\n    treeline login %s --user %s --code %s --pin %x\n\n",
+		code.Expires.Format(time.TimeOnly), external, code.User, code.Text, pin)
 	if err != nil {
 		return fmt.Errorf("print the first sign-in: %w", err)
 	}
