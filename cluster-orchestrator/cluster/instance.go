@@ -71,6 +71,9 @@ func (c *Core) restoreInstance(d store.Doc) error {
 		return err
 	}
 	c.enter(in)
+	if in.Local {
+		c.local = max(c.local, in.id().Number()-c.cfg.LocalNumbers+1) // the count may not have been saved
+	}
 	if !in.Local {
 		c.root.wanted = c.root.wanted.Toggle(in.Want.Digest())
 	}
@@ -190,7 +193,7 @@ func (c *Core) dropVacancy(in *instance, id api.NodeID) {
 	}
 	c.changed(in)
 	c.finish(in)
-	if c.waiting.has(in.id()) {
+	if c.waiting.has(in.id()) && in.Node == "" {
 		c.tryPlace(in)
 	}
 }

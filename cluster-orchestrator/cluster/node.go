@@ -232,15 +232,17 @@ func (c *Core) refresh(n *node) {
 	old := &c.cands[n.at]
 	free := n.info.Capacity.Minus(n.used)
 	out := n.out()
-	more := out == "" && (old.Out != "" || free.MilliCPU > old.Free.MilliCPU || free.MemoryMB > old.Free.MemoryMB)
-	if more {
+	rooms := old.Rooms
+	other := len(rooms) != 1 || !slices.Equal(rooms[0].Runtimes, n.info.Runtimes) ||
+		rooms[0].Arch != n.info.Arch || rooms[0].Privileged != n.info.Privileged
+	more := other || old.Out != "" || free.MilliCPU > old.Free.MilliCPU || free.MemoryMB > old.Free.MemoryMB
+	if more && out == "" {
 		c.grown[n.info.ID] = true
 	}
-	if old.Out != out || old.Free != free || old.Capacity != n.info.Capacity {
+	if other || old.Out != out || old.Free != free || old.Capacity != n.info.Capacity {
 		c.aggregateChanged()
 	}
-	rooms := old.Rooms
-	if len(rooms) != 1 || !slices.Equal(rooms[0].Runtimes, n.info.Runtimes) {
+	if other {
 		rooms = []sched.Room{{Runtimes: n.info.Runtimes}}
 	}
 	rooms[0].Arch, rooms[0].Privileged = n.info.Arch, n.info.Privileged
@@ -271,7 +273,8 @@ func (c *Core) flushNodes() {
 		if len(n.assigned) <= largeSet || n.from == 0 || len(n.put)+len(n.drop) > len(n.assigned)/2 {
 			c.sendWhole(n)
 		} else {
-			d := api.Desired{Gen: n.gen, From: n.from, Digest: n.wanted}
+			timing := c.timing()
+			d := api.Desired{Gen: n.gen, From: n.from, Digest: n.wanted, Timing: &timing}
 			for _, i := range sortedKeys(n.put) {
 				d.Put = append(d.Put, n.assigned[i].assignment())
 			}
@@ -430,7 +433,8 @@ func (c *Core) nodeObserved(n *node, o api.Observed) {
 		n.known = n.known.Toggle(o.Digest())
 		c.holdStranger(n, o.Instance)
 	}
-	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped {
+	// What a silent node said arrives late; it counts when the node is back.
+	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped && !n.silent {
 		c.observed(n, in, o)
 	}
 }
@@ -494,6 +498,11 @@ func (c *Core) settleLeaving(n *node) {
 
 // observed takes what the instance's own node says of its present placement.
 func (c *Core) observed(n *node, in *instance, o api.Observed) {
+	switch o.State {
+	case api.NodeScheduled, api.Created, api.Running, api.Completed, api.Failed:
+	default:
+		return // not a node's to say
+	}
 	if in.State != o.State && !lifecycle.Leads(in.State, o.State) {
 		return // from outside: not ours to panic about
 	}
@@ -534,11 +543,13 @@ func (c *Core) back(n *node) {
 	if n.heard && !n.silent && !n.suspect {
 		return
 	}
-	was := n.silent
+	first, was := !n.heard, n.silent
 	n.heard, n.silent, n.suspect = true, false, false
 	if was {
 		c.silent--
 		c.timers.Set(timerKey{timerDead, n.info.ID}, c.now.Add(c.dead()))
+	}
+	if was || first { // it may have fallen silent in an earlier life of ours
 		c.reclaim(n)
 	}
 	c.refresh(n)
@@ -551,7 +562,7 @@ func (c *Core) back(n *node) {
 // not placed elsewhere meanwhile, and holds room for those that were.
 func (c *Core) reclaim(n *node) {
 	for _, in := range n.sorted() {
-		if in.State == api.ClusterScheduled && in.Reason == api.ReasonNodeLost {
+		if in.State == api.ClusterScheduled {
 			c.waiting.remove(in.id())
 			in.Offered = false
 			c.become(in, lifecycle.NodeChosen, api.ReasonNone, "its node is back")
@@ -599,7 +610,7 @@ func (c *Core) removeNode(id api.NodeID) error {
 	if !n.silent && n.heard && len(n.assigned)+len(n.leaving) > 0 {
 		return fmt.Errorf("node %s is alive and has %d instances; drain it first: %w", id, len(n.assigned)+len(n.leaving), api.ErrConflict)
 	}
-	if !n.silent && c.now.Sub(n.lastAlive) < c.dead() && n.leased > 0 {
+	if !n.silent && c.now.Sub(n.lastAlive) < c.dead() && n.leased+len(n.leaving) > 0 {
 		return fmt.Errorf("node %s may still run instances that must not run twice; try again in %s: %w", id, c.dead(), api.ErrConflict)
 	}
 	for _, lid := range sortedKeys(n.leaving) {

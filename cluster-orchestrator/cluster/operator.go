@@ -19,7 +19,9 @@ func (c *Core) cordon(id api.NodeID, on bool) error {
 		for _, in := range n.sorted() {
 			if in.Moving {
 				in.Moving, in.Offered = false, false
-				c.waiting.remove(in.id())
+				if !n.silent {
+					c.waiting.remove(in.id())
+				}
 				c.changed(in)
 			}
 		}

@@ -181,7 +181,7 @@ func (c *Core) pace() {
 		id := c.held[0]
 		c.held = c.held[1:]
 		in := c.instances[id]
-		if in == nil || in.Reason != api.ReasonNodeLost || in.Leaving {
+		if in == nil || in.Reason != api.ReasonNodeLost || in.State != api.ClusterScheduled || in.Leaving {
 			continue // its node is back, or nobody wants it any more
 		}
 		c.displace(in)
@@ -240,7 +240,11 @@ func (c *Core) escalate(in *instance) {
 func (c *Core) stopFirst(in *instance, r api.Reason) {
 	c.unassign(in, true)
 	in.Moving = false
-	c.become(in, lifecycle.Replace, r, "waits until its earlier placement has ended")
+	if in.State != api.ClusterScheduled {
+		in.State = lifecycle.Must(in.State, lifecycle.Replace)
+	}
+	in.Reason, in.Detail = r, "waits until its earlier placement has ended"
+	c.changed(in)
 	c.waiting.add(in.id())
 	if !c.mustWait(in) {
 		c.tryPlace(in)

@@ -196,6 +196,9 @@ func (c *Core) acked(a api.ReportAck) {
 		r.sent = 0
 	}
 	for id, seq := range r.dirty {
+		if in := c.instances[id]; in != nil && in.Local {
+			continue // said again until the root took it over, or would not have it
+		}
 		if seq != 0 && seq <= a.Seq {
 			delete(r.dirty, id)
 		}
