@@ -280,7 +280,7 @@ func (r *FakeRuntime) guard(o api.GuardWorkload) {
 			return
 		}
 		run := v.run
-		r.w.note(r.machine.name, "the guard kills %s", v.Key)
+		r.w.note(r.machine.name, "the guard kills %s", key(v.Key))
 		r.w.after(r.w.killDelay(), func() {
 			if v.run == run {
 				r.exit(v, 137)

@@ -1,0 +1,401 @@
+package lab
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+)
+
+// T is what a lab needs of a test or of a benchmark.
+type T interface {
+	Helper()
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Failed() bool
+	Cleanup(fn func())
+}
+
+// Options shape a lab. The zero value is a root with its defaults.
+type Options struct {
+	RootDisk int64    // bytes of a disk of its own for the root's data; 0: none
+	RootArgs []string // further flags
+}
+
+// Lab is one installation.
+type Lab struct {
+	Dir      string     // everything that belongs to it is below
+	Tenant   api.Tenant // of this lab alone, so that its processes can be told from others'
+	Program  string     // what Process runs
+	Root     *Proc
+	Disk0    *Disk          // the root's, if Options.RootDisk
+	API      *client.Client // the admin's, by a link that outlives the root's address
+	RootLink *Link
+
+	t        T
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	bin      string
+	ca       []byte
+	board    *board
+	procs    []*Proc
+	links    []*Link
+	rootData string
+	ctrd     *Containerd
+}
+
+const (
+	adminPassword = "lab admin's password"
+	operatorToken = "the-lab-operators-own-token"
+)
+
+// New starts a root and signs in. All ends with the test.
+func New(t T, o Options) *Lab {
+	t.Helper()
+	bin := Bin(t)
+	dir, err := os.MkdirTemp("", "lab-")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	// Workloads run as nobody, and their shims reach their files through here.
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // what is secret in it is kept by the daemons
+		t.Fatalf("%v", err)
+	}
+	var id [4]byte
+	_, _ = rand.Read(id[:])
+	l := &Lab{
+		Dir: dir, Tenant: api.Tenant("lab" + hex.EncodeToString(id[:])), Program: filepath.Join(bin, "workload"),
+		t: t, bin: bin, board: newBoard(), rootData: filepath.Join(dir, "root"),
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	j, err := startJanitor(dir, string(l.Tenant))
+	if err != nil {
+		t.Fatalf("start the janitor: %v", err)
+	}
+	t.Cleanup(func() { l.close(j) })
+
+	if o.RootDisk > 0 {
+		l.Disk0 = l.Disk("root", o.RootDisk)
+	}
+	l.RootLink = l.link()
+	l.Root = l.proc("root", append([]string{
+		filepath.Join(bin, "root-orchestrator"), "--data", l.rootData, "--listen", "127.0.0.1:0",
+		"--url", "https://" + l.RootLink.Addr(), "--log-level", "debug",
+	}, o.RootArgs...)...)
+	l.StartRoot()
+	l.signIn()
+	if err := l.API.CreateTenant(l.ctx, l.Tenant, "lab"); err != nil {
+		t.Fatalf("create the lab's tenant: %v", err)
+	}
+	l.board.watch(l.ctx, l.API, &l.wg)
+	return l
+}
+
+// StartRoot starts the root, again if it was ended, and lets its link lead there.
+func (l *Lab) StartRoot() {
+	l.t.Helper()
+	l.Root.Start()
+	l.RootLink.To(l.address(l.rootData))
+}
+
+// address is where a daemon says that it can be dialled.
+func (l *Lab) address(data string) string {
+	l.t.Helper()
+	text, err := os.ReadFile(filepath.Join(data, "address"))
+	if err != nil {
+		l.t.Fatalf("%v", err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func (l *Lab) link() *Link {
+	l.t.Helper()
+	k, err := newLink()
+	if err != nil {
+		l.t.Fatalf("%v", err)
+	}
+	l.links = append(l.links, k)
+	return k
+}
+
+func (l *Lab) signIn() {
+	l.t.Helper()
+	text, err := os.ReadFile(filepath.Join(l.rootData, "first-sign-in"))
+	if err != nil {
+		l.t.Fatalf("%v", err)
+	}
+	user, code, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	if l.ca, err = os.ReadFile(filepath.Join(l.rootData, "ca.pem")); err != nil {
+		l.t.Fatalf("%v", err)
+	}
+	open := l.Client(nil)
+	s, err := open.Redeem(l.ctx, api.Redeem{User: user, Code: code, Password: adminPassword})
+	if err != nil {
+		l.t.Fatalf("sign in: %v", err)
+	}
+	l.API = l.Client(&session{open: open, user: user, access: s.Access})
+}
+
+// Client is another client of the root.
+func (l *Lab) Client(tokens client.Tokens) *client.Client {
+	l.t.Helper()
+	c, err := client.New(client.Options{URL: "https://" + l.RootLink.Addr(), CA: l.ca, Tokens: tokens})
+	if err != nil {
+		l.t.Fatalf("%v", err)
+	}
+	return c
+}
+
+// session signs in again when its token is not taken any more.
+type session struct {
+	open   *client.Client
+	mu     sync.Mutex // guards access
+	user   string
+	access string
+}
+
+// Token is client.Tokens'.
+func (s *session) Token(ctx context.Context, refused string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused == s.access {
+		n, err := s.open.Login(ctx, api.Login{User: s.user, Password: adminPassword})
+		if err != nil {
+			return "", err
+		}
+		s.access = n.Access
+	}
+	return s.access, nil
+}
+
+// Access is the admin's access token.
+func (l *Lab) Access() string {
+	l.t.Helper()
+	s, err := l.Client(nil).Login(l.ctx, api.Login{User: "admin", Password: adminPassword})
+	if err != nil {
+		l.t.Fatalf("sign in: %v", err)
+	}
+	return s.Access
+}
+
+// Cluster is one cluster of a lab.
+type Cluster struct {
+	*Proc
+	ID   api.ClusterID
+	Link *Link          // between nodes and the cluster: what tokens name; each node has one more of its own
+	Up   *Link          // from the cluster to the root
+	API  *client.Client // its operator's
+	Data string
+
+	lab *Lab
+}
+
+// ClusterOptions shape a cluster.
+type ClusterOptions struct {
+	Disk int64    // bytes of a disk of its own
+	Args []string // further flags
+	Env  []string
+}
+
+// Cluster has a cluster join the root and waits until the root hears it.
+func (l *Lab) Cluster(id api.ClusterID, o ClusterOptions) *Cluster {
+	l.t.Helper()
+	c := &Cluster{ID: id, Link: l.link(), Up: l.link(), Data: filepath.Join(l.Dir, string(id)), lab: l}
+	if o.Disk > 0 {
+		l.Disk(string(id), o.Disk)
+	}
+	tok := l.token(api.TokenRequest{Kind: "cluster"}, c.Up)
+	c.Up.To(l.RootLink.Addr())
+	c.Proc = l.proc(string(id), append([]string{
+		filepath.Join(l.bin, "cluster-orchestrator"), "--data", c.Data, "--name", string(id), "--listen", "127.0.0.1:0",
+		"--url", "https://" + c.Link.Addr(), "--log-level", "debug",
+	}, o.Args...)...)
+	c.env = append(c.env, append([]string{"TREELINE_TOKEN=" + tok, "TREELINE_OPERATOR_TOKEN=" + operatorToken}, o.Env...)...)
+	c.Start()
+	var err error
+	c.API, err = client.New(client.Options{
+		URL: "https://" + c.Link.Addr(), CA: l.ca, Expect: "treeline://cluster/" + string(id), Tokens: client.Static(operatorToken),
+	})
+	if err != nil {
+		l.t.Fatalf("%v", err)
+	}
+	l.Wait("the root hears cluster "+string(id), func(v View) bool { return v.Clusters[id].Status == api.ClusterReady })
+	return c
+}
+
+// Start starts the cluster, again if it was ended, and lets its link lead there.
+func (c *Cluster) Start() {
+	c.lab.t.Helper()
+	c.Proc.Start()
+	c.Link.To(c.lab.address(c.Data))
+}
+
+// Restart ends the cluster with SIGKILL, if it runs, and starts it again.
+func (c *Cluster) Restart() {
+	c.lab.t.Helper()
+	c.Kill9()
+	c.Start()
+}
+
+// token is a join token whose URL leads through the link.
+func (l *Lab) token(r api.TokenRequest, through *Link) string {
+	l.t.Helper()
+	made, err := l.API.CreateToken(l.ctx, r)
+	if err != nil {
+		l.t.Fatalf("create a join token: %v", err)
+	}
+	tok, err := jointoken.Parse(made.Token)
+	if err != nil {
+		l.t.Fatalf("read a join token: %v", err)
+	}
+	tok.URL = "https://" + through.Addr()
+	return tok.Line()
+}
+
+// Node is one node of a cluster.
+type Node struct {
+	*Proc
+	ID      api.NodeID
+	Cluster *Cluster
+	Link    *Link // to its cluster
+	Data    string
+}
+
+// NodeOptions shape a node. The zero value offers one vCPU and 1024 MiB to plain
+// processes.
+type NodeOptions struct {
+	Containers bool // by the lab's containerd, instead of plain processes
+	CPUs       float64
+	Memory     int64 // MiB
+	Disk       int64 // bytes of a disk of its own
+	Args       []string
+}
+
+// Node has a node join the cluster and waits until it serves.
+func (c *Cluster) Node(name string, o NodeOptions) *Node {
+	c.lab.t.Helper()
+	n := c.NewNode(name, o)
+	n.Start()
+	return n
+}
+
+// NewNode prepares a node with a token to join with, and starts nothing.
+func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
+	l := c.lab
+	l.t.Helper()
+	if o.CPUs == 0 {
+		o.CPUs = 1
+	}
+	if o.Memory == 0 {
+		o.Memory = 1024
+	}
+	n := &Node{ID: api.NodeID(name), Cluster: c, Link: l.link(), Data: filepath.Join(l.Dir, name)}
+	if o.Disk > 0 {
+		l.Disk(name, o.Disk)
+	}
+	n.Link.To(c.Link.Addr())
+	tok := l.token(api.TokenRequest{Kind: "node", Cluster: c.ID}, n.Link)
+	base := filepath.Base(l.Dir)
+	args := []string{
+		filepath.Join(l.bin, "node-engine"), "--data", n.Data, "--name", name, "--log-level", "debug",
+		"--cpus", strconv.FormatFloat(o.CPUs, 'f', -1, 64), "--memory", strconv.FormatInt(o.Memory, 10),
+	}
+	if o.Containers {
+		ctrd := l.Containerd()
+		args = append(args, "--runtime", "containerd", "--containerd-address", ctrd.Address,
+			"--containerd-namespace", base+"-"+name, "--containerd-cgroup-parent", "/treeline-lab/"+base+"/"+name,
+			"--containerd-image-dirs", ctrd.Images)
+	} else {
+		args = append(args, "--runtime", "process", "--process-allow", filepath.Dir(l.Program),
+			"--process-cgroup-parent", "/treeline-lab/"+base+"/"+name)
+	}
+	n.Proc = l.proc(name, append(args, o.Args...)...)
+	n.env = append(n.env, "TREELINE_TOKEN="+tok)
+	return n
+}
+
+// Status is the path of the node's status socket.
+func (n *Node) Status() string { return filepath.Join(n.Data, "status.sock") }
+
+// KillAll ends the node's engine and all its workloads: what a power cut does.
+func (n *Node) KillAll() {
+	n.Kill9()
+	for _, w := range n.lab.Workloads() {
+		if w.Node == n.Name {
+			w.Kill9()
+		}
+	}
+}
+
+// Apply applies an SLA for the lab's tenant.
+func (l *Lab) Apply(sla api.SLA) {
+	l.t.Helper()
+	if _, err := l.API.Apply(l.ctx, encode(sla), client.ApplyOptions{Tenant: l.Tenant}); err != nil {
+		l.t.Fatalf("apply: %v", err)
+	}
+}
+
+// Delete withdraws an application and waits until nothing of it is left.
+func (l *Lab) Delete(app string) {
+	l.t.Helper()
+	if _, err := l.API.DeleteApp(l.ctx, l.Tenant.App(app, Namespace), 0); err != nil {
+		l.t.Fatalf("delete %s: %v", app, err)
+	}
+	l.Wait(app+" is gone", l.Gone(app))
+}
+
+// Scale sets how many instances a service should have.
+func (l *Lab) Scale(app, service string, n int) {
+	l.t.Helper()
+	if _, err := l.API.Scale(l.ctx, l.ServiceID(app, service), n, 0); err != nil {
+		l.t.Fatalf("scale %s: %v", service, err)
+	}
+}
+
+// Context ends with the lab.
+func (l *Lab) Context() context.Context { return l.ctx }
+
+// close ends the lab, with what the daemons wrote if the test failed.
+func (l *Lab) close(j *janitor) {
+	if l.t.Failed() {
+		l.t.Logf("%s", l.Story())
+		for _, p := range l.procs {
+			l.t.Logf("the end of %s's log:\n%s", p.Name, tail(p.log, 40))
+		}
+	}
+	l.cancel()
+	for _, p := range l.procs {
+		p.Kill9()
+		_ = p.ready.Close()
+	}
+	for _, k := range l.links {
+		k.Close()
+	}
+	if l.API != nil {
+		l.API.Close()
+	}
+	l.wg.Wait()
+	if l.ctrd != nil {
+		l.ctrd.Kill9()
+	}
+	if err := j.close(); err != nil {
+		l.t.Errorf("%v", err)
+	}
+}
+
+// Stopwatch measures from now on.
+func Stopwatch() func() time.Duration {
+	began := time.Now()
+	return func() time.Duration { return time.Since(began) }
+}

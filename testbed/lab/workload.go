@@ -1,0 +1,159 @@
+package lab
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Workload is a process that the kernel runs for an instance, whatever anybody
+// believes.
+type Workload struct {
+	PID      int
+	Instance api.InstanceID
+	Epoch    api.Epoch
+	Attempt  int
+	Node     string        // whose cgroup it is in
+	Started  time.Duration // since the machine's start, in hundredths of a second
+}
+
+// Workloads are the live processes of the lab's instances, by instance and start.
+func (l *Lab) Workloads() []Workload {
+	var out []Workload
+	for _, pid := range pids() {
+		if w, ok := l.workload(pid); ok {
+			out = append(out, w)
+		}
+	}
+	slices.SortFunc(out, func(a, b Workload) int {
+		if c := strings.Compare(string(a.Instance), string(b.Instance)); c != 0 {
+			return c
+		}
+		return int(a.Started - b.Started)
+	})
+	return out
+}
+
+// WorkloadsOf are those of one instance.
+func (l *Lab) WorkloadsOf(id api.InstanceID) []Workload {
+	return slices.DeleteFunc(l.Workloads(), func(w Workload) bool { return w.Instance != id })
+}
+
+// Workload is the one process of an instance; none or several fail the test.
+func (l *Lab) Workload(id api.InstanceID) Workload {
+	l.t.Helper()
+	all := l.WorkloadsOf(id)
+	if len(all) != 1 {
+		l.t.Fatalf("%s has %d processes, want 1: %+v", id, len(all), all)
+	}
+	return all[0]
+}
+
+func (l *Lab) workload(pid int) (Workload, bool) {
+	id := instanceOf(pid)
+	if !strings.HasPrefix(id, string(l.Tenant)+"/") {
+		return Workload{}, false
+	}
+	started, live := startOf(pid)
+	if !live {
+		return Workload{}, false
+	}
+	w := Workload{PID: pid, Instance: api.InstanceID(id), Started: started}
+	epoch, _ := strconv.ParseUint(environ(pid, "TREELINE_EPOCH"), 10, 64)
+	w.Epoch = api.Epoch(epoch)
+	w.Attempt, _ = strconv.Atoi(environ(pid, "TREELINE_ATTEMPT"))
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if _, rest, ok := strings.Cut(string(text), "/"+filepath.Base(l.Dir)+"/"); ok {
+		w.Node, _, _ = strings.Cut(rest, "/")
+	}
+	return w, true
+}
+
+func instanceOf(pid int) string { return environ(pid, "TREELINE_INSTANCE") }
+
+func environ(pid int, key string) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	for kv := range bytes.SplitSeq(text, []byte{0}) {
+		if v, ok := bytes.CutPrefix(kv, []byte(key+"=")); ok {
+			return string(v)
+		}
+	}
+	return ""
+}
+
+// startOf is when a process started, since the machine's start, and whether it
+// lives: one that waits to be reaped does not.
+func startOf(pid int) (time.Duration, bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, false
+	}
+	s := string(text)
+	f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
+	if len(f) < 20 || f[0] == "Z" || f[0] == "X" {
+		return 0, false
+	}
+	ticks, err := strconv.ParseInt(f[19], 10, 64)
+	return time.Duration(ticks) * 10 * time.Millisecond, err == nil
+}
+
+// SinceBoot is the time since the machine's start, on the clock of Workload.Started.
+func SinceBoot() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(err) // every Linux has it
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Kill9 ends the workload's process from outside.
+func (w Workload) Kill9() { _ = unix.Kill(w.PID, unix.SIGKILL) }
+
+// Alive reports whether the process still runs.
+func (w Workload) Alive() bool {
+	started, live := startOf(w.PID)
+	return live && started == w.Started
+}
+
+// Gone is told, on SinceBoot's clock, when the kernel says that the process has
+// ended. It is asked for before what ends the process.
+func (w Workload) Gone(l *Lab) <-chan time.Duration {
+	l.t.Helper()
+	fd, err := unix.PidfdOpen(w.PID, 0)
+	if err != nil || !w.Alive() {
+		l.t.Fatalf("process %d of %s is gone already (%v)", w.PID, w.Instance, err)
+	}
+	out := make(chan time.Duration, 1)
+	go func() {
+		defer unix.Close(fd)
+		for l.ctx.Err() == nil {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 500)
+			if n > 0 || err != nil && err != unix.EINTR {
+				out <- SinceBoot()
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// WaitGone waits for what Gone tells.
+func (l *Lab) WaitGone(what string, gone <-chan time.Duration) time.Duration {
+	l.t.Helper()
+	select {
+	case at := <-gone:
+		return at
+	case <-time.After(patience):
+		l.t.Fatalf("%s: the process did not end within %s", what, patience)
+		return 0
+	}
+}
