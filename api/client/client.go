@@ -119,6 +119,10 @@ func (c *Client) Do(ctx context.Context, r Request, out any) (http.Header, error
 	return resp.Header, nil
 }
 
+// Raw sends a request and returns the answer as it comes; the caller closes its
+// body. What is no success is an error, as with Do.
+func (c *Client) Raw(ctx context.Context, r Request) (*http.Response, error) { return c.send(ctx, r) }
+
 // send sends a request, once more with another token where one was refused.
 func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 	var body []byte

@@ -1,0 +1,42 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func nodePath(c api.ClusterID, n api.NodeID) string {
+	return string(Clusters) + "/" + api.PathOf(c) + "/nodes/" + api.PathOf(n)
+}
+
+// Node is one node of a cluster, which the root asks for it.
+func (c *Client) Node(ctx context.Context, cluster api.ClusterID, id api.NodeID) (api.Node, error) {
+	return get[api.Node](ctx, c, nodePath(cluster, id))
+}
+
+// Cordon keeps new work off a node.
+func (c *Client) Cordon(ctx context.Context, cluster api.ClusterID, id api.NodeID) error {
+	return c.onNode(ctx, http.MethodPost, nodePath(cluster, id)+"/cordon")
+}
+
+// Uncordon lets new work onto a node again.
+func (c *Client) Uncordon(ctx context.Context, cluster api.ClusterID, id api.NodeID) error {
+	return c.onNode(ctx, http.MethodPost, nodePath(cluster, id)+"/uncordon")
+}
+
+// Drain keeps new work off a node and has its instances placed elsewhere.
+func (c *Client) Drain(ctx context.Context, cluster api.ClusterID, id api.NodeID) error {
+	return c.onNode(ctx, http.MethodPost, nodePath(cluster, id)+"/drain")
+}
+
+// ForgetNode removes a node for good; its certificates count no more.
+func (c *Client) ForgetNode(ctx context.Context, cluster api.ClusterID, id api.NodeID) error {
+	return c.onNode(ctx, http.MethodDelete, nodePath(cluster, id))
+}
+
+func (c *Client) onNode(ctx context.Context, method, path string) error {
+	_, err := c.Do(ctx, Request{Method: method, Path: path}, nil)
+	return err
+}

@@ -1,0 +1,512 @@
+package wiring_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/root-orchestrator/wiring"
+)
+
+const password = "correct horse battery"
+
+// daemon is a root orchestrator that runs, on real TLS and a real store.
+type daemon struct {
+	t    *testing.T
+	cfg  wiring.Config
+	addr string
+	stop func()
+}
+
+func start(t *testing.T, dir string) *daemon {
+	t.Helper()
+	cfg := wiring.Defaults()
+	cfg.Data, cfg.Listen = dir, "127.0.0.1:0"
+	check(t, cfg.Validate())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- wiring.Run(ctx, cfg, slog.New(slog.DiscardHandler)) }()
+	d := &daemon{t: t, cfg: cfg}
+	ended := false
+	d.stop = func() {
+		if !ended {
+			ended = true
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("the root ended: %v", err)
+			}
+		}
+	}
+	t.Cleanup(d.stop)
+	for d.addr == "" {
+		select {
+		case err := <-done:
+			ended = true
+			t.Fatalf("the root did not start: %v", err)
+		case <-time.After(5 * time.Millisecond):
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, wiring.AddressFile)); err == nil {
+			d.addr = strings.TrimSpace(string(b))
+		}
+	}
+	return d
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (d *daemon) url() string { return "https://" + d.addr }
+
+func (d *daemon) client(tokens client.Tokens) *client.Client {
+	d.t.Helper()
+	pem, err := os.ReadFile(filepath.Join(d.cfg.Data, wiring.CAFile))
+	check(d.t, err)
+	c, err := client.New(client.Options{URL: d.url(), CA: pem, Tokens: tokens})
+	check(d.t, err)
+	d.t.Cleanup(c.Close)
+	return c
+}
+
+// admin redeems the first sign-in.
+func (d *daemon) admin() *client.Client {
+	d.t.Helper()
+	text, err := os.ReadFile(filepath.Join(d.cfg.Data, wiring.SignInFile))
+	check(d.t, err)
+	user, code, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	s, err := d.client(nil).Redeem(d.t.Context(), api.Redeem{User: user, Code: code, Password: password})
+	check(d.t, err)
+	return d.client(client.Static(s.Access))
+}
+
+// cluster is a cluster orchestrator as the root sees it: its keys, and requests
+// with its certificate.
+type cluster struct {
+	t    *testing.T
+	d    *daemon
+	id   api.ClusterID
+	key  crypto.Signer
+	pair ca.Pair // the authority's
+	http *http.Client
+}
+
+func (d *daemon) join(line string, id api.ClusterID) (*cluster, error) {
+	d.t.Helper()
+	key, csr, err := ca.NewRequest()
+	check(d.t, err)
+	return d.joinAs(line, id, key, csr)
+}
+
+func (d *daemon) joinAs(line string, id api.ClusterID, key crypto.Signer, csr []byte) (*cluster, error) {
+	d.t.Helper()
+	tok, err := jointoken.Parse(line)
+	check(d.t, err)
+	var joined api.ClusterJoined
+	err = call.JSON(d.t.Context(), tok.HTTPClient(), tok.URL+"/v1/join/cluster", api.JoinCluster{
+		Token: line, CSR: csrText(csr), Info: api.ClusterInfo{ID: id, Location: "a test"},
+	}, &joined)
+	if err != nil {
+		return nil, err
+	}
+	if joined.Info.ID != id || len(joined.JWTKeys) == 0 {
+		d.t.Errorf("joined as %+v with %d keys", joined.Info, len(joined.JWTKeys))
+	}
+	chain, err := ca.DecodeChain([]byte(joined.Chain))
+	check(d.t, err)
+	c := &cluster{t: d.t, d: d, id: id, key: key, pair: ca.Pair{Chain: chain, Key: key}}
+	authority, err := ca.New(c.pair)
+	check(d.t, err)
+	leafKey, leafCSR, err := ca.NewRequest()
+	check(d.t, err)
+	leaf, err := authority.SignOwn(time.Now(), leafCSR)
+	check(d.t, err)
+	shown := ca.Pair{Chain: leaf, Key: leafKey}.TLS(false)
+	tr := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: trust.New(authority.Root()).Client(identity.OfRoot(),
+		func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown, nil })}
+	d.t.Cleanup(tr.CloseIdleConnections)
+	c.http = &http.Client{Transport: tr}
+	return c, nil
+}
+
+func csrText(der []byte) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+// open opens the stream of desired state; its messages arrive as "event data".
+func (c *cluster) open(since api.Generation) (<-chan string, func()) {
+	c.t.Helper()
+	resp, err := c.http.Get(fmt.Sprintf("%s/v1/cluster/desired?since=%d&digest=0", c.d.url(), since))
+	check(c.t, err)
+	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
+		c.t.Fatalf("stream: %s %s", resp.Proto, resp.Status)
+	}
+	out := make(chan string, 100)
+	go func() {
+		defer close(out)
+		event := ""
+		lines := bufio.NewScanner(resp.Body)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			if e, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+				event = e
+			}
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				out <- event + " " + data
+			}
+		}
+	}()
+	return out, func() {
+		resp.Body.Close()
+		for range out {
+		}
+	}
+}
+
+// next is the next message of the event, decoded.
+func next[T any](t *testing.T, messages <-chan string, event string) (v T) {
+	t.Helper()
+	for {
+		select {
+		case m, ok := <-messages:
+			if !ok {
+				t.Fatalf("the stream ended before a %s", event)
+			}
+			if data, ok := strings.CutPrefix(m, event+" "); ok {
+				check(t, json.Unmarshal([]byte(data), &v))
+				return v
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no %s", event)
+		}
+	}
+}
+
+func (c *cluster) report(seq uint64, observed ...api.Observed) (api.ReportAck, error) {
+	room := api.Resources{MilliCPU: 4000, MemoryMB: 4096}
+	var ack api.ReportAck
+	err := call.JSON(c.t.Context(), c.http, c.d.url()+"/v1/cluster/report", api.Report{
+		Cluster: c.id, Boot: 1, Seq: seq, Observed: observed,
+		Aggregate: api.Aggregate{
+			Nodes: 1, Capacity: room, Free: room, Mean: room, Largest: room,
+			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Nodes: 1, Free: room, Largest: room}},
+		},
+	}, &ack)
+	return ack, err
+}
+
+const sla = `{"sla_version":"v2.0","applications":[{"application_name":"shop","application_namespace":"prod","microservices":[
+	{"microservice_name":"web","microservice_namespace":"v1","virtualization":"container","code":"example.org/web:1","memory":64,"vcpus":0.5}]}]}`
+
+func clusterToken(t *testing.T, c *client.Client, r api.TokenRequest) string {
+	t.Helper()
+	r.Kind = "cluster"
+	tok, err := c.CreateToken(t.Context(), r)
+	check(t, err)
+	return tok.Token
+}
+
+func TestFromTheFirstSignInToARunningInstance(t *testing.T) {
+	d := start(t, t.TempDir())
+	ctx := t.Context()
+	admin := d.admin()
+	check(t, admin.CreateTenant(ctx, "acme", "Acme"))
+	munich, err := d.join(clusterToken(t, admin, api.TokenRequest{}), "munich")
+	check(t, err)
+	messages, end := munich.open(0)
+	defer end()
+	next[api.Desired](t, messages, "desired") // the empty set
+	if ack, err := munich.report(1); err != nil || ack.Seq != 1 || ack.Boot != 1 {
+		t.Errorf("ack %+v %v", ack, err)
+	}
+	_, err = admin.Apply(ctx, []byte(sla), client.ApplyOptions{Tenant: "acme"})
+	check(t, err)
+	desired := next[api.Desired](t, messages, "desired")
+	if len(desired.Put) != 1 || desired.Put[0].Instance != "acme/shop.prod.web.v1#0" {
+		t.Fatalf("desired %+v", desired)
+	}
+	_, err = munich.report(2, api.Observed{Instance: desired.Put[0].Instance, Epoch: desired.Put[0].Epoch, State: api.Running})
+	check(t, err)
+	i, err := admin.Instance(ctx, desired.Put[0].Instance)
+	if err != nil || i.State != api.Running || i.Cluster != "munich" {
+		t.Errorf("instance %+v %v", i, err)
+	}
+
+	// Logs, and what the cluster alone knows, come by streams that it dials out.
+	go func() {
+		for m := range messages {
+			data, ok := strings.CutPrefix(m, "stream ")
+			var r api.StreamRequest
+			if !ok || json.Unmarshal([]byte(data), &r) != nil {
+				continue
+			}
+			body := "line 1\nline 2\n"
+			if r.Kind == "api" {
+				page := `{"items":[{"id":"n1"}],"revision":0}`
+				body = fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(page), page)
+			}
+			if resp, err := munich.http.Post(d.url()+"/v1/cluster/streams/"+r.ID, "application/octet-stream", strings.NewReader(body)); err == nil {
+				resp.Body.Close()
+			}
+		}
+	}()
+	logs, err := admin.Logs(ctx, i.ID, false, -1)
+	check(t, err)
+	text, err := io.ReadAll(logs)
+	logs.Close()
+	if err != nil || string(text) != "line 1\nline 2\n" {
+		t.Errorf("logs %q %v", text, err)
+	}
+	nodes, err := admin.Nodes(ctx, "munich")
+	if err != nil || len(nodes) != 1 || nodes[0].ID != "n1" {
+		t.Errorf("nodes %+v %v", nodes, err)
+	}
+	for _, path := range []string{"/livez", "/readyz", "/version"} {
+		if _, err := admin.Do(ctx, client.Request{Method: http.MethodGet, Path: path}, nil); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if text := metrics(t, admin); !strings.Contains(text, `treeline_instances{state="running"} 1`) || !strings.Contains(text, "treeline_cluster_streams 1") {
+		t.Errorf("metrics: %s", text)
+	}
+}
+
+func metrics(t *testing.T, c *client.Client) string {
+	t.Helper()
+	h := new(bytes.Buffer)
+	resp, err := c.Raw(t.Context(), client.Request{Method: http.MethodGet, Path: "/metrics"})
+	check(t, err)
+	defer resp.Body.Close()
+	_, err = io.Copy(h, resp.Body)
+	check(t, err)
+	return h.String()
+}
+
+func TestARestartLosesNothingAndPrintsNoCodeAgain(t *testing.T) {
+	dir := t.TempDir()
+	d := start(t, dir)
+	admin := d.admin()
+	check(t, admin.CreateTenant(t.Context(), "acme", ""))
+	munich, err := d.join(clusterToken(t, admin, api.TokenRequest{}), "munich")
+	check(t, err)
+	_, err = admin.Apply(t.Context(), []byte(sla), client.ApplyOptions{Tenant: "acme"})
+	check(t, err)
+	d.stop()
+
+	d = start(t, dir)
+	if _, err := os.Stat(filepath.Join(dir, wiring.SignInFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the first sign-in is still there: %v", err)
+	}
+	s, err := d.client(nil).Login(t.Context(), api.Login{User: "admin", Password: password})
+	check(t, err)
+	if _, err := d.client(client.Static(s.Access)).App(t.Context(), "acme/shop.prod"); err != nil {
+		t.Error(err)
+	}
+	munich.d = d
+	messages, end := munich.open(0)
+	defer end()
+	next[api.Desired](t, messages, "desired")
+}
+
+func TestWhoIsNoClusterIsRefused(t *testing.T) {
+	d := start(t, t.TempDir())
+	admin := d.admin()
+	munich, err := d.join(clusterToken(t, admin, api.TokenRequest{Cluster: "munich"}), "munich")
+	check(t, err)
+
+	// A person is no cluster.
+	if _, err := admin.Do(t.Context(), client.Request{Method: http.MethodPost, Path: "/v1/cluster/report", Body: api.Report{}}, nil); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("a person reports: %v", err)
+	}
+	// One cluster is not another.
+	err = call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/report", api.Report{Cluster: "dublin"}, nil)
+	if !errors.Is(err, api.ErrForbidden) {
+		t.Errorf("munich reports as dublin: %v", err)
+	}
+	// A node of a cluster is no cluster.
+	authority, err := ca.New(munich.pair)
+	check(t, err)
+	key, csr, err := ca.NewRequest()
+	check(t, err)
+	chain, err := authority.SignNode(time.Now(), csr, "n1")
+	check(t, err)
+	shown := ca.Pair{Chain: chain, Key: key}.TLS(false)
+	tr := &http.Transport{TLSClientConfig: trust.New(authority.Root()).Client(identity.OfRoot(),
+		func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown, nil })}
+	defer tr.CloseIdleConnections()
+	err = call.JSON(t.Context(), &http.Client{Transport: tr}, d.url()+"/v1/cluster/report", api.Report{Cluster: "munich"}, nil)
+	if !errors.Is(err, api.ErrForbidden) {
+		t.Errorf("a node reports: %v", err)
+	}
+	// Renewal takes the authority's own key.
+	err = call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/renew", api.Renew{CSR: csrText(csr)}, nil)
+	if !errors.Is(err, api.ErrForbidden) {
+		t.Errorf("renewed with another key: %v", err)
+	}
+	own, err := ca.Request(munich.key)
+	check(t, err)
+	var joined api.ClusterJoined
+	check(t, call.JSON(t.Context(), munich.http, d.url()+"/v1/cluster/renew", api.Renew{CSR: csrText(own)}, &joined))
+	if joined.Info.ID != "munich" || joined.Chain == "" {
+		t.Errorf("renewed %+v", joined)
+	}
+}
+
+func TestJoiningTakesAFittingToken(t *testing.T) {
+	d := start(t, t.TempDir())
+	admin := d.admin()
+	line := clusterToken(t, admin, api.TokenRequest{})
+	key, csr, err := ca.NewRequest()
+	check(t, err)
+	if _, err := d.joinAs(line, "munich", key, csr); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.joinAs(line, "munich", key, csr); err != nil {
+		t.Errorf("the same key again, as when an answer was lost: %v", err)
+	}
+	if _, err := d.join(line, "dublin"); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("a token that is used up: %v", err)
+	}
+	if _, err := d.join(clusterToken(t, admin, api.TokenRequest{}), "munich"); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("another machine takes a name over: %v", err)
+	}
+	if _, err := d.join(clusterToken(t, admin, api.TokenRequest{Cluster: "osaka"}), "dublin"); !errors.Is(err, api.ErrForbidden) {
+		t.Errorf("a token for another name: %v", err)
+	}
+	if _, err := d.join(clusterToken(t, admin, api.TokenRequest{Cluster: "munich"}), "munich"); err != nil {
+		t.Errorf("the operator sets the machine up anew: %v", err)
+	}
+	bad := line[:len(line)-2] + "AA"
+	if _, err := d.join(bad, "dublin"); !errors.Is(err, api.ErrUnauthenticated) && !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("a damaged secret: %v", err)
+	}
+}
+
+func TestAForgottenClusterStaysOutUntilItJoinsAnew(t *testing.T) {
+	dir := t.TempDir()
+	d := start(t, dir)
+	admin := d.admin()
+	munich, err := d.join(clusterToken(t, admin, api.TokenRequest{}), "munich")
+	check(t, err)
+	messages, end := munich.open(0)
+	next[api.Desired](t, messages, "desired")
+	check(t, admin.ForgetCluster(t.Context(), "munich", 0))
+	for range messages { // the root ends the stream
+	}
+	end()
+	refused := func(when string) {
+		t.Helper()
+		// An open connection is refused by request, a new one in its handshake.
+		if _, err := munich.report(2); err == nil {
+			t.Errorf("%s the forgotten cluster reports", when)
+		}
+	}
+	refused("at once")
+	d.stop()
+	d = start(t, dir)
+	munich.d = d
+	munich.http.CloseIdleConnections()
+	refused("after a restart")
+	s, err := d.client(nil).Login(t.Context(), api.Login{User: "admin", Password: password})
+	check(t, err)
+	anew, err := d.join(clusterToken(t, d.client(client.Static(s.Access)), api.TokenRequest{}), "munich")
+	check(t, err)
+	if _, err := anew.report(1); err != nil {
+		t.Errorf("the one that joined anew: %v", err)
+	}
+	refused("beside the new one")
+}
+
+func TestANewStreamReplacesTheOld(t *testing.T) {
+	d := start(t, t.TempDir())
+	munich, err := d.join(clusterToken(t, d.admin(), api.TokenRequest{}), "munich")
+	check(t, err)
+	first, end := munich.open(0)
+	defer end()
+	next[api.Desired](t, first, "desired")
+	second, end2 := munich.open(0)
+	defer end2()
+	next[api.Desired](t, second, "desired")
+	for range first { // ends
+	}
+}
+
+func TestTheAuthoritysKeyIsMissed(t *testing.T) {
+	dir := t.TempDir()
+	d := start(t, dir)
+	d.admin()
+	d.stop()
+	check(t, os.Remove(filepath.Join(dir, "root-ca.pem")))
+	err := wiring.Run(t.Context(), d.cfg, slog.New(slog.DiscardHandler))
+	if !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "root-ca.pem") {
+		t.Errorf("a store without its key: %v", err)
+	}
+}
+
+func TestTheCAIsFetchedByItsPin(t *testing.T) {
+	d := start(t, t.TempDir())
+	line := clusterToken(t, d.admin(), api.TokenRequest{})
+	tok, err := jointoken.Parse(line)
+	check(t, err)
+	pem, err := client.FetchCA(t.Context(), d.url(), fmt.Sprintf("sha256:%x", tok.CA))
+	check(t, err)
+	want, err := os.ReadFile(filepath.Join(d.cfg.Data, wiring.CAFile))
+	check(t, err)
+	if !bytes.Equal(pem, want) {
+		t.Error("another certificate")
+	}
+	if _, err := client.FetchCA(t.Context(), d.url(), strings.Repeat("00", 32)); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("a wrong pin: %v", err)
+	}
+	other, err := ca.NewRoot(time.Now())
+	check(t, err)
+	c, err := client.New(client.Options{URL: d.url(), CA: ca.EncodeChain(other.Pair().Chain)})
+	check(t, err)
+	if _, err := c.Login(t.Context(), api.Login{}); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("a server below another CA: %v", err)
+	}
+	c, err = client.New(client.Options{URL: d.url(), CA: want, Expect: "treeline://cluster/munich"})
+	check(t, err)
+	if _, err := c.Login(t.Context(), api.Login{}); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("a server that is somebody else: %v", err)
+	}
+}
+
+func TestConfigFaults(t *testing.T) {
+	for name, set := range map[string]func(*wiring.Config){
+		"data":   func(c *wiring.Config) { c.Data = "" },
+		"listen": func(c *wiring.Config) { c.Listen = "7443" },
+		"url":    func(c *wiring.Config) { c.URL = "http://root" },
+		"store":  func(c *wiring.Config) { c.Store = "postgres://x" },
+		"dead":   func(c *wiring.Config) { c.Dead = -1 },
+	} {
+		cfg := wiring.Defaults()
+		set(&cfg)
+		if err := cfg.Validate(); !errors.Is(err, api.ErrInvalid) || !strings.HasPrefix(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
