@@ -420,7 +420,7 @@ func (c *Core) noLongerAwaited(n *node) {
 const strangers = 1000
 
 func (c *Core) nodeObserved(n *node, o api.Observed) {
-	if n.assigned[o.Instance] == nil && !n.leaving[o.Instance] && len(n.observed) > len(n.assigned)+len(n.leaving)+strangers {
+	if n.assigned[o.Instance] == nil && !n.leaving[o.Instance] && len(n.observed) > len(n.assigned)+strangers {
 		return
 	}
 	if o.Stopped {

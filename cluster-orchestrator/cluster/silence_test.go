@@ -1,0 +1,227 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func TestSilentNodesInstancesMoveOn(t *testing.T) {
+	w := newWorld(t, 2)
+	w.wants(assignment(0, 1, spec(1, 100)))
+	w.beat()
+	first := w.at(0)
+	w.nodes[first.Node].off = true
+	w.pass(9 * time.Second)
+	if got := w.at(0); got.Node == first.Node || got.State != api.Running || got.Epoch <= first.Epoch {
+		t.Fatalf("it is %s on %s with epoch %s", got.State, got.Node, got.Epoch)
+	}
+}
+
+func TestReturningNodeKeepsItsInstance(t *testing.T) {
+	w := newWorld(t, 1)
+	w.wants(assignment(0, 1, spec(1, 100)))
+	w.beat()
+	was := w.expect(0, api.Running, "n0")
+	w.nodes["n0"].off = true
+	w.pass(9 * time.Second)
+	w.expect(0, api.ClusterScheduled, "n0")
+	w.nodes["n0"].off = false
+	w.step(w.nodes["n0"].alive()) // its connection held, so it has no reason to report
+	if got := w.expect(0, api.Running, "n0"); got.Epoch != was.Epoch {
+		t.Errorf("its epoch is %s, was %s", got.Epoch, was.Epoch)
+	}
+}
+
+func TestLateReportOfASilentNodeDoesNotEndTheSearch(t *testing.T) {
+	w := newWorld(t, 1)
+	w.wants(assignment(0, 1, spec(1, 100)))
+	w.beat()
+	late := w.nodes["n0"].whole()
+	w.nodes["n0"].off = true
+	w.pass(9 * time.Second)
+	w.step(late)
+	w.expect(0, api.ClusterScheduled, "n0")
+	w.join("n1", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+	w.expect(0, api.NodeScheduled, "n1")
+}
+
+func TestNodeThatIsHeardAfterARestartIsReclaimed(t *testing.T) {
+	w := newWorld(t, 1)
+	w.wants(assignment(0, 1, exclusive(1, 100)), assignment(1, 1, spec(1, 100)))
+	w.beat()
+	w.nodes["n0"].off = true
+	w.pass(9 * time.Second)
+	w.restart()
+	w.nodes["n0"].off = false
+	w.step(w.nodes["n0"].alive())
+	w.expect(1, api.NodeScheduled, "n0")
+}
+
+// TestDrainAfterARestartMovesWhatWaitedForItsNode: the node fell silent with
+// half of the cluster, so that its exclusive instance was held with it.
+func TestDrainAfterARestartMovesWhatWaitedForItsNode(t *testing.T) {
+	w := newWorld(t, 4)
+	w.wants(assignment(0, 1, exclusive(1, 100)))
+	w.beat()
+	for _, n := range w.nodes {
+		n.off = true
+	}
+	w.pass(8 * time.Second)
+	node := w.at(0).Node
+	w.expect(0, api.ClusterScheduled, node)
+	w.restart()
+	for _, n := range w.nodes {
+		n.off = false
+	}
+	w.beat()
+	w.step(Drain{node})
+	w.pass(10 * time.Second)
+	if got := w.at(0); got.State != api.Running || got.Node == node {
+		t.Fatalf("it is %s on %s", got.State, got.Node)
+	}
+}
+
+func TestClusterThatFallsSilentAtOnceIsPacedBackIn(t *testing.T) {
+	w := newWorld(t, 6)
+	for i := range 60 {
+		w.want[web.Instance(i)] = assignment(i, 1, spec(0.1, 10))
+	}
+	w.desire()
+	w.beat()
+	moved := func() (n int) {
+		for i := range 60 {
+			if w.at(i).Epoch.Local() > 1 {
+				n++
+			}
+		}
+		return n
+	}
+	w.c.Step(w.now, Tick{})
+	for _, id := range []api.NodeID{"n0", "n1", "n2", "n3"} {
+		w.nodes[id].off = true
+	}
+	w.pass(8 * time.Second)
+	atOnce := moved()
+	w.pass(30 * time.Second)
+	if after := moved(); atOnce >= after || after < 30 {
+		t.Errorf("%d were moved at once, %d in all", atOnce, after)
+	}
+	for i := range 60 {
+		if in := w.at(i); in.State != api.Running {
+			t.Errorf("instance %d is %s on %s: %s", i, in.State, in.Node, in.Detail)
+		}
+	}
+}
+
+func TestPauseOfTheProcessIsNobodysSilence(t *testing.T) {
+	w := newWorld(t, 2)
+	w.wants(assignment(0, 1, spec(1, 100)))
+	w.beat()
+	was := w.at(0)
+	w.now = w.now.Add(time.Hour)
+	w.step(Tick{})
+	w.step(Tick{})
+	for _, n := range w.c.Nodes() {
+		if n.Status != api.NodeReady {
+			t.Errorf("node %s is %s", n.ID, n.Status)
+		}
+	}
+	if got := w.at(0); got.Epoch != was.Epoch {
+		t.Error("its instance was moved")
+	}
+	w.nodes[was.Node].off = true
+	w.pass(10 * time.Second)
+	if got := w.at(0); got.Node == was.Node {
+		t.Error("real silence was not noticed afterwards")
+	}
+}
+
+func TestExclusiveWaitsUntilItsSilentNodesLeaseIsOver(t *testing.T) {
+	w := newWorld(t, 2)
+	w.wants(assignment(0, 1, exclusive(1, 100)))
+	w.beat()
+	node := w.at(0).Node
+	w.nodes[node].off = true
+	w.pass(5 * time.Second)
+	if got := w.at(0); got.Node != node {
+		t.Fatal("it was moved within the lease")
+	}
+	w.pass(5 * time.Second)
+	if got := w.at(0); got.Node == node || got.State != api.Running {
+		t.Fatalf("it is %s on %s", got.State, got.Node)
+	}
+}
+
+// TestNodeCannotHarmItsCluster has a node say what only others may, and then fall
+// silent, so that the cluster acts on what it believes.
+func TestNodeCannotHarmItsCluster(t *testing.T) {
+	states := []api.State{
+		"", "nonsense", api.Registered, api.Requested, api.ClusterScheduled, api.NodeScheduled,
+		api.Created, api.Running, api.Completed, api.Failed, api.Terminated,
+	}
+	for _, s := range states {
+		for _, reason := range []api.Reason{api.ReasonNone, api.ReasonNodeLost, api.ReasonTooManyFails} {
+			t.Run(fmt.Sprint(s, " ", reason), func(t *testing.T) {
+				w := newWorld(t, 4)
+				w.wants(assignment(0, 1, spec(1, 100)), assignment(1, 1, exclusive(1, 100)))
+				w.beat()
+				lie := func(n int, liar api.NodeID) {
+					in := w.at(n)
+					tw := w.nodes[liar]
+					tw.has[in.ID] = api.Observed{Instance: in.ID, Epoch: in.Epoch, State: s, Reason: reason}
+					w.speak(liar)
+				}
+				for _, n := range []int{0, 1} {
+					own := w.at(n).Node
+					for id := range w.nodes {
+						if id != own { // about a foreign instance
+							before := w.at(n)
+							lie(n, id)
+							if got := w.at(n); got.State != before.State || got.Node != before.Node {
+								t.Fatalf("%s was believed about an instance of %s", id, own)
+							}
+						}
+					}
+					lie(n, own)
+					w.step(Drain{own})
+					w.step(Cordon{own, false})
+				}
+				for _, n := range w.nodes {
+					n.off = true
+				}
+				w.pass(8 * time.Second)
+				for _, n := range w.nodes {
+					n.off, n.has = false, map[api.InstanceID]api.Observed{}
+				}
+				w.pass(30 * time.Second)
+				w.drops(web.Instance(0), web.Instance(1))
+				w.pass(30 * time.Second)
+				if got := w.c.Instances(); len(got) != 0 {
+					t.Errorf("left: %+v", got)
+				}
+			})
+		}
+	}
+}
+
+func TestStrangersAreBounded(t *testing.T) {
+	w := newWorld(t, 1)
+	r := api.NodeReport{Node: "n0", Boot: 2, Seq: 1, Whole: true}
+	for i := range 5 * strangers {
+		r.Observed = append(r.Observed, api.Observed{Instance: web.Instance(i), State: api.Running})
+	}
+	w.step(NodeReport{r})
+	if got := len(w.c.nodes["n0"].observed); got > strangers+1 {
+		t.Errorf("the cluster remembers %d strangers", got)
+	}
+	w.step(NodeAlive{Node: "n0", Alive: api.Alive{Boot: ^uint64(0), Seq: ^uint64(0), Gen: ^api.Generation(0)}})
+	w.step(NodeAlive{Node: "nobody", Alive: api.Alive{Boot: 1, Seq: 1}})
+	w.step(NodeReport{api.NodeReport{Node: "nobody", Boot: 1, Seq: 1}})
+	w.step(NodeWill{"nobody"})
+	w.join("n1", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+	w.wants(assignment(0, 1, spec(1, 100)))
+	w.expect(0, api.NodeScheduled, "n1")
+}
