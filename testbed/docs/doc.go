@@ -1,0 +1,80 @@
+// Package docs keeps README.md and docs/ true: every command in them is run,
+// every link leads somewhere, every module is explained.
+//
+// A command stands in a fenced block that says how it is run:
+//
+//	```sh test       by TestCommands, in order within its document, against
+//	                 `treeline dev` with two clusters and three nodes
+//	```sh scripts    by scripts/test itself: what begins and ends everything
+//
+// Any other fenced block is something to read, and must not be marked as sh.
+package docs
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Block is a fenced block of a document.
+type Block struct {
+	File string // relative to the repository's top
+	Line int    // of its first line of text
+	Info string // what stands behind the fence
+	Text string
+}
+
+func (b Block) String() string { return fmt.Sprintf("%s:%d", b.File, b.Line) }
+
+// Documents are the pages that people read, relative to the top.
+func Documents(top string) ([]string, error) {
+	files := []string{"README.md"}
+	for _, pattern := range []string{"docs/*.md", "docs/reference/*.md", "deploy/*.md", "deploy/*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(top, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			rel, err := filepath.Rel(top, f)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, rel)
+		}
+	}
+	return files, nil
+}
+
+// Blocks are the fenced blocks of a document.
+func Blocks(top, file string) ([]Block, error) {
+	f, err := os.Open(filepath.Join(top, file))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []Block
+	var open *Block
+	var text strings.Builder
+	in := bufio.NewScanner(f)
+	for n := 1; in.Scan(); n++ {
+		line := in.Text()
+		info, fence := strings.CutPrefix(line, "```")
+		switch {
+		case fence && open == nil:
+			open = &Block{File: file, Line: n + 1, Info: strings.TrimSpace(info)}
+			text.Reset()
+		case fence:
+			open.Text = text.String()
+			out = append(out, *open)
+			open = nil
+		case open != nil:
+			text.WriteString(line + "\n")
+		}
+	}
+	if open != nil {
+		return nil, fmt.Errorf("%s: the block is never closed", open)
+	}
+	return out, in.Err()
+}
