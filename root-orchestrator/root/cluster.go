@@ -192,11 +192,14 @@ func (cl *cluster) reserve(in *instance) {
 	cl.reserved = cl.reserved.Plus(in.needs())
 }
 
-func (cl *cluster) free(in *instance) {
-	if r, ok := cl.pending[in.ID]; ok {
+// free gives a reservation up, and reports whether there was one.
+func (cl *cluster) free(in *instance) bool {
+	r, ok := cl.pending[in.ID]
+	if ok {
 		cl.reserved = cl.reserved.Minus(r.needs)
 		delete(cl.pending, in.ID)
 	}
+	return ok
 }
 
 func (cl *cluster) out() string {

@@ -56,8 +56,9 @@ type Core struct {
 	clusters  map[api.ClusterID]*cluster
 	cands     []sched.Candidate // one per cluster, at cluster.at
 	waiting   queue
-	events    []api.Event // the newest EventsKept, oldest first
-	eventSlot int         // where the next is stored
+	roomier   map[api.ClusterID]bool // where this step gave a reservation up
+	events    []api.Event            // the newest EventsKept, oldest first
+	eventSlot int                    // where the next is stored
 
 	counter step.Counter
 	journal step.Journal
@@ -114,6 +115,7 @@ func New(cfg Config) *Core {
 		instances: map[api.InstanceID]*instance{},
 		clusters:  map[api.ClusterID]*cluster{},
 		waiting:   newQueue(),
+		roomier:   map[api.ClusterID]bool{},
 	}
 }
 
@@ -122,6 +124,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.wall, c.now, c.send = now, c.clock.Observe(now, c.timers.Next()), nil
 	err := c.take(in)
 	c.expire()
+	c.retryRoomier()
 	c.flush()
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.timers.Next()), Err: err}
 }
@@ -199,6 +202,17 @@ func (c *Core) expire() {
 			if in := c.instances[k.instance]; in != nil && c.waiting.has(k.instance) {
 				c.tryPlace(in)
 			}
+		}
+	}
+}
+
+// retryRoomier gives the room of reservations that were given up to what waits.
+// What moves by that frees room in turn, for the next step.
+func (c *Core) retryRoomier() {
+	for _, id := range sortedKeys(c.roomier) {
+		delete(c.roomier, id)
+		if cl := c.clusters[id]; cl != nil {
+			c.retryWaiting(cl)
 		}
 	}
 }

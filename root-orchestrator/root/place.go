@@ -129,7 +129,10 @@ func (c *Core) unassign(in *instance, cl *cluster) {
 	delete(cl.put, in.ID)
 	cl.drop[in.ID] = true
 	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
-	cl.free(in)
+	if cl.free(in) {
+		// No report will ever show this room as new.
+		c.roomier[cl.Info.ID] = true
+	}
 	peers := c.service(in.ID.Service()).peers
 	if peers[string(cl.Info.ID)]--; peers[string(cl.Info.ID)] <= 0 {
 		delete(peers, string(cl.Info.ID))
