@@ -67,9 +67,10 @@ type Core struct {
 	held      []api.InstanceID  // to be placed again at a pace, after half the cluster fell silent
 	grown     map[api.NodeID]bool
 	touched   map[api.NodeID]bool
-	scale     int // what the timing is multiplied with; it never shrinks
-	unheard   int // nodes that have not reported since the start
-	silent    int // nodes that are silent
+	scale     int         // what the timing is multiplied with; it never shrinks
+	unheard   int         // nodes that have not reported since the start
+	silent    int         // nodes that are silent
+	lately    []time.Time // when nodes fell silent, within the last dead time
 	settled   bool
 
 	root    root

@@ -7,7 +7,6 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/store"
-	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // instance is what the cluster knows of one instance. What is exported is saved.
@@ -138,9 +137,8 @@ func (in *instance) view() api.Observed {
 	if in.Withdrawn {
 		o.State, o.Reason, o.Stopped = api.Terminated, api.ReasonScaledLocally, in.Node == "" && len(in.Vacancies) == 0
 	}
-	if in.Offered && in.why != nil {
-		veiled := sched.Veil(*in.why)
-		o.Why = &veiled
+	if in.Offered {
+		o.Why = in.why
 	}
 	return o
 }

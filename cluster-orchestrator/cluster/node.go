@@ -598,9 +598,11 @@ func (c *Core) checkSilence(n *node) {
 	c.lost(n)
 }
 
-func (n *node) lostDetail() string {
-	return fmt.Sprintf("node %s has not been heard", n.info.ID)
-}
+// The root is told such details, and it knows no node.
+const (
+	lostDetail    = "its node has not been heard"
+	removedDetail = "its node was removed"
+)
 
 func (c *Core) removeNode(id api.NodeID) error {
 	n := c.nodes[id]
@@ -647,7 +649,7 @@ func (c *Core) removeNode(id api.NodeID) error {
 			continue
 		}
 		if in.State != api.ClusterScheduled {
-			c.become(in, lifecycle.NodeLost, api.ReasonNodeLost, fmt.Sprintf("node %s was removed", id))
+			c.become(in, lifecycle.NodeLost, api.ReasonNodeLost, removedDetail)
 		}
 		c.tryPlace(in)
 	}

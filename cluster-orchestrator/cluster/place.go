@@ -17,6 +17,12 @@ func (c *Core) request(in *instance, avoid ...string) sched.Request {
 	return req
 }
 
+// explanation says why the instance fits nowhere, without the nodes' names: it is
+// for the root, and it is kept, so it must not grow with the cluster.
+func (c *Core) explanation(in *instance, req *sched.Request) api.Explanation {
+	return sched.Veil(sched.Explain(sched.Place(req, c.cands, c.cfg.Plugin, in.seed())))
+}
+
 func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
 
 // tryPlace places an instance that has no living node. What fits nowhere waits,
@@ -42,7 +48,7 @@ func (c *Core) tryPlace(in *instance) bool {
 		return c.tryPlace(in)
 	}
 	c.waiting.add(in.id())
-	why := sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, in.seed()))
+	why := c.explanation(in, &req)
 	if !c.settled || c.mustWait(in) {
 		c.explain(in, api.ReasonNoCapacity, "waits for room that is about to be known", &why)
 		return false
@@ -152,13 +158,13 @@ func (c *Core) unassign(in *instance, held bool) {
 // once, the fault is more likely ours: wait for another dead time, then place
 // again at a pace.
 func (c *Core) lost(n *node) {
-	doubt := len(c.nodes) >= 4 && 2*c.silent >= len(c.nodes)
+	doubt := c.doubtsItself()
 	for _, in := range n.sorted() {
 		if in.State == api.Completed {
 			continue
 		}
 		if in.State != api.ClusterScheduled {
-			c.become(in, lifecycle.NodeLost, api.ReasonNodeLost, n.lostDetail())
+			c.become(in, lifecycle.NodeLost, api.ReasonNodeLost, lostDetail)
 		}
 		if doubt {
 			c.held = append(c.held, in.id())
@@ -169,6 +175,16 @@ func (c *Core) lost(n *node) {
 	if doubt && len(c.held) > 0 && !c.timers.Has(timerKey{what: timerPace}) {
 		c.timers.Set(timerKey{what: timerPace}, c.now.Add(c.dead()))
 	}
+}
+
+// doubtsItself reports whether half of the nodes that were heard have fallen
+// silent within a dead time. Those that are gone for long say nothing about us.
+func (c *Core) doubtsItself() bool {
+	since := c.now.Add(-c.dead())
+	c.lately = append(slices.DeleteFunc(c.lately, func(t time.Time) bool { return t.Before(since) }), c.now)
+	n := len(c.lately)
+	heard := len(c.nodes) - c.silent + n
+	return heard >= 4 && 2*n >= heard
 }
 
 const (
@@ -204,7 +220,7 @@ func (c *Core) displace(in *instance) {
 		c.moveTo(in, api.NodeID(best.ID))
 		return
 	}
-	why := sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, in.seed()))
+	why := c.explanation(in, &req)
 	c.waiting.add(in.id())
 	c.handBack(in, api.ReasonNodeLost, in.Detail+"; "+summary(why), &why)
 }
@@ -224,7 +240,7 @@ func (c *Core) escalate(in *instance) {
 	case !ok && !in.exclusive() && !in.Offered:
 		// It stays, and its node goes on trying, unless the root finds a better place.
 		in.Offered = true
-		why := sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, in.seed()))
+		why := c.explanation(in, &req)
 		in.why = &why
 		c.changed(in)
 	case !ok:
@@ -268,7 +284,7 @@ func (c *Core) evict(in *instance) {
 		in.Moving = true
 		c.waiting.add(in.id())
 		if !in.exclusive() {
-			why := sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, in.seed()))
+			why := c.explanation(in, &req)
 			in.why, in.Offered = &why, true
 		}
 		c.changed(in)

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -224,4 +226,49 @@ func TestStrangersAreBounded(t *testing.T) {
 	w.join("n1", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
 	w.wants(assignment(0, 1, spec(1, 100)))
 	w.expect(0, api.NodeScheduled, "n1")
+}
+
+// TestNodesLongGoneDoNotSlowTheLivingDown: providers walk away without a word.
+func TestNodesLongGoneDoNotSlowTheLivingDown(t *testing.T) {
+	w := newWorld(t, 10)
+	for _, id := range []api.NodeID{"n5", "n6", "n7", "n8", "n9"} {
+		w.nodes[id].off = true
+		w.pass(20 * time.Second)
+	}
+	w.wants(assignment(0, 1, spec(1, 100)))
+	w.beat()
+	was := w.at(0)
+	w.nodes[was.Node].off = true
+	w.pass(9 * time.Second)
+	if got := w.at(0); got.Node == was.Node {
+		t.Error("it waits for its silent node as if half of the cluster had fallen silent at once")
+	}
+}
+
+func TestRootIsToldNoNode(t *testing.T) {
+	w := newWorld(t, 2)
+	m := spec(1, 100)
+	m.Constraints = []api.Constraint{{Type: "direct", Node: "n1"}}
+	w.wants(assignment(0, 1, m), assignment(1, 1, spec(100, 100)))
+	w.nodes["n0"].off, w.nodes["n1"].off = true, true
+	var said []api.Observed
+	for range 30 {
+		w.pass(time.Second)
+		for _, in := range w.c.instances {
+			said = append(said, in.view())
+		}
+	}
+	if err := w.c.removeNode("n1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, in := range w.c.instances {
+		said = append(said, in.view())
+	}
+	for _, o := range said {
+		o.Node = ""
+		b, _ := json.Marshal(o)
+		if s := string(b); strings.Contains(s, "n0") || strings.Contains(s, "n1") {
+			t.Fatalf("the root is told %s", s)
+		}
+	}
 }

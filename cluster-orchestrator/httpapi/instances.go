@@ -24,9 +24,9 @@ type instanceIn struct {
 }
 
 type logsIn struct {
-	instanceIn
-	Follow bool `query:"follow" doc:"Go on as the workload writes."`
-	Tail   int  `query:"tail" default:"-1" minimum:"-1" doc:"Lines from the end; -1 all that is kept."`
+	ID     string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
+	Follow bool   `query:"follow" doc:"Go on as the workload writes."`
+	Tail   int    `query:"tail" default:"-1" minimum:"-1" doc:"Lines from the end; -1 all that is kept."`
 }
 
 type scaleIn struct {

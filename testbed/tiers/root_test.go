@@ -3,6 +3,7 @@ package tiers
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -21,7 +22,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
-	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/store/mem"
@@ -57,8 +57,7 @@ func newRoot(t *testing.T) *fakeRoot {
 	check(t, err)
 	chain, err := authority.SignOwn(time.Now(), csr, "127.0.0.1")
 	check(t, err)
-	k, err := keeper.New(keeper.Options{Pair: ca.Pair{Chain: chain, Key: key}})
-	check(t, err)
+	pair := ca.Pair{Chain: chain, Key: key}
 	r := &fakeRoot{
 		t: t, ca: authority, ring: ring, signer: jwt.Signer{Ring: ring, Issuer: api.TokenIssuer},
 		changed: make(chan struct{}, 1),
@@ -78,7 +77,8 @@ func newRoot(t *testing.T) *fakeRoot {
 		}
 		mux.ServeHTTP(w, req)
 	}))
-	r.Server.TLS = v.Server(k.GetCertificate, false)
+	r.Server.TLS = v.Server(nil, false)
+	r.Server.TLS.Certificates = []tls.Certificate{*pair.TLS(true)} // else httptest shows its own
 	r.Server.EnableHTTP2 = true
 	r.Server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	r.Server.StartTLS()
