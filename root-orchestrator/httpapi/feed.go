@@ -53,7 +53,7 @@ type Feed struct {
 	ring  []entry
 	size  int
 	first uint64        // number of ring[0], counted from the start
-	floor api.Revision  // revision of the newest change that is not kept
+	floor Position      // of the newest change that is not kept
 	more  chan struct{} // closed by the next change
 }
 
@@ -65,7 +65,7 @@ type entry struct {
 // NewFeed keeps the newest size changes. floor is the revision that the core
 // has at the start: older changes are not kept.
 func NewFeed(size int, floor api.Revision) *Feed {
-	return &Feed{size: size, floor: floor, more: make(chan struct{})}
+	return &Feed{size: size, floor: Position{Revision: floor}, more: make(chan struct{})}
 }
 
 // Add appends changes, whose revisions do not fall.
@@ -82,7 +82,7 @@ func (f *Feed) Add(changes ...api.Change) {
 	// Cutting at twice the size copies each change once at most.
 	if len(f.ring) > 2*f.size {
 		cut := len(f.ring) - f.size
-		f.floor = f.ring[cut-1].at.Revision
+		f.floor = f.ring[cut-1].at
 		f.first += uint64(cut)
 		f.ring = append([]entry(nil), f.ring[cut:]...)
 	}
@@ -95,7 +95,7 @@ func (f *Feed) Add(changes ...api.Change) {
 func (f *Feed) open(after Position) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if after.before(Position{Revision: f.floor}) {
+	if after.before(f.floor) {
 		return 0, f.gone(after)
 	}
 	for i, e := range f.ring {
@@ -112,11 +112,11 @@ func (f *Feed) from(n uint64) ([]entry, <-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if n < f.first {
-		return nil, nil, f.gone(Position{Revision: f.floor})
+		return nil, nil, fmt.Errorf("changes came faster than they were read; list again and watch from there: %w", api.ErrGone)
 	}
 	return f.ring[n-f.first:], f.more, nil
 }
 
 func (f *Feed) gone(at Position) error {
-	return fmt.Errorf("changes since %s are kept only after %d; list again and watch from there: %w", at, f.floor, api.ErrGone)
+	return fmt.Errorf("changes since %s are kept only after %s; list again and watch from there: %w", at, f.floor, api.ErrGone)
 }

@@ -474,3 +474,65 @@ func TestPeople(t *testing.T) {
 		t.Errorf("removes the own tenant: %d %s", status, text)
 	}
 }
+
+func TestARepeatedPostThatIsUnderWayIsAConflict(t *testing.T) {
+	r := newRig(t)
+	token := r.user("op/carl", rights.InfrastructureProvider)
+	r.join("munich", "op")
+	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, api.JoinToken{ID: "x"})
+	r.clusters.hold = make(chan struct{})
+	r.clusters.held = make(chan struct{})
+	body := `{"kind":"node","cluster":"munich"}`
+	first := make(chan int, 1)
+	go func() {
+		status, _, _ := r.raw("POST", "/v1/tokens", token, body, "Idempotency-Key", "k1")
+		first <- status
+	}()
+	<-r.clusters.held
+	if status, _, text := r.raw("POST", "/v1/tokens", token, body, "Idempotency-Key", "k1"); status != 409 {
+		t.Errorf("while the first is under way: %d %s", status, text)
+	}
+	close(r.clusters.hold)
+	if status := <-first; status != 201 {
+		t.Errorf("the first: %d", status)
+	}
+	status, h, _ := r.raw("POST", "/v1/tokens", token, body, "Idempotency-Key", "k1")
+	if status != 201 || h.Get("Idempotency-Replayed") == "" {
+		t.Errorf("afterwards: %d %v", status, h)
+	}
+}
+
+func TestWhatFailedHereMayBeTriedAgain(t *testing.T) {
+	r := newRig(t)
+	token := r.user("op/carl", rights.InfrastructureProvider)
+	r.join("munich", "op")
+	body := `{"kind":"node","cluster":"munich"}`
+	status, h, text := r.raw("POST", "/v1/tokens", token, body, "Idempotency-Key", "k1")
+	if p := problemIn(t, text); status != 503 || !p.Retryable || h.Get("Retry-After") == "" {
+		t.Errorf("a cluster that is away: %d %s", status, text)
+	}
+	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, api.JoinToken{ID: "x"})
+	if status, _, text := r.raw("POST", "/v1/tokens", token, body, "Idempotency-Key", "k1"); status != 201 {
+		t.Errorf("again: %d %s", status, text)
+	}
+}
+
+func TestTheClusterExplainsToThoseWhoSeeNodes(t *testing.T) {
+	r := newRig(t)
+	boss := r.user("acme/boss", rights.Admin)
+	dev := r.user("rival/dora", rights.ApplicationProvider)
+	r.join("munich", "acme")
+	r.apply("acme", "shop", 1)
+	r.apply("rival", "shop", 1)
+	for _, tenant := range []string{"acme", "rival"} {
+		r.clusters.answers["GET /v1/instances/"+tenant+"~shop.prod.web.v1~0/why"] = httpAnswer(200, api.Explanation{
+			Considered: 1, Candidates: []api.Rejection{{Candidate: "secretnode", Constraint: "memory"}},
+		})
+	}
+	if _, _, text := r.raw("GET", "/v1/instances/acme~shop.prod.web.v1~0/why", boss, ""); !strings.Contains(text, "secretnode") {
+		t.Errorf("the operator reads %s", text)
+	}
+	if status, _, text := r.raw("GET", "/v1/instances/rival~shop.prod.web.v1~0/why", dev, ""); status != 200 || strings.Contains(text, "secretnode") {
+		t.Errorf("another tenant's developer reads %d %s", status, text)
+	}
+}

@@ -28,8 +28,11 @@ func (p *problem) ContentType(ct string) string {
 
 // GetHeaders is for huma.
 func (p *problem) GetHeaders() http.Header {
-	if p.Status == http.StatusUnauthorized {
+	switch p.Status {
+	case http.StatusUnauthorized:
 		return http.Header{"Www-Authenticate": {"Bearer"}}
+	case http.StatusServiceUnavailable:
+		return http.Header{"Retry-After": {"1"}}
 	}
 	return nil
 }

@@ -191,9 +191,16 @@ type played struct {
 	asked   []string   // "<cluster> <kind> <method> <path>"
 	answers map[string]string
 	revoked []api.ClusterID
+
+	hold, held chan struct{} // an api request closes held, and waits for hold
 }
 
 func (p *played) Ask(_ context.Context, c api.ClusterID, r api.StreamRequest) (io.ReadCloser, error) {
+	if p.hold != nil {
+		close(p.held)
+		<-p.hold
+		p.hold = nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = append(p.asked, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", c, r.Kind, r.Method, r.Path)))
