@@ -38,7 +38,7 @@ func (w *World) began(m *NodeMachine, v *workload) {
 	w.note(m.name, "runs %s", key(v.Key))
 	for _, o := range w.running[v.Instance] {
 		if v.spec.Exclusive && o.spec.Exclusive {
-			w.violate("exclusive", v.Instance.Name(), "starts as %s on %s while %s runs on %s", v.Epoch, m.name, o.Epoch, o.machine.name)
+			w.violate("exclusive", string(v.Instance), "starts as %s on %s while %s runs on %s", v.Epoch, m.name, o.Epoch, o.machine.name)
 		}
 	}
 	w.running[v.Instance] = append(w.running[v.Instance], &running{m, v})
@@ -82,7 +82,7 @@ func image(t api.Tenant, service, kind string) string {
 
 func (w *World) checkImage(m *NodeMachine, o api.CreateWorkload) {
 	if !strings.HasPrefix(o.Spec.Code, "registry.example/"+string(o.Instance.Tenant())+"/") {
-		w.violate("tenant", o.Instance.Name(), "%s is to run %s", m.name, o.Spec.Code)
+		w.violate("tenant", string(o.Instance), "%s is to run %s", m.name, o.Spec.Code)
 	}
 }
 
@@ -110,14 +110,14 @@ func (w *World) look() {
 				continue // not placed yet
 			}
 			if in.Epoch < w.epochs[in.ID] {
-				w.violate("epoch", in.ID.Name(), "the root went back from %s to %s", w.epochs[in.ID], in.Epoch)
+				w.violate("epoch", string(in.ID), "the root went back from %s to %s", w.epochs[in.ID], in.Epoch)
 			}
 			w.epochs[in.ID] = in.Epoch
 		}
 		for _, t := range []api.Tenant{"acme", "bolt"} {
 			for _, in := range core.Instances(t) {
 				if in.ID.Tenant() != t {
-					w.violate("tenant", in.ID.Name(), "is shown to %s", t)
+					w.violate("tenant", string(in.ID), "is shown to %s", t)
 				}
 			}
 			for _, a := range core.Apps(t) {

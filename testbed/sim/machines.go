@@ -129,7 +129,7 @@ func (w *World) addCluster(id api.ClusterID) *ClusterMachine {
 	m.proc.fell = func() { m.fell(); w.after(w.downTime(), m.start) }
 	m.link = &link{
 		w: w, q: w.quality,
-		lower: end{m.name, m.isAlive, m.proc.running, func(up bool) { m.proc.give(cluster.RootLink{Up: up}) }},
+		lower: end{m.name, m.isAlive, m.proc.running, m.linked},
 		upper: end{"root", func() bool { return w.root.proc.alive }, w.root.proc.running, func(bool) {}},
 	}
 	w.clusters = append(w.clusters, m)
@@ -237,14 +237,32 @@ func (m *ClusterMachine) sendRoot(msg any) {
 		get := wire(msg)
 		m.link.carry(up, msg, func() { m.w.root.proc.give(root.Report{Report: get()}) })
 	case api.Hello:
-		get := wire(msg)
-		m.link.carry(up, msg, func() {
-			m.link.stream = m.link.conn
-			m.w.root.proc.give(root.Hello{Hello: get()})
-		})
+		m.openStream()
 	default:
 		m.w.violate("wire", m.name, "sends %T to the root", msg)
 	}
+}
+
+// openStream asks for all that the core does not have. The shell does it on each
+// connection by itself, and again when the core says Hello.
+func (m *ClusterMachine) openStream() {
+	if !m.proc.alive {
+		return
+	}
+	digest, _ := m.core.Digests()
+	hello := api.Hello{Cluster: m.id, Since: m.core.Gen(), Digest: digest}
+	m.link.carry(up, hello, func() {
+		m.link.stream = m.link.conn
+		m.w.root.proc.give(root.Hello{Hello: hello})
+	})
+}
+
+// linked tells the core of its connection, and opens the stream on it.
+func (m *ClusterMachine) linked(up bool) {
+	if up {
+		m.openStream()
+	}
+	m.proc.give(cluster.RootLink{Up: up})
 }
 
 func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine {

@@ -221,14 +221,14 @@ func (p *person) unkept(say sayFunc) {
 		id := p.service(i)
 		s, ok := p.w.root.core.Service(id)
 		if !ok {
-			say(id.Name(), "is lost")
+			say(string(id), "is lost")
 			continue
 		}
 		if s.Replicas != want.replicas && !p.loose[id] {
-			say(id.Name(), "wants %d instances, promised %d", s.Replicas, want.replicas)
+			say(string(id), "wants %d instances, promised %d", s.Replicas, want.replicas)
 		}
 		if s.Spec.Code != want.spec.Code {
-			say(id.Name(), "is %s, promised %s", s.Spec.Code, want.spec.Code)
+			say(string(id), "is %s, promised %s", s.Spec.Code, want.spec.Code)
 		}
 		have := 0
 		for _, in := range p.w.root.core.Instances(p.tenant) {
@@ -237,7 +237,7 @@ func (p *person) unkept(say sayFunc) {
 			}
 		}
 		if have != s.Replicas {
-			say(id.Name(), "wants %d instances and has %d", s.Replicas, have)
+			say(string(id), "wants %d instances and has %d", s.Replicas, have)
 		}
 	}
 }

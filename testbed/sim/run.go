@@ -90,7 +90,7 @@ func (w *World) tolerate(cs []complaint) []complaint {
 
 func (w *World) isSick(instance string) bool {
 	for _, in := range w.root.core.Instances("") {
-		if in.ID.Name() != instance {
+		if string(in.ID) != instance {
 			continue
 		}
 		if s, ok := w.root.core.Service(in.Service); ok {
@@ -106,11 +106,12 @@ func (w *World) isSick(instance string) bool {
 // calm listens for what a settled world should not need to say.
 func (w *World) calm() {
 	for _, in := range w.root.core.Instances("") {
-		if in.State == "requested" || in.State == "cluster_scheduled" || w.isSick(in.ID.Name()) {
+		if in.State == "requested" || in.State == "cluster_scheduled" || w.isSick(string(in.ID)) {
 			w.Run(calmWindow)
 			return
 		}
 	}
+	w.Run(calmWindow / 3) // an answer that was lost is asked for again
 	saves := w.saves
 	w.talk = talk{listening: true}
 	w.Run(calmWindow)

@@ -71,7 +71,7 @@ type sayFunc func(subject, format string, args ...any)
 
 // compare holds what the root shows of an instance against the truth.
 func (w *World) compare(in api.Instance, say sayFunc) {
-	id := in.ID.Name()
+	id := string(in.ID)
 	if in.Leaving {
 		say(id, "is leaving since %s", in.Since.Sub(dawn))
 		return
@@ -98,7 +98,7 @@ func (w *World) compare(in api.Instance, say sayFunc) {
 }
 
 func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
-	id := in.ID.Name()
+	id := string(in.ID)
 	if len(live) != 1 {
 		say(id, "is shown as running and runs %d times", len(live))
 		return
@@ -134,7 +134,7 @@ func (w *World) rollingOut(s api.Service) bool {
 func (w *World) compareWhy(in api.Instance, say sayFunc) {
 	why, ok := w.root.core.Why(in.ID, w.root.proc.clock.at(w.now))
 	if !ok || why.Summary == "" {
-		say(in.ID.Name(), "is %s and nobody says why", in.State)
+		say(string(in.ID), "is %s and nobody says why", in.State)
 		return
 	}
 	check := func(who string, ex api.Explanation) {
@@ -143,7 +143,7 @@ func (w *World) compareWhy(in api.Instance, say sayFunc) {
 			sum += c.Count
 		}
 		if sum != ex.Considered {
-			say(in.ID.Name(), "%s explains %d of %d candidates", who, sum, ex.Considered)
+			say(string(in.ID), "%s explains %d of %d candidates", who, sum, ex.Considered)
 		}
 	}
 	check("the root", why.Root)
@@ -202,7 +202,7 @@ func (w *World) orphans(say sayFunc) {
 		in, ok := w.root.core.Instance(id)
 		for _, r := range w.running[id] {
 			if !ok || in.Epoch != r.Epoch {
-				say(id.Name(), "runs as %s on %s and the root wants %s (known: %v)", r.Epoch, r.machine.name, in.Epoch, ok)
+				say(string(id), "runs as %s on %s and the root wants %s (known: %v)", r.Epoch, r.machine.name, in.Epoch, ok)
 			}
 		}
 	}
@@ -210,19 +210,19 @@ func (w *World) orphans(say sayFunc) {
 		for _, in := range c.core.Instances() {
 			at, ok := w.root.core.Instance(in.ID)
 			if !ok || at.Cluster != c.id && in.State != api.Requested {
-				say(in.ID.Name(), "is %s in %s and the root has it in %q", in.State, c.name, at.Cluster)
+				say(string(in.ID), "is %s in %s and the root has it in %q", in.State, c.name, at.Cluster)
 			}
 		}
 		for _, n := range c.living() {
 			for _, in := range n.core.Instances() {
 				at, ok := c.core.Instance(in.ID)
 				if !ok || at.Node != n.id || at.Epoch != in.Epoch || at.State != in.State {
-					say(in.ID.Name(), "is %s %s on %s and %s %s on %q for its cluster", in.Epoch, in.State, n.name, at.Epoch, at.State, at.Node)
+					say(string(in.ID), "is %s %s on %s and %s %s on %q for its cluster", in.Epoch, in.State, n.name, at.Epoch, at.State, at.Node)
 				}
 			}
 			for _, v := range n.runtime.all() {
 				if !slices.ContainsFunc(n.core.Instances(), func(in api.Instance) bool { return in.ID == v.Instance && in.Epoch == v.Epoch }) {
-					say(v.Instance.Name(), "the runtime of %s has %s, which its engine does not know", n.name, v.Key)
+					say(string(v.Instance), "the runtime of %s has %s, which its engine does not know", n.name, v.Key)
 				}
 			}
 		}

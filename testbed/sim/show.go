@@ -42,7 +42,7 @@ func (c *Console) show(args []string) (string, error) {
 		}
 		for _, in := range n.core.Instances() {
 			if !in.Leaving {
-				fmt.Fprintf(&b, "%s@%s\n", in.ID.Name(), in.Epoch)
+				fmt.Fprintf(&b, "%s@%s\n", string(in.ID), in.Epoch)
 			}
 		}
 	default:

@@ -41,10 +41,10 @@ func describe(msg any) string {
 			parts = append(parts, fmt.Sprintf("from %d", m.From))
 		}
 		for _, a := range m.Put {
-			parts = append(parts, fmt.Sprintf("%s@%s", a.Instance.Name(), a.Epoch))
+			parts = append(parts, fmt.Sprintf("%s@%s", string(a.Instance), a.Epoch))
 		}
 		for _, id := range m.Drop {
-			parts = append(parts, "−"+id.Name())
+			parts = append(parts, "−"+string(id))
 		}
 		return strings.Join(parts, " ")
 	case api.Hello:
@@ -83,7 +83,7 @@ func describe(msg any) string {
 	return fmt.Sprintf("%T", msg)
 }
 
-func key(k api.Key) string { return k.Instance.Name() + "@" + k.Epoch.String() }
+func key(k api.Key) string { return string(k.Instance) + "@" + k.Epoch.String() }
 
 func whole(b bool) string {
 	if b {
@@ -102,7 +102,7 @@ func wants(b bool) string {
 func observations(obs []api.Observed) string {
 	var b strings.Builder
 	for _, o := range obs {
-		fmt.Fprintf(&b, " %s@%s=%s", o.Instance.Name(), o.Epoch, o.State)
+		fmt.Fprintf(&b, " %s@%s=%s", string(o.Instance), o.Epoch, o.State)
 		if o.Reason != "" {
 			fmt.Fprintf(&b, "(%s)", o.Reason)
 		}
