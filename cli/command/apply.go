@@ -1,0 +1,329 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/follow"
+	"github.com/treeline-edge/treeline/cli/output"
+)
+
+// errTimeout is the cause of a context whose --timeout is over.
+var errTimeout = fmt.Errorf("the time is over: %w", api.ErrTimeout)
+
+func (c *cli) applyCmd() *cobra.Command {
+	var file string
+	var detach bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use: "apply -f FILE", Short: "Make the applications of an SLA what it says, and watch them come up", Args: cobra.NoArgs,
+		Long: `Make the applications of an SLA (JSON or YAML) what it says, and watch them come
+up: one line for each step, with the time since the first and the tier that took
+it. Ctrl-C ends the watching alone. Exits with 3 if something could not be placed
+within --timeout, with 4 if it was placed and does not run by then.`,
+		Example: "  treeline apply -f shop.yaml\n  cat shop.json | treeline apply -f - --detach",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := c.printer()
+			if err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			doc, err := c.document(ctx, file)
+			if err != nil {
+				return err
+			}
+			a, err := c.api()
+			if err != nil {
+				return err
+			}
+			since, err := revision(ctx, a)
+			if err != nil {
+				return err
+			}
+			apps, err := a.Apply(ctx, doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(doc)})
+			if err != nil {
+				return fmt.Errorf("apply %s: %w", file, err)
+			}
+			for _, app := range apps {
+				c.say("  %8s  %-18s %s: %d services, %d instances wanted", "", "(root)", p.Short(string(app.ID)), len(app.Services), app.Wanted)
+			}
+			if !detach {
+				ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+				defer cancel()
+				if err := c.monitor(ctx, a, apps, since); err != nil {
+					return err
+				}
+			}
+			return c.showApplied(cmd.Context(), a, p, apps, detach)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
+	f.BoolVar(&detach, "detach", false, "do not watch")
+	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long to watch at most")
+	_ = cmd.MarkFlagRequired("file")
+	c.outputFlags(cmd)
+	return cmd
+}
+
+func (c *cli) showApplied(ctx context.Context, a *client.Client, p output.Printer, apps []api.App, detach bool) error {
+	if !detach {
+		for i := range apps {
+			fresh, err := a.App(ctx, apps[i].ID)
+			if err != nil {
+				return err
+			}
+			apps[i] = fresh
+		}
+	}
+	if len(apps) == 1 {
+		return output.One(p, output.Apps, apps[0])
+	}
+	return output.List(p, output.Apps, api.Page[api.App]{Items: apps})
+}
+
+// fetchTime bounds the fetching of an SLA from a URL.
+const fetchTime = 30 * time.Second
+
+// document reads an SLA from a file, stdin or a URL.
+func (c *cli) document(ctx context.Context, file string) ([]byte, error) {
+	var r io.Reader
+	switch {
+	case file == "-":
+		r = c.In
+	case strings.HasPrefix(file, "https://"), strings.HasPrefix(file, "http://"):
+		ctx, cancel := context.WithTimeout(ctx, fetchTime)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, file, nil)
+		if err != nil {
+			return nil, usage("-f: %v", err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil, fmt.Errorf("fetch the SLA: %w: %w", err, api.ErrUnavailable)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return nil, fmt.Errorf("fetch the SLA from %s: %s", file, resp.Status)
+		}
+		r = resp.Body
+	default:
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, usage("-f: %v", err)
+		}
+		defer f.Close()
+		r = f
+	}
+	doc, err := io.ReadAll(io.LimitReader(r, api.MaxSLABytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the SLA: %w", err)
+	}
+	if len(doc) > api.MaxSLABytes {
+		return nil, fmt.Errorf("the SLA is larger than %d bytes: %w", api.MaxSLABytes, api.ErrTooLarge)
+	}
+	return doc, nil
+}
+
+// contentType is JSON's for what begins as JSON does. The root checks either.
+func contentType(doc []byte) string {
+	if d := bytes.TrimLeft(doc, " \t\r\n\ufeff"); len(d) > 0 && (d[0] == '{' || d[0] == '[') {
+		return "application/json"
+	}
+	return "application/yaml"
+}
+
+// revision is where the root's objects are now.
+func revision(ctx context.Context, a *client.Client) (api.Revision, error) {
+	var p api.Page[api.App]
+	_, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: string(client.Apps), Query: map[string][]string{"limit": {"1"}}}, &p)
+	return p.Revision, err
+}
+
+// monitor tells each step of the applications since a revision, until all that
+// is wanted runs.
+func (c *cli) monitor(ctx context.Context, a *client.Client, apps []api.App, since api.Revision) error {
+	steps := &steps{out: c.progress()}
+	for _, app := range apps {
+		steps.after = since // each application has its own story
+		if err := c.monitorApp(ctx, a, app, steps); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cli) monitorApp(ctx context.Context, a *client.Client, app api.App, steps *steps) error {
+	services, _, err := a.Services(ctx, client.ListOptions{Under: string(app.ID)})
+	if err != nil {
+		return c.unfinished(ctx, a, app, nil, err)
+	}
+	progress := follow.New(services)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	instances := make(chan seen[api.Instance])
+	events := make(chan api.Event)
+	failed := make(chan error, 2)
+	go func() {
+		failed <- instancesOf(a, string(app.ID)).follow(ctx, func(s seen[api.Instance]) (bool, error) {
+			return pass(ctx, instances, s), nil
+		})
+	}()
+	since := steps.after
+	go func() { failed <- c.tellEvents(ctx, a, app.ID, since, events) }()
+	defer func() { // both end with ctx
+		cancel()
+		<-failed
+		<-failed
+	}()
+	for {
+		select {
+		case s := <-instances:
+			switch {
+			case s.Whole:
+				for _, i := range s.Items {
+					progress.See(i)
+				}
+			case s.Object == nil:
+				progress.Gone(api.InstanceID(s.ID))
+			default:
+				progress.See(*s.Object)
+			}
+			if progress.Done() {
+				cancel()
+				return c.lastSteps(context.WithoutCancel(ctx), a, app, steps)
+			}
+		case e := <-events:
+			steps.tell(e)
+		case err := <-failed:
+			failed <- nil // for the wait above
+			if err == nil {
+				err = context.Cause(ctx)
+			}
+			return c.unfinished(ctx, a, app, progress, err)
+		}
+	}
+}
+
+// pass hands v on, unless ctx ends first.
+func pass[T any](ctx context.Context, ch chan<- T, v T) bool {
+	select {
+	case ch <- v:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, since api.Revision, ch chan<- api.Event) error {
+	s := source[api.Event]{client: a, kind: client.Events, list: client.ListOptions{Under: string(app)}}
+	for {
+		err := s.watch(ctx, since, func(s seen[api.Event]) (bool, error) {
+			if s.Object == nil {
+				return true, nil
+			}
+			since = max(since, s.Object.Seq)
+			return pass(ctx, ch, *s.Object), nil
+		})
+		if !errors.Is(err, api.ErrGone) {
+			return err
+		}
+		// The root restarted and keeps no changes of before; the events are kept.
+		all, rev, err := a.Events(ctx, client.ListOptions{Under: string(app), Since: since}, "")
+		if err != nil {
+			return err
+		}
+		for _, e := range all {
+			if !pass(ctx, ch, e) {
+				return nil
+			}
+		}
+		since = rev
+	}
+}
+
+// lastSteps tells what the events' stream had not brought yet when all ran.
+func (c *cli) lastSteps(ctx context.Context, a *client.Client, app api.App, steps *steps) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+	defer cancel()
+	rest, _, err := a.Events(ctx, client.ListOptions{Under: string(app.ID), Since: steps.after}, "")
+	if err != nil {
+		return err
+	}
+	for _, e := range rest {
+		steps.tell(e)
+	}
+	return nil
+}
+
+// unfinished says how it stands when the watching ends too early.
+func (c *cli) unfinished(ctx context.Context, a *client.Client, app api.App, progress *follow.Progress, err error) error {
+	name := c.progress().Short(string(app.ID))
+	if !errors.Is(err, api.ErrTimeout) {
+		if errors.Is(err, context.Canceled) {
+			c.say("no longer watching; %s goes on without you: treeline get instances %s -w", name, name)
+		}
+		return err
+	}
+	if progress == nil {
+		return err
+	}
+	n, wanted := progress.Counts()
+	if unplaced := progress.Unplaced(); len(unplaced) > 0 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTime)
+		defer cancel()
+		if w, err := a.Why(ctx, unplaced[0].ID); err == nil {
+			_ = output.Why(c.progress(), w)
+		}
+		return fmt.Errorf("%s: %d of %d instances run, %d could not be placed; it is tried again as soon as there is room (treeline why %s): %w",
+			name, n, wanted, len(unplaced), c.progress().Short(string(unplaced[0].ID)), errNotPlaceable)
+	}
+	for _, i := range progress.Behind() {
+		c.say("  %s is %s %s %s", c.progress().Short(string(i.ID)), output.StateOf(i), i.Reason, i.Detail)
+	}
+	return fmt.Errorf("%s: %d of %d instances run; it goes on without you: %w", name, n, wanted, err)
+}
+
+// steps tells events as they happen, each once, with the time since the first.
+type steps struct {
+	out   output.Printer
+	after api.Revision // the newest told
+	first time.Time
+}
+
+func (s *steps) tell(e api.Event) {
+	if e.Seq <= s.after {
+		return
+	}
+	s.after = e.Seq
+	if s.first.IsZero() {
+		s.first = e.Time
+	}
+	what := string(e.State)
+	if e.Reason != "" {
+		what += " (" + string(e.Reason) + ")"
+	}
+	line := fmt.Sprintf("  %7.3fs  %-18s %s  %s", e.Time.Sub(s.first).Seconds(), "("+output.TierOf(e)+")", s.out.Short(output.ObjectOf(e)), what)
+	if e.Detail != "" {
+		line = strings.TrimRight(line, " ") + "  " + e.Detail
+	}
+	fmt.Fprintln(s.out.Out, s.out.Paint(lineStyle(e), output.Clean(line)))
+}
+
+func lineStyle(e api.Event) output.Style {
+	if st := output.StateStyle(e.State); st == output.Good || st == output.Bad {
+		return st
+	}
+	return output.Plain
+}

@@ -1,0 +1,216 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/output"
+)
+
+func (c *cli) scaleCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "scale SERVICE N", Short: "Set how many instances a service should have", Args: cobra.ExactArgs(2),
+		ValidArgsFunction: c.complete("services"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.printer()
+			if err != nil {
+				return err
+			}
+			n, err := strconv.Atoi(args[1])
+			if err != nil || n < 0 {
+				return usage("%q is no number of instances", args[1])
+			}
+			s, err := c.findService(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			a, err := c.api()
+			if err != nil {
+				return err
+			}
+			fresh, err := a.Scale(cmd.Context(), s.ID, n, 0)
+			if err != nil {
+				return err
+			}
+			c.say("%s: %d → %d wanted", p.Short(string(s.ID)), s.Replicas, fresh.Replicas)
+			return output.One(p, output.Services, fresh)
+		},
+	}
+	c.outputFlags(cmd)
+	return cmd
+}
+
+func (c *cli) deleteCmd() *cobra.Command {
+	group := &cobra.Command{Use: "delete", Aliases: []string{"rm"}, Short: "Delete applications; forget clusters and nodes"}
+	var yes, wait bool
+	var timeout time.Duration
+	app := &cobra.Command{
+		Use: "app NAME…", Aliases: []string{"apps", "application"}, Short: "Stop and delete applications", Args: cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.complete("apps"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, errTimeout)
+			defer cancel()
+			return each(args, func(name string) error { return c.deleteApp(ctx, name, yes, wait) })
+		},
+	}
+	app.Flags().BoolVar(&wait, "wait", false, "wait until the last instance has stopped")
+	app.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long at most, with --wait")
+	cluster := &cobra.Command{
+		Use: "cluster NAME…", Aliases: []string{"clusters"}, Short: "Forget clusters for good", Args: cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.complete("clusters"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return each(args, func(name string) error { return c.deleteCluster(cmd.Context(), name, yes) })
+		},
+	}
+	var of string
+	node := &cobra.Command{
+		Use: "node NAME… --cluster CLUSTER", Aliases: []string{"nodes"}, Short: "Forget nodes for good", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return each(args, func(name string) error { return c.deleteNode(cmd.Context(), of, name, yes) })
+		},
+	}
+	c.clusterFlag(node, &of)
+	for _, sub := range []*cobra.Command{app, cluster, node} {
+		sub.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+		group.AddCommand(sub)
+	}
+	return group
+}
+
+// each goes on with the others when one fails; a part that failed fails the whole.
+func each(args []string, fn func(string) error) error {
+	errs := make([]error, len(args))
+	for i, a := range args {
+		errs[i] = fn(a)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *cli) deleteApp(ctx context.Context, name string, yes, wait bool) error {
+	app, err := c.findApp(ctx, name)
+	if err != nil {
+		return err
+	}
+	err = c.confirm(yes, fmt.Sprintf("This deletes application %s: %d services, %d instances of which %d run.",
+		app.ID, len(app.Services), app.Wanted, app.Running))
+	if err != nil {
+		return err
+	}
+	a, err := c.api()
+	if err != nil {
+		return err
+	}
+	// What was asked about is what dies: the revision that the question named.
+	if _, err := a.DeleteApp(ctx, app.ID, app.Revision); err != nil {
+		return fmt.Errorf("delete %s: %w", app.ID, err)
+	}
+	if !wait {
+		c.say("%s is being stopped; treeline wait %s --for=deleted", app.ID, app.ID)
+		return nil
+	}
+	if err := c.waitDeleted(ctx, a, string(app.ID)); err != nil {
+		return fmt.Errorf("delete %s: it is being stopped: %w", app.ID, err)
+	}
+	c.say("%s is deleted", app.ID)
+	return nil
+}
+
+func (c *cli) deleteCluster(ctx context.Context, name string, yes bool) error {
+	a, err := c.api()
+	if err != nil {
+		return err
+	}
+	cl, err := a.Cluster(ctx, api.ClusterID(name))
+	if err != nil {
+		return err
+	}
+	err = c.confirm(yes, fmt.Sprintf("This forgets cluster %s (%s): its certificates are refused from now on, and its %d instances are placed elsewhere, exclusive ones too: make sure that it has stopped them.",
+		cl.ID, cl.Status, cl.Instances))
+	if err != nil {
+		return err
+	}
+	if err := a.ForgetCluster(ctx, cl.ID, 0); err != nil {
+		return fmt.Errorf("forget cluster %s: %w", name, err)
+	}
+	c.say("cluster %s is forgotten", name)
+	return nil
+}
+
+func (c *cli) deleteNode(ctx context.Context, cluster, name string, yes bool) error {
+	a, err := c.api()
+	if err != nil {
+		return err
+	}
+	n, err := a.Node(ctx, api.ClusterID(cluster), api.NodeID(name))
+	if err != nil {
+		return err
+	}
+	err = c.confirm(yes, fmt.Sprintf("This forgets node %s of cluster %s (%s): its certificate is refused from now on, and its %d instances are placed elsewhere.",
+		name, cluster, n.Status, n.Instances))
+	if err != nil {
+		return err
+	}
+	if err := a.ForgetNode(ctx, api.ClusterID(cluster), api.NodeID(name)); err != nil {
+		return fmt.Errorf("forget node %s of %s: %w", name, cluster, err)
+	}
+	c.say("node %s of cluster %s is forgotten", name, cluster)
+	return nil
+}
+
+func (c *cli) clusterFlag(cmd *cobra.Command, to *string) {
+	cmd.Flags().StringVar(to, "cluster", "", "the node's cluster")
+	_ = cmd.MarkFlagRequired("cluster")
+	_ = cmd.RegisterFlagCompletionFunc("cluster", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return c.names(cmd.Context(), "clusters"), cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+type onNode func(a *client.Client, ctx context.Context, cluster api.ClusterID, node api.NodeID) error
+
+func (c *cli) nodeCmd(verb, short, done string, do onNode) *cobra.Command {
+	var cluster string
+	cmd := &cobra.Command{
+		Use: verb + " NODE… --cluster CLUSTER", Short: short, Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := c.api()
+			if err != nil {
+				return err
+			}
+			return each(args, func(name string) error {
+				if err := do(a, cmd.Context(), api.ClusterID(cluster), api.NodeID(name)); err != nil {
+					return fmt.Errorf("%s node %s of %s: %w", verb, name, cluster, err)
+				}
+				c.say("node %s of cluster %s %s", name, cluster, done)
+				return nil
+			})
+		},
+	}
+	c.clusterFlag(cmd, &cluster)
+	return cmd
+}
+
+func (c *cli) cordonCmd() *cobra.Command {
+	return c.nodeCmd("cordon", "Keep new work off nodes", "takes no new work", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
+		return a.Cordon(ctx, cl, n)
+	})
+}
+
+func (c *cli) uncordonCmd() *cobra.Command {
+	return c.nodeCmd("uncordon", "Let new work onto nodes again", "takes work again", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
+		return a.Uncordon(ctx, cl, n)
+	})
+}
+
+// drainCmd asks nobody: what a drained node runs is placed elsewhere, and lives.
+func (c *cli) drainCmd() *cobra.Command {
+	return c.nodeCmd("drain", "Keep new work off nodes and move away what they run", "is being drained", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
+		return a.Drain(ctx, cl, n)
+	})
+}

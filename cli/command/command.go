@@ -1,0 +1,261 @@
+// Package command is the terminal's commands, and the only room that knows
+// cobra: each command reads its flags, asks the root through api/client, and
+// hands what it got to package output. What is worth deciding is decided in
+// packages ref (who is meant), contexts (where to go) and follow (how far an
+// application is).
+//
+//	os.Exit(command.Main(ctx, os.Args[1:], command.Terminal()))
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/contexts"
+	"github.com/treeline-edge/treeline/cli/output"
+)
+
+// IO is what a command reads and writes besides the network.
+type IO struct {
+	In       io.Reader
+	Out, Err io.Writer // data, progress
+	Env      func(string) string
+	Now      func() time.Time
+
+	InTTY, OutTTY, ErrTTY bool
+	Secret                func(prompt string) (string, error) // asks a person, unseen
+}
+
+// Terminal is the process's own.
+func Terminal() IO {
+	tty := func(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+	return IO{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Now: time.Now,
+		InTTY: tty(os.Stdin), OutTTY: tty(os.Stdout), ErrTTY: tty(os.Stderr),
+		Secret: func(prompt string) (string, error) {
+			fmt.Fprint(os.Stderr, prompt)
+			b, err := term.ReadPassword(int(os.Stdin.Fd()))
+			fmt.Fprintln(os.Stderr)
+			return string(b), err
+		},
+	}
+}
+
+// Main runs one command line and returns the exit code.
+func Main(ctx context.Context, args []string, stdio IO) int {
+	c := &cli{IO: stdio}
+	root := c.root()
+	root.SetArgs(args)
+	root.SetIn(stdio.In)
+	root.SetOut(stdio.Out)
+	root.SetErr(stdio.Err)
+	err := root.ExecuteContext(ctx)
+	if c.client != nil {
+		c.client.Close()
+	}
+	if err != nil && !c.ran {
+		err = usage("%s", strings.TrimSpace(err.Error()))
+	}
+	return c.report(ctx, err)
+}
+
+// cli is one run: what was said, and what is made of it when it is needed.
+type cli struct {
+	IO
+	config    string // path of the contexts' file
+	wish      contexts.Wish
+	format    string
+	noHeaders bool
+	ran       bool // arguments and flags were good
+
+	chosen *contexts.Chosen
+	client *client.Client
+}
+
+func (c *cli) root() *cobra.Command {
+	root := &cobra.Command{
+		Use: "treeline", Short: "Run services at the edge, and see why they are where they are",
+		Long: `Run services at the edge, and see why they are where they are.
+
+An instance is named app/service#2, app.ns.service.ns#2, or by as much of that
+as fits one alone. Data goes to stdout and progress to stderr. Exit codes:
+0 done, 1 failed, 2 usage, 3 not placeable, 4 timed out, 5 not signed in or not
+allowed, 6 not found, 7 conflict, 8 unreachable.`,
+		SilenceErrors: true, SilenceUsage: true,
+		SuggestionsMinimumDistance: 2,
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&c.wish.Context, "context", "", "context to use ("+contexts.EnvContext+")")
+	f.StringVar(&c.wish.Addr, "addr", "", "the root's address ("+contexts.EnvAddr+")")
+	f.StringVar(&c.wish.CA, "ca", "", "file of the CA certificate to pin ("+contexts.EnvCA+")")
+	f.StringVar(&c.wish.Token, "token", "", "token to show instead of the session's (better: "+contexts.EnvToken+")")
+	f.StringVar(&c.wish.Tenant, "tenant", "", "whose objects it is about ("+contexts.EnvTenant+")")
+	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env), "file of the contexts")
+	root.AddCommand(
+		c.applyCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.waitCmd(),
+		c.scaleCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.tokenCmd(),
+		c.loginCmd(), c.logoutCmd(), c.whoamiCmd(), c.ctxCmd(), c.tenantCmd(), c.userCmd(),
+		c.devCmd(), c.versionCmd(),
+	)
+	c.wrap(root)
+	return root
+}
+
+// wrap notes which commands got as far as running, so that what fails before is
+// usage, and gives groups of commands an error for a word that they do not know.
+func (c *cli) wrap(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		c.wrap(sub)
+	}
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			c.ran = true
+			return run(cmd, args)
+		}
+		return
+	}
+	if cmd.HasSubCommands() && cmd.HasParent() {
+		cmd.Args = cobra.ArbitraryArgs
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				_ = cmd.Help()
+				return errors.New("name one of its commands")
+			}
+			hint := ""
+			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+				hint = "; did you mean " + strings.Join(s, " or ") + "?"
+			}
+			return fmt.Errorf("%s has no command %q%s", cmd.CommandPath(), args[0], hint)
+		}
+	}
+}
+
+func (c *cli) file() *contexts.File { return contexts.Open(c.config) }
+
+// where is the context in effect.
+func (c *cli) where() (contexts.Chosen, error) {
+	if c.chosen == nil {
+		all, err := c.file().Load()
+		if err != nil {
+			return contexts.Chosen{}, err
+		}
+		chosen, err := contexts.Choose(all, c.wish, c.Env)
+		if err != nil {
+			return chosen, err
+		}
+		c.chosen = &chosen
+	}
+	return *c.chosen, nil
+}
+
+// api is a client of the context in effect.
+func (c *cli) api() (*client.Client, error) {
+	if c.client != nil {
+		return c.client, nil
+	}
+	w, err := c.where()
+	if err != nil {
+		return nil, err
+	}
+	var session *contexts.Session
+	o := client.Options{URL: w.URL, CA: []byte(w.CA)}
+	switch {
+	case w.Token != "":
+		o.Tokens = client.Static(w.Token)
+	case w.Name != "":
+		session = contexts.NewSession(c.file(), w.Name, w.Context, c.Now, func(ctx context.Context, token string) (api.Session, error) {
+			return c.client.Refresh(ctx, token)
+		})
+		o.Tokens = session
+	default:
+		o.Tokens = client.Static("")
+	}
+	c.client, err = client.New(o)
+	return c.client, err
+}
+
+// tenant is whose objects the command is about; empty: all that the asker sees.
+func (c *cli) tenant() api.Tenant {
+	w, err := c.where()
+	if err != nil {
+		return ""
+	}
+	if w.Tenant == "" {
+		return api.Tenant(tenantOfUser(w.User))
+	}
+	return w.Tenant
+}
+
+func tenantOfUser(user string) string {
+	if i := strings.LastIndexByte(user, '/'); i >= 0 {
+		return user[:i]
+	}
+	return ""
+}
+
+func (c *cli) outputFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&c.format, "output", "o", string(output.Text), "table, wide, json, yaml or name")
+	cmd.Flags().BoolVar(&c.noHeaders, "no-headers", false, "leave the line of headers out")
+	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		var all []string
+		for _, f := range output.Formats {
+			all = append(all, string(f))
+		}
+		return all, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// printer is how the flags want data.
+func (c *cli) printer() (output.Printer, error) {
+	f := output.Format(c.format)
+	if f == "" {
+		f = output.Text
+	}
+	if !slices.Contains(output.Formats, f) {
+		return output.Printer{}, usage("-o %s: it is one of table, wide, json, yaml, name", c.format)
+	}
+	return output.Printer{
+		Out: c.Out, Format: f, NoHeaders: c.noHeaders, Tenant: c.tenant(), Now: c.Now,
+		Colour: c.OutTTY && c.Env("NO_COLOR") == "" && c.Env("TERM") != "dumb",
+	}, nil
+}
+
+// progress is a printer for what is no data.
+func (c *cli) progress() output.Printer {
+	return output.Printer{
+		Out: c.Err, Format: output.Text, Tenant: c.tenant(), Now: c.Now,
+		Colour: c.ErrTTY && c.Env("NO_COLOR") == "" && c.Env("TERM") != "dumb",
+	}
+}
+
+// say writes a line of progress.
+func (c *cli) say(format string, args ...any) { c.progress().Printf(format, args...) }
+
+// confirm asks a person before something dies; what it is must have been named
+// in the question. Without a person it takes --yes.
+func (c *cli) confirm(yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	if !c.InTTY || !c.ErrTTY {
+		return usage("%s This needs --yes where no person can be asked.", question)
+	}
+	fmt.Fprintf(c.Err, "%s [y/N] ", output.Clean(question))
+	line, _ := bufio.NewReader(c.In).ReadString('\n')
+	if a := strings.ToLower(strings.TrimSpace(line)); a != "y" && a != "yes" {
+		return errors.New("left as it is")
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/output"
+)
+
+// shownEvents is how many events a description ends with.
+const shownEvents = 20
+
+func (c *cli) describeCmd() *cobra.Command {
+	group := &cobra.Command{Use: "describe", Aliases: []string{"desc"}, Short: "Show one object whole, with what happened to it"}
+	var cluster string
+	for _, k := range []struct {
+		use     string
+		aliases []string
+		names   string
+		run     func(ctx context.Context, d *description, name string) error
+	}{
+		{"app NAME", []string{"application"}, "apps", c.describeApp},
+		{"service NAME", []string{"svc"}, "services", c.describeService},
+		{"instance NAME", []string{"inst"}, "instances", c.describeInstance},
+		{"cluster NAME", nil, "clusters", c.describeCluster},
+		{"node NAME --cluster CLUSTER", nil, "", func(ctx context.Context, d *description, name string) error {
+			return c.describeNode(ctx, d, api.ClusterID(cluster), name)
+		}},
+	} {
+		kind, _, _ := strings.Cut(k.use, " ")
+		cmd := &cobra.Command{
+			Use: k.use, Aliases: k.aliases, Short: "Describe one " + kind, Args: cobra.ExactArgs(1),
+			ValidArgsFunction: c.complete(k.names),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				p, err := c.printer()
+				if err != nil {
+					return err
+				}
+				a, err := c.api()
+				if err != nil {
+					return err
+				}
+				return k.run(cmd.Context(), &description{p, a}, args[0])
+			},
+		}
+		if kind == "node" {
+			c.clusterFlag(cmd, &cluster)
+		}
+		group.AddCommand(cmd)
+	}
+	return group
+}
+
+type description struct {
+	output.Printer
+	api *client.Client
+}
+
+// line is one fact; one without a value is left out.
+func (d *description) line(name, format string, args ...any) {
+	if s := fmt.Sprintf(format, args...); s != "" {
+		d.Printf("%-13s %s", name+":", s)
+	}
+}
+
+// tell ends a description: the newest events that keep holds for.
+func (d *description) tell(ctx context.Context, under string, keep func(api.Event) bool) error {
+	all, _, err := d.api.Events(ctx, client.ListOptions{Under: under}, "")
+	if err != nil {
+		return err
+	}
+	var kept []api.Event
+	for _, e := range all {
+		if keep == nil || keep(e) {
+			kept = append(kept, e)
+		}
+	}
+	kept = kept[max(0, len(kept)-shownEvents):]
+	d.Printf("")
+	if len(kept) == 0 {
+		d.Printf("no events")
+		return nil
+	}
+	return output.List(d.Printer, output.Events, api.Page[api.Event]{Items: kept})
+}
+
+func (d *description) instances(ctx context.Context, o client.ListOptions) error {
+	all, _, err := d.api.Instances(ctx, o)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	d.Printf("")
+	return output.List(d.Printer, output.Instances, api.Page[api.Instance]{Items: all})
+}
+
+func (c *cli) describeApp(ctx context.Context, d *description, name string) error {
+	a, err := c.findApp(ctx, name)
+	if err != nil {
+		return err
+	}
+	d.line("Application", "%s", a.ID)
+	d.line("Status", "%s, %d of %d instances run", output.AppStatus(a), a.Running, a.Wanted)
+	d.line("Description", "%s", a.Spec.Description)
+	d.line("Created", "%s ago", d.Age(a.Created))
+	d.line("Applied by", "%s", a.By)
+	d.line("Revision", "%d", a.Revision)
+	services, _, err := d.api.Services(ctx, client.ListOptions{Under: string(a.ID)})
+	if err != nil {
+		return err
+	}
+	if len(services) > 0 {
+		d.Printf("")
+		if err := output.List(d.Printer, output.Services, api.Page[api.Service]{Items: services}); err != nil {
+			return err
+		}
+	}
+	if err := d.instances(ctx, client.ListOptions{Under: string(a.ID)}); err != nil {
+		return err
+	}
+	return d.tell(ctx, string(a.ID), nil)
+}
+
+func (c *cli) describeService(ctx context.Context, d *description, name string) error {
+	s, err := c.findService(ctx, name)
+	if err != nil {
+		return err
+	}
+	m := s.Spec
+	d.line("Service", "%s", s.ID)
+	d.line("Instances", "%d of %d run", s.Running, s.Replicas)
+	d.line("Runs", "%s as %s", m.Code, m.Virtualization)
+	d.line("Command", "%s", strings.Join(m.Cmd, " "))
+	d.line("Needs", "%s", m.Needs())
+	d.line("Environment", "%s", names(m.Environment)) // values may be secrets
+	d.line("Processors", "%s", strings.Join(m.Arch, ", "))
+	for _, k := range m.Constraints {
+		d.line("Constraint", "%s", strings.Join(strings.Fields(strings.Join([]string{k.Type, k.Cluster, k.Node, strings.Join(k.Allowed, ",")}, " ")), " "))
+	}
+	var ways []string
+	for _, w := range []struct {
+		is   bool
+		says string
+	}{
+		{m.OneShot, "ends with 0 and is done"}, {m.Exclusive, "never twice at once"}, {m.Privileged, "privileged"},
+		{m.StopsWhenCutOff() && !m.Exclusive, "stops when cut off"},
+	} {
+		if w.is {
+			ways = append(ways, w.says)
+		}
+	}
+	d.line("Ways", "%s", strings.Join(ways, ", "))
+	d.line("Revision", "%d", s.SpecRev)
+	if err := d.instances(ctx, client.ListOptions{Under: string(s.ID)}); err != nil {
+		return err
+	}
+	return d.tell(ctx, string(s.ID), nil)
+}
+
+// names are the keys of KEY=value.
+func names(environment []string) string {
+	var keys []string
+	for _, e := range environment {
+		k, _, _ := strings.Cut(e, "=")
+		keys = append(keys, k)
+	}
+	return strings.Join(keys, ", ")
+}
+
+func (c *cli) describeInstance(ctx context.Context, d *description, name string) error {
+	i, err := c.findInstance(ctx, name)
+	if err != nil {
+		return err
+	}
+	d.line("Instance", "%s", i.ID)
+	d.line("State", "%s since %s", output.StateOf(i), d.Age(i.Since))
+	d.line("Reason", "%s", i.Reason)
+	d.line("Detail", "%s", i.Detail)
+	d.line("Cluster", "%s", i.Cluster)
+	d.line("Node", "%s", i.Node)
+	d.line("Epoch", "%s, placed %d times", i.Epoch, i.Tries)
+	d.line("Restarts", "%d", i.Restarts)
+	if i.ExitCode != nil {
+		d.line("Exit code", "%d", *i.ExitCode)
+	}
+	d.line("Created", "%s ago", d.Age(i.Created))
+	d.line("Revision", "%d, of its spec %d", i.Revision, i.Spec)
+	w, err := d.api.Why(ctx, i.ID)
+	if err != nil {
+		return err
+	}
+	d.Printf("")
+	if err := output.Why(d.Printer, w); err != nil {
+		return err
+	}
+	return d.tell(ctx, "", func(e api.Event) bool { return e.Instance == i.ID })
+}
+
+func (c *cli) describeCluster(ctx context.Context, d *description, name string) error {
+	cl, err := d.api.Cluster(ctx, api.ClusterID(name))
+	if err != nil {
+		return err
+	}
+	d.line("Cluster", "%s", cl.ID)
+	d.line("Status", "%s, heard %s ago", cl.Status, d.Age(cl.Heard))
+	d.line("Location", "%s", cl.Location)
+	d.line("Tenant", "%s", cl.Tenant)
+	d.line("Version", "%s", cl.Version)
+	d.line("Joined", "%s ago", d.Age(cl.Joined))
+	d.line("Nodes", "%d that take work", cl.Aggregate.Nodes)
+	d.line("Instances", "%d", cl.Instances)
+	d.line("Capacity", "%s", cl.Aggregate.Capacity)
+	d.line("Free", "%s; most on one node: %s", cl.Aggregate.Free, cl.Aggregate.Largest)
+	for _, s := range cl.Aggregate.Slots {
+		d.line("Slot", "%s on %s, %d nodes, free %s, most on one %s", s.Runtime, s.Arch, s.Nodes, s.Free, s.Largest)
+	}
+	if err := d.instances(ctx, client.ListOptions{Cluster: cl.ID}); err != nil {
+		return err
+	}
+	return d.tell(ctx, "", func(e api.Event) bool { return e.Kind == "cluster" && e.Cluster == cl.ID })
+}
+
+func (c *cli) describeNode(ctx context.Context, d *description, cluster api.ClusterID, name string) error {
+	n, err := d.api.Node(ctx, cluster, api.NodeID(name))
+	if err != nil {
+		return err
+	}
+	d.line("Node", "%s of cluster %s", n.ID, n.Cluster)
+	d.line("Status", "%s, heard %s ago", n.Status, d.Age(n.Heard))
+	d.line("Host", "%s, %s/%s", n.Hostname, n.OS, n.Arch)
+	d.line("Version", "%s", n.Version)
+	d.line("Joined", "%s ago", d.Age(n.Joined))
+	d.line("Runtimes", "%s", strings.Join(n.Runtimes, ", "))
+	d.line("Trouble", "%s", n.RuntimeError)
+	d.line("Capacity", "%s, of which %s is reserved", n.Capacity, n.Allocated)
+	d.line("Used", "%d%% cpu, %d%% memory", n.CPUUsed, n.MemUsed)
+	d.line("Instances", "%d", n.Instances)
+	if n.Privileged {
+		d.line("Privileged", "allowed")
+	}
+	return d.tell(ctx, "", func(e api.Event) bool { return e.Tier == "node "+name && e.Cluster == cluster })
+}

@@ -1,0 +1,114 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cli/output"
+	"github.com/treeline-edge/treeline/cli/ref"
+)
+
+// The exit codes, the same words as the daemons'.
+const (
+	exitOK           = 0
+	exitFailed       = 1
+	exitUsage        = 2
+	exitNotPlaceable = 3
+	exitTimeout      = 4
+	exitAuth         = 5
+	exitNotFound     = 6
+	exitConflict     = 7
+	exitUnreachable  = 8
+)
+
+var (
+	errUsage        = errors.New("usage")
+	errNotPlaceable = errors.New("not placeable")
+	// errTold ends a command whose fault has been told already.
+	errTold = errors.New("told")
+)
+
+func usage(format string, args ...any) error {
+	return fmt.Errorf("%w%s", hidden{errUsage}, fmt.Sprintf(format, args...))
+}
+
+// hidden gives an error its kind without a word of text.
+type hidden struct{ kind error }
+
+func (hidden) Error() string   { return "" }
+func (h hidden) Unwrap() error { return h.kind }
+
+func exitCode(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	var several *ref.Ambiguous
+	if errors.As(err, &several) {
+		return exitUsage
+	}
+	for _, e := range []struct {
+		kind error
+		code int
+	}{
+		{errUsage, exitUsage},
+		{errNotPlaceable, exitNotPlaceable},
+		{api.ErrUnauthenticated, exitAuth},
+		{api.ErrForbidden, exitAuth},
+		{api.ErrNotFound, exitNotFound},
+		{api.ErrConflict, exitConflict},
+		{api.ErrPrecondition, exitConflict},
+		{api.ErrTimeout, exitTimeout},
+		{context.DeadlineExceeded, exitTimeout},
+		{api.ErrUnavailable, exitUnreachable},
+	} {
+		if errors.Is(err, e.kind) {
+			return e.code
+		}
+	}
+	return exitFailed
+}
+
+// fixes say what would help, by the error's kind, where the message does not.
+var fixes = []struct {
+	kind error
+	fix  string
+}{
+	{api.ErrUnauthenticated, "sign in: treeline login"},
+	{api.ErrForbidden, "see who you are with treeline whoami; an Organization_Admin can give you the role"},
+	{api.ErrPrecondition, "it changed meanwhile; look again and repeat"},
+	{api.ErrUnavailable, "see where the context points with treeline ctx show, and whether the root runs"},
+}
+
+// report writes what went wrong and what would mend it, and returns the exit code.
+func (c *cli) report(ctx context.Context, err error) int {
+	code := exitCode(err)
+	if err == nil || errors.Is(err, errTold) {
+		return code
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return exitFailed // whoever interrupted it knows
+	}
+	p := c.progress()
+	lines := strings.Split(strings.TrimRight(err.Error(), "\n"), "\n")
+	for i, l := range lines {
+		if i == 0 {
+			l = "treeline: " + l
+			fmt.Fprintln(c.Err, p.Paint(output.Bad, output.Clean(l)))
+			continue
+		}
+		fmt.Fprintln(c.Err, output.Clean(l))
+	}
+	if code == exitUsage {
+		return code
+	}
+	for _, f := range fixes {
+		if errors.Is(err, f.kind) && !strings.Contains(err.Error(), "treeline ") {
+			fmt.Fprintln(c.Err, f.fix)
+			break
+		}
+	}
+	return code
+}

@@ -1,0 +1,293 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/output"
+	"github.com/treeline-edge/treeline/cli/ref"
+)
+
+func (c *cli) getCmd() *cobra.Command {
+	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, clusters or nodes"}
+	for _, k := range []struct {
+		use     string
+		aliases []string
+		short   string
+		run     func(ctx context.Context, p output.Printer, args []string, watch bool) error
+	}{
+		{"apps [NAME]", []string{"app", "applications", "application"}, "Show applications", c.getApps},
+		{"services [APP|SERVICE]", []string{"service", "svc"}, "Show services", c.getServices},
+		{"instances [APP|SERVICE|INSTANCE]", []string{"instance", "inst"}, "Show instances", c.getInstances},
+		{"clusters [NAME]", []string{"cluster"}, "Show clusters", c.getClusters},
+	} {
+		var watch bool
+		kind, _, _ := strings.Cut(k.use, " ")
+		cmd := &cobra.Command{
+			Use: k.use, Aliases: k.aliases, Short: k.short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: c.complete(kind),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				p, err := c.printer()
+				if err != nil {
+					return err
+				}
+				return k.run(cmd.Context(), p, args, watch)
+			},
+		}
+		cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on showing what changes")
+		c.outputFlags(cmd)
+		group.AddCommand(cmd)
+	}
+	group.AddCommand(c.getNodesCmd())
+	return group
+}
+
+// shower is how objects of a kind are got and shown.
+type shower[T any] struct {
+	source[T]
+	table output.Table[T]
+	kind  ref.Kind                                               // empty: names are exact
+	one   func(ctx context.Context, id string) (T, error)        // by its whole id
+	keep  func(reference string, own api.Tenant, id string) bool // for a watch
+}
+
+func (c *cli) getApps(ctx context.Context, p output.Printer, args []string, watch bool) error {
+	a, err := c.api()
+	if err != nil {
+		return err
+	}
+	return show(ctx, c, p, args, watch, shower[api.App]{
+		source: source[api.App]{a, client.Apps, c.list(), func(o api.App) string { return string(o.ID) }},
+		table:  output.Apps, kind: ref.App,
+	})
+}
+
+func (c *cli) getServices(ctx context.Context, p output.Printer, args []string, watch bool) error {
+	a, err := c.api()
+	if err != nil {
+		return err
+	}
+	return show(ctx, c, p, args, watch, shower[api.Service]{
+		source: source[api.Service]{a, client.Services, c.list(), func(o api.Service) string { return string(o.ID) }},
+		table:  output.Services, kind: ref.Service,
+	})
+}
+
+func (c *cli) getInstances(ctx context.Context, p output.Printer, args []string, watch bool) error {
+	a, err := c.api()
+	if err != nil {
+		return err
+	}
+	return show(ctx, c, p, args, watch, shower[api.Instance]{
+		source: source[api.Instance]{a, client.Instances, c.list(), instanceID},
+		table:  output.Instances, kind: ref.Instance,
+	})
+}
+
+func (c *cli) getClusters(ctx context.Context, p output.Printer, args []string, watch bool) error {
+	a, err := c.api()
+	if err != nil {
+		return err
+	}
+	return show(ctx, c, p, args, watch, shower[api.Cluster]{
+		source: source[api.Cluster]{a, client.Clusters, client.ListOptions{}, func(o api.Cluster) string { return string(o.ID) }},
+		table:  output.Clusters,
+	})
+}
+
+// show writes all objects, those that a reference fits, or the one that it names
+// whole, and goes on with what changes if that is wanted.
+func show[T any](ctx context.Context, c *cli, p output.Printer, args []string, watch bool, s shower[T]) error {
+	reference := ""
+	if len(args) > 0 {
+		reference = args[0]
+		s.list.Tenant = "" // the reference may name another
+	}
+	rows := output.NewRows(p, s.table)
+	chosen := map[string]bool{}
+	fits := func(id string) bool {
+		return reference == "" || chosen[id] || s.kind != "" && len(ref.All(s.kind, reference, c.tenant(), []string{id})) > 0
+	}
+	err := s.follow(ctx, func(e seen[T]) (bool, error) {
+		switch {
+		case e.Whole:
+			found, single, err := s.choose(c, reference, e.Items)
+			if err != nil {
+				if !watch || !errors.Is(err, api.ErrNotFound) {
+					return false, err
+				}
+				found = nil // it may come
+			}
+			for _, o := range found {
+				chosen[s.id(o)] = true
+			}
+			if !watch {
+				return false, s.whole(c, p, rows, found, single, e.Rev)
+			}
+			return true, s.each(p, rows, found)
+		case e.Object == nil && fits(e.ID):
+			return true, s.gone(p, e.ID)
+		case e.Object != nil && fits(e.ID):
+			return true, s.each(p, rows, []T{*e.Object})
+		}
+		return true, nil
+	})
+	if watch && errors.Is(err, context.Canceled) {
+		return nil // Ctrl-C is how a watch ends
+	}
+	return err
+}
+
+// choose are the objects that the reference means; single if it can be one alone.
+func (s shower[T]) choose(c *cli, reference string, all []T) (found []T, single bool, err error) {
+	if reference == "" {
+		return all, false, nil
+	}
+	ids := make([]string, len(all))
+	for i, o := range all {
+		ids[i] = s.id(o)
+	}
+	var keep []string
+	if s.kind == "" {
+		if i := slices.Index(ids, reference); i >= 0 {
+			return all[i : i+1], true, nil
+		}
+		return nil, false, fmt.Errorf("no cluster is %q: %w", reference, api.ErrNotFound)
+	}
+	keep = ref.All(s.kind, reference, c.tenant(), ids)
+	if len(keep) == 0 {
+		if _, err := ref.Find(s.kind, reference, c.tenant(), ids); err != nil {
+			return nil, false, err
+		}
+	}
+	for i, o := range all {
+		if slices.Contains(keep, ids[i]) {
+			found = append(found, o)
+		}
+	}
+	_, exact := ref.Whole(s.kind, reference, c.tenant())
+	single = len(found) == 1 && (exact || s.kind == ref.App || strings.Contains(reference, "#"))
+	return found, single, nil
+}
+
+func (s shower[T]) whole(c *cli, p output.Printer, rows *output.Rows[T], found []T, single bool, rev api.Revision) error {
+	if single {
+		return output.One(p, s.table, found[0])
+	}
+	if len(found) == 0 && p.ForPeople() {
+		c.say("no %s", s.table.Kind)
+	}
+	return output.List(p, s.table, api.Page[T]{Items: found, Revision: rev})
+}
+
+func (s shower[T]) each(p output.Printer, rows *output.Rows[T], objects []T) error {
+	if p.ForPeople() {
+		return rows.Add(objects...)
+	}
+	for _, o := range objects {
+		if p.Format == output.Name {
+			p.Printf("%s", s.table.Name(o))
+		} else if err := p.Line(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gone says that an object is no more; in JSON, as the API's change without object.
+func (s shower[T]) gone(p output.Printer, id string) error {
+	switch {
+	case p.ForPeople():
+		p.Printf("%s   gone", p.Short(id))
+		return nil
+	case p.Format == output.Name:
+		return nil
+	}
+	return p.Line(map[string]any{"id": id, "gone": true})
+}
+
+func (c *cli) getNodesCmd() *cobra.Command {
+	var cluster string
+	cmd := &cobra.Command{
+		Use: "nodes [NAME]", Aliases: []string{"node"}, Short: "Show nodes, which their clusters are asked for", Args: cobra.MaximumNArgs(1),
+		Long: `Show nodes. The root knows none: it asks each cluster, which checks the asker's
+rights. Clusters that do not answer are named, and the exit code says so.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.printer()
+			if err != nil {
+				return err
+			}
+			nodes, err := c.nodes(cmd.Context(), api.ClusterID(cluster))
+			if len(args) > 0 {
+				of, name, cut := strings.Cut(args[0], "/")
+				if !cut {
+					of, name = "", args[0]
+				}
+				nodes = slices.DeleteFunc(nodes, func(n api.Node) bool {
+					return string(n.ID) != name || of != "" && string(n.Cluster) != of
+				})
+				switch {
+				case err != nil:
+				case len(nodes) == 0:
+					return fmt.Errorf("no node is %q: %w", args[0], api.ErrNotFound)
+				case len(nodes) == 1:
+					return output.One(p, output.Nodes, nodes[0])
+				}
+			}
+			if len(nodes) == 0 && err == nil && p.ForPeople() {
+				c.say("no nodes")
+			}
+			return errors.Join(output.List(p, output.Nodes, api.Page[api.Node]{Items: nodes}), err)
+		},
+	}
+	cmd.Flags().StringVar(&cluster, "cluster", "", "of this cluster alone")
+	_ = cmd.RegisterFlagCompletionFunc("cluster", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return c.names(cmd.Context(), "clusters"), cobra.ShellCompDirectiveNoFileComp
+	})
+	c.outputFlags(cmd)
+	return cmd
+}
+
+// nodes asks a cluster, or all at once. What some answered comes with the error
+// of the others.
+func (c *cli) nodes(ctx context.Context, cluster api.ClusterID) ([]api.Node, error) {
+	a, err := c.api()
+	if err != nil {
+		return nil, err
+	}
+	if cluster != "" {
+		return a.Nodes(ctx, cluster)
+	}
+	clusters, _, err := a.Clusters(ctx, client.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	type answer struct {
+		nodes []api.Node
+		err   error
+	}
+	answers := make([]chan answer, len(clusters))
+	for i, cl := range clusters {
+		answers[i] = make(chan answer, 1)
+		go func() {
+			nodes, err := a.Nodes(ctx, cl.ID)
+			answers[i] <- answer{nodes, err}
+		}()
+	}
+	var all []api.Node
+	var errs []error
+	for i, ch := range answers {
+		got := <-ch
+		if got.err != nil {
+			errs = append(errs, fmt.Errorf("nodes of %s: %w", clusters[i].ID, got.err))
+		}
+		all = append(all, got.nodes...)
+	}
+	return all, errors.Join(errs...)
+}

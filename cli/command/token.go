@@ -1,0 +1,132 @@
+package command
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cli/output"
+)
+
+var tokenTable = output.Table[api.JoinToken]{
+	Kind: "join tokens",
+	Name: func(t api.JoinToken) string { return t.ID },
+	Columns: []output.Column[api.JoinToken]{
+		{Header: "ID", Cell: func(_ output.Printer, t api.JoinToken) string { return t.ID }},
+		{Header: "FOR", Cell: func(_ output.Printer, t api.JoinToken) string { return t.Kind }},
+		{Header: "CLUSTER", Cell: func(_ output.Printer, t api.JoinToken) string { return string(t.Cluster) }},
+		{Header: "TENANT", Cell: func(_ output.Printer, t api.JoinToken) string { return string(t.Tenant) }},
+		{Header: "USES LEFT", Cell: func(_ output.Printer, t api.JoinToken) string { return strconv.Itoa(t.Uses) }},
+		{Header: "EXPIRES", Cell: func(_ output.Printer, t api.JoinToken) string { return t.Expires.Local().Format(time.DateTime) }},
+	},
+}
+
+// JoinLine is what to paste on the machine that joins.
+func JoinLine(t api.JoinToken) string {
+	if t.Kind == "node" {
+		return "node-engine --token " + t.Token
+	}
+	name := string(t.Cluster)
+	if name == "" {
+		name = "NAME"
+	}
+	return fmt.Sprintf("cluster-orchestrator --name %s --token %s", name, t.Token)
+}
+
+func (c *cli) tokenCmd() *cobra.Command {
+	group := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Make the lines that let clusters and nodes join"}
+	var node bool
+	var cluster string
+	var ttl time.Duration
+	var uses int
+	create := &cobra.Command{
+		Use: "create --cluster NAME | --node --cluster NAME", Short: "Print the line to paste on the machine that joins", Args: cobra.NoArgs,
+		Long: `Print the line to paste on the machine that joins: a cluster of that name, or with
+--node a node of that cluster. It is shown once; treat it as a password.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := c.printer()
+			if err != nil {
+				return err
+			}
+			r := api.TokenRequest{Kind: "cluster", Cluster: api.ClusterID(cluster), TTL: int(ttl / time.Second), Uses: uses}
+			switch {
+			case node:
+				r.Kind = "node"
+			default:
+				r.Tenant = c.tenant()
+			}
+			if cluster == "" || !api.ValidMachineName(cluster) {
+				return usage("--cluster %q: it takes the name of the cluster, lower-case letters, digits and hyphens", cluster)
+			}
+			if ttl < 0 || uses < 0 {
+				return usage("--ttl and --uses are more than nothing")
+			}
+			a, err := c.api()
+			if err != nil {
+				return err
+			}
+			t, err := a.CreateToken(cmd.Context(), r)
+			if err != nil {
+				return err
+			}
+			if !p.ForPeople() {
+				return output.One(p, tokenTable, t)
+			}
+			c.say("%d uses, until %s; paste on the machine that joins:", t.Uses, t.Expires.Local().Format(time.DateTime))
+			p.Printf("%s", JoinLine(t))
+			return nil
+		},
+	}
+	f := create.Flags()
+	f.BoolVar(&node, "node", false, "for a node of the cluster, instead of for the cluster")
+	f.StringVar(&cluster, "cluster", "", "the cluster's name")
+	f.DurationVar(&ttl, "ttl", time.Hour, "how long it can be used")
+	f.IntVar(&uses, "uses", 1, "how often it can be used")
+	_ = create.MarkFlagRequired("cluster")
+	c.outputFlags(create)
+
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List the join tokens for clusters", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := c.printer()
+			if err != nil {
+				return err
+			}
+			a, err := c.api()
+			if err != nil {
+				return err
+			}
+			all, err := a.Tokens(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if len(all) == 0 && p.ForPeople() {
+				c.say("no join tokens")
+			}
+			return output.List(p, tokenTable, api.Page[api.JoinToken]{Items: all})
+		},
+	}
+	c.outputFlags(list)
+
+	revoke := &cobra.Command{
+		Use: "revoke ID…", Short: "End join tokens for clusters; who joined stays", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := c.api()
+			if err != nil {
+				return err
+			}
+			return each(args, func(id string) error {
+				if err := a.RevokeToken(cmd.Context(), id); err != nil {
+					return fmt.Errorf("revoke %s: %w", id, err)
+				}
+				c.say("join token %s is revoked", id)
+				return nil
+			})
+		},
+	}
+	group.AddCommand(create, list, revoke)
+	return group
+}

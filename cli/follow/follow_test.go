@@ -1,0 +1,61 @@
+package follow_test
+
+import (
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cli/follow"
+)
+
+const web, job = api.ServiceID("acme/shop.prod.web.v1"), api.ServiceID("acme/shop.prod.job.v1")
+
+func instance(s api.ServiceID, n int, state api.State, spec api.Revision) api.Instance {
+	return api.Instance{ID: s.Instance(n), Service: s, Number: n, State: state, Spec: spec}
+}
+
+func TestProgress(t *testing.T) {
+	p := follow.New([]api.Service{
+		{ID: web, Replicas: 2, SpecRev: 7},
+		{ID: job, Replicas: 1, SpecRev: 7, Spec: api.Microservice{OneShot: true}},
+	})
+	p.See(instance(web, 0, api.Running, 7))
+	p.See(instance(web, 1, api.Running, 6)) // still the old spec
+	p.See(instance(job, 0, api.Completed, 7))
+	p.See(instance("acme/other.prod.x.v1", 0, api.Running, 7))
+	if n, wanted := p.Counts(); n != 2 || wanted != 3 || p.Done() {
+		t.Fatalf("%d of %d", n, wanted)
+	}
+	if b := p.Behind(); len(b) != 1 && b[0].ID != web.Instance(1) {
+		t.Fatalf("%v", b)
+	}
+	leaving := instance(web, 1, api.Running, 7)
+	leaving.Leaving = true
+	if p.See(leaving); p.Done() {
+		t.Fatal("an instance that leaves counts")
+	}
+	p.Gone(leaving.ID)
+	p.See(instance(web, 2, api.Running, 8))
+	if !p.Done() {
+		t.Fatal("not done")
+	}
+	for i := 3; i < 9; i++ {
+		p.See(instance(web, i, api.Running, 7)) // more than wanted are no more than wanted
+	}
+	if n, wanted := p.Counts(); n != wanted {
+		t.Fatalf("%d of %d", n, wanted)
+	}
+}
+
+func TestUnplacedIsNotMerelyUnfinished(t *testing.T) {
+	p := follow.New([]api.Service{{ID: web, Replicas: 3}})
+	waits := instance(web, 0, api.Requested, 0)
+	waits.Reason = api.ReasonNoCluster
+	p.See(waits)
+	p.See(instance(web, 1, api.Requested, 0))
+	failing := instance(web, 2, api.Failed, 0)
+	failing.Reason = api.ReasonImageNotFound
+	p.See(failing)
+	if u := p.Unplaced(); len(u) != 1 || u[0].ID != waits.ID {
+		t.Fatalf("%v", u)
+	}
+}
