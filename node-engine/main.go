@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/node-engine/runtime/guard"
 	"github.com/treeline-edge/treeline/node-engine/runtime/process"
 	"github.com/treeline-edge/treeline/node-engine/wiring"
 )
@@ -28,6 +29,7 @@ const (
 
 func main() {
 	process.ShimMain()
+	guard.Main()
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 )
 
 // Config is the node engine's configuration.
@@ -41,8 +42,29 @@ type Config struct {
 
 // ContainerdConfig is about the runtime containerd.
 type ContainerdConfig struct {
-	Address   string `yaml:"address" usage:"containerd's socket"`
-	Namespace string `yaml:"namespace" usage:"containerd's namespace for our workloads"`
+	Address     string             `yaml:"address" usage:"containerd's socket"`
+	Namespace   string             `yaml:"namespace" usage:"containerd's namespace for our workloads, one for each engine on the machine"`
+	Snapshotter string             `yaml:"snapshotter" usage:"containerd's snapshotter; empty: overlayfs"`
+	Network     string             `yaml:"network" usage:"none (loopback only) or host"`
+	ImageDirs   []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), looked at before registries"`
+	HighWater   int                `yaml:"high_water" usage:"percent of containerd's disk above which unused images go; 0: 85"`
+	Registries  []RegistryConfig   `yaml:"registries"`
+	Handlers    map[string]Handler `yaml:"handlers"`
+}
+
+// RegistryConfig says how images of one registry are fetched. In the file alone.
+type RegistryConfig struct {
+	Host      string        `yaml:"host"`       // as in references, "registry.example:5000"
+	Mirrors   []string      `yaml:"mirrors"`    // asked first: "https://mirror.example"
+	PlainHTTP bool          `yaml:"plain_http"` // the registry itself speaks HTTP
+	Username  string        `yaml:"username"`
+	Password  daemon.Secret `yaml:"password"`
+}
+
+// Handler is what runs a further value of `virtualization`. In the file alone.
+type Handler struct {
+	Runtime string `yaml:"runtime"` // "runsc", "kata" or "io.containerd.NAME.vN"
+	Binary  string `yaml:"binary"`  // other than the shim's default
 }
 
 // ProcessConfig is about the runtime process.
@@ -57,7 +79,7 @@ type ProcessConfig struct {
 func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data",
-		Containerd: ContainerdConfig{Address: "/run/containerd/containerd.sock", Namespace: "treeline"},
+		Containerd: ContainerdConfig{Address: "/run/containerd/containerd.sock", Namespace: "treeline", Network: containerd.NetworkNone},
 		Log:        daemon.DefaultLog(),
 	}
 }
@@ -74,6 +96,8 @@ func (c Config) Validate() error {
 		return bad("name", "%q is no DNS label in lower case", c.Name)
 	case c.Runtime != "auto" && openers[c.Runtime] == nil:
 		return bad("runtime", "%q, want auto, %s", c.Runtime, strings.Join(runtimes(), " or "))
+	case c.Containerd.Network != containerd.NetworkNone && c.Containerd.Network != containerd.NetworkHost:
+		return bad("containerd.network", "%q, want none or host", c.Containerd.Network)
 	case c.CPUs < 0 || c.CPUs > 1e6:
 		return bad("cpus", "%g is out of range", c.CPUs)
 	case c.Memory < 0:

@@ -67,7 +67,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer dir.Close()
-	rt, closeRuntime, err := runtimeOf(cfg)
+	rt, closeRuntime, err := runtimeOf(cfg, log)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,13 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		Tick: node.Tick{}, Log: log, Observe: e.meter.observe, Queue: 1024, Batch: 128,
 	})
 	deliver := func(ctx context.Context, in node.Input) error { return e.loop.Do(ctx, in, nil) }
-	e.driver = driver.New(driver.Options{Runtime: rt, Deliver: deliver, Info: info, Log: log})
+	orders := driver.Options{Runtime: rt, Deliver: deliver, Info: info, Log: log}
+	if _, ok := rt.(runtime.Guarded); ok {
+		g := &lateGuard{dir: filepath.Join(cfg.Data, "guard")}
+		defer g.Close()
+		orders.Guard = g
+	}
+	e.driver = driver.New(orders)
 	e.link = clusterlink.New(clusterlink.Options{
 		ID: creds.ID, Bus: e.bus, Client: e.client, URL: creds.URL,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Log: log,
@@ -145,11 +151,11 @@ func openData(cfg Config) (*os.Root, error) {
 	return dir, nil
 }
 
-func runtimeOf(cfg Config) (runtime.Runtime, func(), error) {
+func runtimeOf(cfg Config, log *slog.Logger) (runtime.Runtime, func(), error) {
 	if cfg.Fake != nil {
 		return cfg.Fake, func() {}, nil
 	}
-	rt, err := openRuntime(cfg)
+	rt, err := openRuntime(cfg, log)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,16 +1,24 @@
 package wiring
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"time"
 
 	goruntime "runtime"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
+	"github.com/treeline-edge/treeline/node-engine/runtime/guard"
 	"github.com/treeline-edge/treeline/node-engine/runtime/process"
 )
 
@@ -20,18 +28,19 @@ const (
 )
 
 // openers are the runtimes that this engine knows.
-var openers = map[string]func(Config) (runtime.Runtime, error){
-	"process": openProcess,
+var openers = map[string]func(Config, *slog.Logger) (runtime.Runtime, error){
+	"containerd": openContainerd,
+	"process":    openProcess,
 }
 
 func runtimes() []string { return slices.Sorted(maps.Keys(openers)) }
 
 // openRuntime opens the runtime that is configured, or found.
-func openRuntime(c Config) (runtime.Runtime, error) {
+func openRuntime(c Config, log *slog.Logger) (runtime.Runtime, error) {
 	name := c.Runtime
 	if name == "auto" {
 		name = "process"
-		if _, err := os.Stat(c.Containerd.Address); err == nil && openers["containerd"] != nil {
+		if _, err := os.Stat(c.Containerd.Address); err == nil {
 			name = "containerd"
 		}
 	}
@@ -39,16 +48,88 @@ func openRuntime(c Config) (runtime.Runtime, error) {
 	if open == nil {
 		return nil, fmt.Errorf("runtime %q: this engine has %v: %w", name, runtimes(), api.ErrInvalid)
 	}
-	r, err := open(c)
+	r, err := open(c, log)
 	if err != nil {
 		return nil, fmt.Errorf("open the runtime %s: %w", name, err)
 	}
 	return r, nil
 }
 
-func openProcess(c Config) (runtime.Runtime, error) {
+func openProcess(c Config, _ *slog.Logger) (runtime.Runtime, error) {
 	return process.New(process.Config{
 		StateDir: filepath.Join(c.Data, "process"), Allow: c.Process.Allow,
 		CgroupParent: c.Process.CgroupParent, UID: c.Process.UID, GID: c.Process.GID,
 	})
+}
+
+func openContainerd(c Config, log *slog.Logger) (runtime.Runtime, error) {
+	o := c.Containerd
+	cfg := containerd.Config{
+		Address: o.Address, Namespace: o.Namespace, Snapshotter: o.Snapshotter, Network: o.Network,
+		StateDir: filepath.Join(c.Data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
+		AllowPrivileged: c.Privileged, Handlers: map[string]containerd.Handler{},
+	}
+	for name, h := range o.Handlers {
+		cfg.Handlers[name] = containerd.Handler{Runtime: h.Runtime, Binary: h.Binary}
+	}
+	for _, r := range o.Registries {
+		cfg.Registries = append(cfg.Registries, containerd.Registry{
+			Host: r.Host, Mirrors: r.Mirrors, PlainHTTP: r.PlainHTTP, Username: r.Username, Password: r.Password.Reveal(),
+		})
+	}
+	return containerd.New(cfg, log)
+}
+
+// lateGuard is the guard's process, started when the first workload needs it:
+// most nodes never run an exclusive one.
+type lateGuard struct {
+	dir string
+
+	mu     sync.Mutex // guards client
+	client *guard.Client
+}
+
+// Set is driver.Guard's.
+func (g *lateGuard) Set(ctx context.Context, k api.Key, t runtime.Target, until time.Time) error {
+	c, err := g.open(ctx)
+	if err != nil {
+		return err
+	}
+	return c.Set(ctx, k, t, until)
+}
+
+// Lift is driver.Guard's. A guard of an earlier life may hold the key.
+func (g *lateGuard) Lift(ctx context.Context, k api.Key) error {
+	if _, err := os.Stat(g.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	c, err := g.open(ctx)
+	if err != nil {
+		return err
+	}
+	return c.Lift(ctx, k)
+}
+
+func (g *lateGuard) open(ctx context.Context) (*guard.Client, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.client != nil {
+		return g.client, nil
+	}
+	c, err := guard.Ensure(ctx, g.dir, "")
+	if err != nil {
+		return nil, err
+	}
+	g.client = c
+	return c, nil
+}
+
+// Close lets go of the guard, which goes on with what it holds.
+func (g *lateGuard) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.client == nil {
+		return nil
+	}
+	return g.client.Close()
 }
