@@ -326,6 +326,9 @@ func (c *Core) report(r api.Report) error {
 	cl.boot, cl.seq, cl.ack = r.Boot, r.Seq, max(cl.ack, r.Gen)
 	cl.lastHeard = c.now
 	before := c.cands[cl.at]
+	if cl.Agg.Nodes != r.Aggregate.Nodes {
+		c.changedCluster(cl) // who watches clusters wants to see nodes come and go; the rest of it changes too often
+	}
 	cl.Agg = r.Aggregate
 	for id, p := range cl.pending {
 		if p.gen <= r.Gen {
