@@ -33,7 +33,7 @@ func Run(seed uint64, opts Options) Result {
 
 func (w *World) live() {
 	c := w.chaos
-	until := w.between(45*time.Second, 150*time.Second)
+	until := w.between(40*time.Second, 110*time.Second)
 	for w.now < until && w.violation == nil {
 		w.Run(time.Second)
 		w.look()

@@ -117,7 +117,10 @@ func (w *World) Run(d time.Duration) {
 
 // RunUntil lets time pass until it is so, at most d, and reports whether it is.
 func (w *World) RunUntil(so func() bool, d time.Duration) bool {
-	const look = 500 * time.Millisecond
+	look := 500 * time.Millisecond
+	if w.chaos != nil {
+		look = 2 * time.Second // looking costs more than living
+	}
 	for end := w.now + d; w.now < end && w.violation == nil; {
 		if so() {
 			return true
