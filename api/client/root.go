@@ -231,8 +231,7 @@ func (c *Client) ForgetCluster(ctx context.Context, id api.ClusterID, at api.Rev
 
 // Nodes lists the nodes of a cluster, which the root asks for them.
 func (c *Client) Nodes(ctx context.Context, id api.ClusterID) ([]api.Node, error) {
-	all, _, err := List[api.Node](ctx, c, string(Clusters)+"/"+api.PathOf(id)+"/nodes", nil)
-	return all, err
+	return c.NodesOf(id).List(ctx)
 }
 
 // Events lists events, the oldest first.

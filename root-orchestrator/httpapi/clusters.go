@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -43,16 +42,16 @@ func (a *API) registerClusters() {
 		handle(a, huma.Operation{
 			Method: http.MethodPost, Path: "/v1/clusters/{id}/nodes/{node}/" + verb, OperationID: verb + "Node",
 			Summary: "Have the cluster " + verb + " a node", Tags: tags, Errors: []int{404, 503, 504},
-			DefaultStatus: http.StatusNoContent,
-		}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*nothing, error) {
-			return nil, a.onNode(ctx, p, http.MethodPost, in, "/"+verb)
+		}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body api.Node }, error) {
+			out := &struct{ Body api.Node }{}
+			return out, a.onNode(ctx, p, rights.NodesWrite, http.MethodPost, in, "/"+verb, &out.Body)
 		})
 	}
 	handle(a, huma.Operation{
-		Method: http.MethodDelete, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Forget node", Tags: tags, Errors: []int{404, 503, 504},
+		Method: http.MethodDelete, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Forget node", Tags: tags, Errors: []int{404, 409, 503, 504},
 		DefaultStatus: http.StatusNoContent,
 	}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*nothing, error) {
-		return nil, a.onNode(ctx, p, http.MethodDelete, in, "")
+		return nil, a.onNode(ctx, p, rights.NodesWrite, http.MethodDelete, in, "", nil)
 	})
 }
 
@@ -117,24 +116,11 @@ func (a *API) forgetCluster(ctx context.Context, p rights.Principal, in *ChangeI
 }
 
 func (a *API) listNodes(ctx context.Context, p rights.Principal, in *struct {
-	ID     string `path:"id" doc:"The cluster."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"5000"`
-	Cursor string `query:"cursor"`
+	ID string `path:"id" doc:"The cluster."`
 },
 ) (*struct{ Body api.Page[api.Node] }, error) {
-	path := "/v1/nodes"
-	q := url.Values{}
-	if in.Limit > 0 {
-		q.Set("limit", fmt.Sprint(in.Limit))
-	}
-	if in.Cursor != "" {
-		q.Set("cursor", in.Cursor)
-	}
-	if len(q) > 0 {
-		path += "?" + q.Encode()
-	}
 	out := &struct{ Body api.Page[api.Node] }{}
-	return out, a.call(ctx, p, rights.NodesRead, api.ClusterID(in.ID), http.MethodGet, path, nil, &out.Body)
+	return out, a.call(ctx, p, rights.NodesRead, api.ClusterID(in.ID), http.MethodGet, "/v1/nodes", nil, &out.Body)
 }
 
 type nodeIn struct {
@@ -144,11 +130,14 @@ type nodeIn struct {
 
 func (a *API) getNode(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body api.Node }, error) {
 	out := &struct{ Body api.Node }{}
-	return out, a.call(ctx, p, rights.NodesRead, api.ClusterID(in.ID), http.MethodGet, "/v1/nodes/"+url.PathEscape(in.Node), nil, &out.Body)
+	return out, a.onNode(ctx, p, rights.NodesRead, http.MethodGet, in, "", &out.Body)
 }
 
-func (a *API) onNode(ctx context.Context, p rights.Principal, method string, in *nodeIn, verb string) error {
-	return a.call(ctx, p, rights.NodesWrite, api.ClusterID(in.ID), method, "/v1/nodes/"+url.PathEscape(in.Node)+verb, nil, nil)
+func (a *API) onNode(ctx context.Context, p rights.Principal, action rights.Action, method string, in *nodeIn, verb string, out any) error {
+	if !api.ValidMachineName(in.Node) {
+		return missing("node", in.Node) // nor may it become another path at the cluster
+	}
+	return a.call(ctx, p, action, api.ClusterID(in.ID), method, "/v1/nodes/"+in.Node+verb, nil, out)
 }
 
 // callWait bounds how long a cluster may take to answer.
