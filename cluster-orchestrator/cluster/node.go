@@ -586,6 +586,7 @@ func (c *Core) checkSilence(n *node) {
 		return
 	}
 	n.silent = true
+	n.synced, n.complete = false, false // it may return with what it never told of
 	c.silent++
 	c.refresh(n)
 	for _, id := range sortedKeys(n.leaving) {
