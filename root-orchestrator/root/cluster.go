@@ -396,7 +396,7 @@ func (c *Core) observe(cl *cluster, r api.Report) {
 		switch in := cl.assigned[o.Instance]; {
 		case in != nil && o.Epoch.Root() == in.Epoch.Root() && o.Epoch >= in.Epoch:
 			c.observed(cl, in, o)
-		case in == nil && o.Local && !o.Stopped:
+		case in == nil && o.Local && !o.Stopped && o.State != api.Terminated:
 			c.adopt(cl, o)
 		}
 	}

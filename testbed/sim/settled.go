@@ -167,9 +167,7 @@ func (w *World) wouldFit(in api.Instance) string {
 			used := api.Resources{}
 			for _, o := range c.core.Instances() {
 				if o.Node == n.ID && o.State != api.Completed {
-					if os, ok := w.root.core.Service(o.Service); ok {
-						used = used.Plus(os.Spec.Needs())
-					}
+					used = used.Plus(w.needsOf(o))
 				}
 			}
 			if allowed(s.Spec, c.id, n.ID) && s.Spec.Needs().Fits(n.Capacity.Minus(used)) &&
@@ -179,6 +177,19 @@ func (w *World) wouldFit(in api.Instance) string {
 		}
 	}
 	return ""
+}
+
+// needsOf is what the instance takes: by the service's newest spec, or by the one
+// that still runs.
+func (w *World) needsOf(in api.Instance) api.Resources {
+	var needs api.Resources
+	if s, ok := w.root.core.Service(in.Service); ok {
+		needs = s.Spec.Needs()
+	}
+	for _, r := range w.running[in.ID] {
+		needs = needs.Max(r.spec.Needs())
+	}
+	return needs
 }
 
 func allowed(m api.Microservice, c api.ClusterID, n api.NodeID) bool {
