@@ -20,6 +20,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -188,6 +189,21 @@ func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
 
 // Close ends the streams, so that the server can end in order.
 func (a *API) Close() { a.closeOne.Do(func() { close(a.closing) }) }
+
+// Guard serves what is for an Admin of the system and, without a token, for this
+// machine: metrics, which name clusters.
+func (a *API) Guard(next http.Handler) http.Handler {
+	return a.authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ip := net.ParseIP(hostOf(r.RemoteAddr))
+		if ip == nil || !ip.IsLoopback() {
+			if err := rights.Allowed(principal(r.Context()), rights.SystemRead, rights.System); err != nil {
+				a.fail(w, r, err)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	}))
+}
 
 type principalKey struct{}
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -534,5 +535,31 @@ func TestTheClusterExplainsToThoseWhoSeeNodes(t *testing.T) {
 	}
 	if status, _, text := r.raw("GET", "/v1/instances/rival~shop.prod.web.v1~0/why", dev, ""); status != 200 || strings.Contains(text, "secretnode") {
 		t.Errorf("another tenant's developer reads %d %s", status, text)
+	}
+}
+
+func TestMetricsAreForThisMachineAndItsAdmins(t *testing.T) {
+	r := newRig(t)
+	guarded := r.web.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	for _, tt := range []struct {
+		from, token string
+		want        int
+	}{
+		{"127.0.0.1:5", "", 418},
+		{"[::1]:5", "", 418},
+		{"10.0.0.9:5", "", 401},
+		{"10.0.0.9:5", r.user("acme/boss", rights.Admin), 403},
+		{"10.0.0.9:5", r.user("root2", rights.Admin), 418},
+	} {
+		req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		req.RemoteAddr = tt.from
+		if tt.token != "" {
+			req.Header.Set("Authorization", "Bearer "+tt.token)
+		}
+		w := httptest.NewRecorder()
+		guarded.ServeHTTP(w, req)
+		if w.Code != tt.want {
+			t.Errorf("from %s with a token of %d bytes: %d, want %d", tt.from, len(tt.token), w.Code, tt.want)
+		}
 	}
 }

@@ -115,7 +115,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		if err := daemon.Notify(daemon.Ready); err != nil {
 			log.Warn("systemd not told", "err", err)
 		}
-		return daemon.Serve(ctx, ln, route(web, link, health.Handler(metrics.Handler(reg))),
+		return daemon.Serve(ctx, ln, route(web, link, health.Handler(web.Guard(metrics.Handler(reg)))),
 			id.verifier.Server(id.keeper.GetCertificate, false))
 	}
 	return daemon.RunAll(ctx,

@@ -294,6 +294,66 @@ func TestFromTheFirstSignInToARunningInstance(t *testing.T) {
 	}
 }
 
+func TestWhoStopsReadingLogsEndsTheirStream(t *testing.T) {
+	d := start(t, t.TempDir())
+	admin := d.admin()
+	check(t, admin.CreateTenant(t.Context(), "acme", ""))
+	munich, err := d.join(clusterToken(t, admin, api.TokenRequest{}), "munich")
+	check(t, err)
+	messages, end := munich.open(0)
+	defer end()
+	_, err = munich.report(1)
+	check(t, err)
+	_, err = admin.Apply(t.Context(), []byte(sla), client.ApplyOptions{Tenant: "acme"})
+	check(t, err)
+
+	ended := make(chan error, 2)
+	go func() {
+		r := next[api.StreamRequest](t, messages, "stream")
+		if r.Kind != "logs" || !r.Follow || r.Tail != 3 {
+			t.Errorf("asked for %+v", r)
+		}
+		body, w := io.Pipe()
+		go func() { _, _ = io.WriteString(w, "line 1\n") }() // and then the workload is quiet
+		resp, err := munich.http.Post(d.url()+"/v1/cluster/streams/"+r.ID, "application/octet-stream", body)
+		if err == nil {
+			resp.Body.Close()
+		}
+		_ = body.Close()
+		ended <- err
+	}()
+	logs, err := admin.Logs(t.Context(), "acme/shop.prod.web.v1#0", true, 3)
+	check(t, err)
+	line := make([]byte, 7)
+	if _, err := io.ReadFull(logs, line); err != nil || string(line) != "line 1\n" {
+		t.Errorf("read %q %v", line, err)
+	}
+	logs.Close()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the cluster's stream goes on")
+	}
+
+	// A cluster that has nothing to stream says why.
+	go func() {
+		r := next[api.StreamRequest](t, messages, "stream")
+		req, err := http.NewRequest(http.MethodPost, d.url()+"/v1/cluster/streams/"+r.ID, strings.NewReader(`{"status":404,"code":"not_found","detail":"its node is away"}`))
+		if err == nil {
+			req.Header.Set("Content-Type", "application/problem+json")
+			var resp *http.Response
+			if resp, err = munich.http.Do(req); err == nil {
+				resp.Body.Close()
+			}
+		}
+		ended <- err
+	}()
+	if _, err := admin.Logs(t.Context(), "acme/shop.prod.web.v1#0", true, -1); !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "its node is away") {
+		t.Errorf("no logs: %v", err)
+	}
+	check(t, <-ended)
+}
+
 func metrics(t *testing.T, c *client.Client) string {
 	t.Helper()
 	h := new(bytes.Buffer)

@@ -1,0 +1,54 @@
+package clusterlink
+
+import (
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// TestAClusterThatDoesNotKeepUpIsCutOff: it resumes with what it has, and so
+// nothing that was dropped is missed.
+func TestAClusterThatDoesNotKeepUpIsCutOff(t *testing.T) {
+	l := New(Options{})
+	c := newConn()
+	l.open("munich", c)
+	for i := range streamBuffer {
+		l.Send(api.Envelope{To: api.ClusterID("munich").Addr(), Msg: api.Desired{Gen: api.Generation(i + 1)}})
+	}
+	select {
+	case <-c.done:
+		t.Fatal("cut off while there was room")
+	default:
+	}
+	l.Send(api.Envelope{To: api.ClusterID("munich").Addr(), Msg: api.Desired{Gen: 1000}})
+	select {
+	case <-c.done:
+	default:
+		t.Error("not cut off")
+	}
+	if c.push(message{event: "desired"}) {
+		t.Error("a message was taken after the end")
+	}
+	l.closed("munich", c)
+	if l.Connected() != 0 {
+		t.Error("still counted")
+	}
+	l.Send(api.Envelope{To: api.ClusterID("dublin").Addr(), Msg: api.Desired{}}) // nobody there: dropped
+	l.Send(api.Envelope{To: api.ToWatchers, Msg: api.Change{}})
+}
+
+func TestTheOldStreamDoesNotCloseTheNew(t *testing.T) {
+	l := New(Options{})
+	old, new := newConn(), newConn()
+	l.open("munich", old)
+	l.open("munich", new)
+	select {
+	case <-old.done:
+	default:
+		t.Error("the old stream goes on")
+	}
+	l.closed("munich", old)
+	if l.conn("munich") != new {
+		t.Error("the new stream went with the old")
+	}
+}
