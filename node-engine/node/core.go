@@ -116,6 +116,8 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	case Workload:
 		if w := c.works[in.Instance]; w != nil {
 			c.happened(w, in.WorkloadEvent)
+		} else {
+			c.happenedUnclaimed(in.WorkloadEvent)
 		}
 	case Usage:
 		c.usage = in

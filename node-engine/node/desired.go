@@ -15,6 +15,7 @@ func (c *Core) start(in Start) {
 
 // reconcile compares what the runtime has with what the core believes it has.
 func (c *Core) reconcile(found []api.WorkloadEvent) {
+	clear(c.unclaimed)
 	seen := map[api.InstanceID]bool{}
 	for _, e := range found {
 		w := c.works[e.Instance]
@@ -82,6 +83,20 @@ func (c *Core) adopt(w *work, e api.WorkloadEvent) {
 			w.phase = running // that it ran is all that is known of it
 		}
 		c.exited(w, e)
+	}
+}
+
+// happenedUnclaimed keeps up with what becomes of a workload that nobody asked
+// for yet, so that it is not adopted as running when it has ended.
+func (c *Core) happenedUnclaimed(e api.WorkloadEvent) {
+	found, ok := c.unclaimed[e.Instance]
+	switch {
+	case !ok || found.Epoch != e.Epoch:
+	case e.Phase == api.WorkloadGone:
+		delete(c.unclaimed, e.Instance)
+	case e.Phase == api.WorkloadExited || e.Phase == api.WorkloadRunning:
+		e.Spec = found.Spec
+		c.unclaimed[e.Instance] = e
 	}
 }
 
@@ -158,7 +173,7 @@ func (c *Core) desired(d api.Desired) {
 	}
 	clear(c.unclaimed)
 	c.gen = d.Gen
-	if d.Timing != nil {
+	if d.Timing != nil && d.Timing.Beat > 0 && d.Timing.Lease > 0 {
 		c.timing = *d.Timing
 	}
 	c.saveMeta()

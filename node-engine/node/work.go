@@ -94,6 +94,12 @@ func (w *work) key() api.Key { return api.Key{Instance: w.assignment.Instance, E
 // current reports whether what the runtime has, if anything, is what is wanted.
 func (w *work) current() bool { return w.wanted && w.have == w.assignment.Epoch }
 
+// completed reports whether the placement has ended for good, whatever the
+// runtime has of it.
+func (w *work) completed() bool {
+	return w.observed.State == api.Completed && w.observed.Epoch == w.have
+}
+
 // drive orders the next thing that brings the instance nearer to what is wanted.
 func (c *Core) drive(w *work) {
 	switch {
@@ -104,6 +110,8 @@ func (c *Core) drive(w *work) {
 		c.forget(w)
 	case !w.current():
 		c.begin(w)
+	case w.phase == idle && w.completed():
+		w.phase = done
 	case w.phase == idle:
 		c.create(w)
 	case w.phase == created:
@@ -116,7 +124,9 @@ func (c *Core) begin(w *work) {
 	w.have, w.haveSpec = w.assignment.Epoch, w.assignment.Spec
 	w.phase, w.attempt, w.fails, w.restarts = idle, 0, 0, 0
 	c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
-	c.observe(w, api.Observed{State: api.NodeScheduled})
+	if !w.completed() {
+		c.observe(w, api.Observed{State: api.NodeScheduled})
+	}
 	c.drive(w)
 }
 

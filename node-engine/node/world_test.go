@@ -1,0 +1,226 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// world drives one core with a store that follows the store's rule and a runtime
+// that carries out each order at once, unless it is slow.
+type world struct {
+	t    testing.TB
+	cfg  Config
+	c    *Core
+	now  time.Time
+	disk map[string]store.Doc
+	has  map[api.InstanceID]api.WorkloadEvent // what the runtime has
+	gen  api.Generation
+	last step.Effects
+	slow bool // orders are kept in orders, and not carried out
+	all  []any
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{
+		t: t, cfg: Config{ID: "n7"}, now: epoch, disk: map[string]store.Doc{},
+		has: map[api.InstanceID]api.WorkloadEvent{},
+	}
+	w.c = New(w.cfg)
+	w.step(Start{})
+	w.step(Link{Up: true})
+	return w
+}
+
+func (w *world) step(in Input) step.Effects {
+	w.t.Helper()
+	eff := w.c.Step(w.now, in)
+	w.save(eff.Save)
+	w.last = eff
+	for _, e := range eff.Send {
+		w.all = append(w.all, e.Msg)
+	}
+	if !w.slow {
+		for _, e := range eff.Send {
+			if e.To == api.ToRuntime {
+				for _, ev := range w.carryOut(e.Msg) {
+					w.step(Workload{ev})
+				}
+			}
+		}
+	}
+	return eff
+}
+
+func (w *world) save(docs []store.Doc) {
+	w.t.Helper()
+	if err := store.Validate(docs); err != nil {
+		w.t.Fatal(err)
+	}
+	for i, d := range docs {
+		k := d.Kind + "\x00" + d.Key
+		switch store.Decide(w.disk[k], docs[i:]) {
+		case store.Refuse:
+			w.t.Fatalf("the store refuses %s %s version %d over %d", d.Kind, d.Key, d.Version, w.disk[k].Version)
+		case store.Write:
+			if w.disk[k] = d; d.Data == nil {
+				delete(w.disk, k)
+			}
+		}
+	}
+}
+
+// carryOut is the runtime.
+func (w *world) carryOut(order any) []api.WorkloadEvent {
+	switch o := order.(type) {
+	case api.CreateWorkload:
+		if old, ok := w.has[o.Instance]; ok && old.Epoch != o.Epoch {
+			w.t.Fatalf("%s is created while %s is there", o.Key, old.Key)
+		}
+		s := o.Spec
+		e := api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated, Spec: &s}
+		w.has[o.Instance] = e
+		return []api.WorkloadEvent{e}
+	case api.StartWorkload:
+		e := w.has[o.Instance]
+		e.Phase, e.Attempt = api.WorkloadRunning, o.Attempt
+		w.has[o.Instance] = e
+		return []api.WorkloadEvent{e}
+	case api.StopWorkload:
+		if w.has[o.Instance].Epoch == o.Epoch {
+			delete(w.has, o.Instance)
+		}
+		return []api.WorkloadEvent{{Key: o.Key, Phase: api.WorkloadGone}}
+	}
+	return nil
+}
+
+// exit ends a workload.
+func (w *world) exit(id api.InstanceID, code int) {
+	e := w.has[id]
+	e.Phase, e.ExitCode = api.WorkloadExited, code
+	w.has[id] = e
+	w.step(Workload{e})
+}
+
+// pass lets time go by with a tick at every wake-up.
+func (w *world) pass(d time.Duration) {
+	w.t.Helper()
+	end := w.now.Add(d)
+	for {
+		wake := w.last.Wake
+		if wake.IsZero() || wake.After(end) {
+			break
+		}
+		if wake.After(w.now) {
+			w.now = wake
+		}
+		w.step(Tick{})
+	}
+	w.now = end
+}
+
+// lease answers the newest sign of life.
+func (w *world) lease() { w.step(Lease{w.newestLease()}) }
+
+func (w *world) newestLease() api.Lease {
+	a := last[api.Alive](w)
+	return api.Lease{Boot: a.Boot, Seq: a.Seq, Gen: a.Gen}
+}
+
+// last is the newest message of a type that the core sent.
+func last[T any](w *world) (m T) {
+	for _, x := range w.all {
+		if v, ok := x.(T); ok {
+			m = v
+		}
+	}
+	return m
+}
+
+func count[T any](w *world) (n int) {
+	for _, x := range w.all {
+		if _, ok := x.(T); ok {
+			n++
+		}
+	}
+	return n
+}
+
+// wants sends the whole desired set.
+func (w *world) wants(as ...api.Assignment) {
+	w.gen++
+	d := api.Desired{Gen: w.gen, Put: as}
+	for _, a := range as {
+		d.Digest = d.Digest.Toggle(a.Digest())
+	}
+	w.step(Desired{d})
+}
+
+// restart begins a new life with what is stored and what the runtime has.
+func (w *world) restart() {
+	w.t.Helper()
+	w.c = New(w.cfg)
+	var docs []store.Doc
+	for _, d := range w.disk {
+		docs = append(docs, d)
+	}
+	if err := w.c.Restore(docs); err != nil {
+		w.t.Fatal(err)
+	}
+	w.start()
+}
+
+func (w *world) start() {
+	var found []api.WorkloadEvent
+	for _, id := range sortedKeys(w.has) {
+		found = append(found, w.has[id])
+	}
+	w.step(Start{Found: found})
+	w.step(Link{Up: true})
+}
+
+// loseStore begins a new life that knows nothing.
+func (w *world) loseStore() {
+	clear(w.disk)
+	w.restart()
+}
+
+const web = api.InstanceID("acme/shop.prod.web.prod#0")
+
+func assignment(e api.Epoch, change ...func(*api.Microservice)) api.Assignment {
+	m := api.Microservice{Name: "web", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 64}
+	for _, f := range change {
+		f(&m)
+	}
+	return api.Assignment{Instance: web, Epoch: e, SpecRev: 1, Spec: m}
+}
+
+func exclusive(m *api.Microservice) { m.Exclusive = true }
+func oneShot(m *api.Microservice)   { m.OneShot = true }
+
+func (w *world) is(s api.State) api.Instance {
+	w.t.Helper()
+	for _, in := range w.c.Instances() {
+		if in.ID == web {
+			if in.State != s {
+				w.t.Fatalf("it is %s (%s: %s), want %s", in.State, in.Reason, in.Detail, s)
+			}
+			return in
+		}
+	}
+	w.t.Fatalf("it is not here, want %s", s)
+	return api.Instance{}
+}
+
+func (w *world) isGone() {
+	w.t.Helper()
+	if all := w.c.Instances(); len(all) > 0 || len(w.has) > 0 {
+		w.t.Fatalf("still here: %+v, the runtime has %v", all, w.has)
+	}
+}
