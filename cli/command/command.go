@@ -131,13 +131,18 @@ func (c *cli) wrap(cmd *cobra.Command) {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				_ = cmd.Help()
-				return errors.New("name one of its commands")
+				return usage("%s: name one of its commands", cmd.CommandPath())
 			}
-			hint := ""
+			hint := "; it has"
+			for _, sub := range cmd.Commands() {
+				if sub.IsAvailableCommand() {
+					hint += " " + sub.Name()
+				}
+			}
 			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 				hint = "; did you mean " + strings.Join(s, " or ") + "?"
 			}
-			return fmt.Errorf("%s has no command %q%s", cmd.CommandPath(), args[0], hint)
+			return usage("%s has no command %q%s", cmd.CommandPath(), args[0], hint)
 		}
 	}
 }

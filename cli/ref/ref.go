@@ -204,7 +204,7 @@ func missing(kind Kind, reference string, ids []string) error {
 	} else if len(ids) == 0 {
 		hint = fmt.Sprintf("; there are no %ss", kind)
 	}
-	return fmt.Errorf("no %s is %q%s: %w", kind, reference, hint, api.ErrNotFound)
+	return fmt.Errorf("%s %q: %w%s", kind, reference, api.ErrNotFound, hint)
 }
 
 func nearest(reference string, ids []string) string {

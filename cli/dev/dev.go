@@ -1,0 +1,500 @@
+// Package dev runs a whole installation on one machine: the real daemons as
+// child processes, each with a data directory of its own, restarted when they
+// die. It is for development and for trying out; nothing in it is a second way
+// of doing what the daemons do. They join by tokens, as on many machines.
+//
+//	err := dev.Run(ctx, dev.Config{Bin: "bin", Data: dir, Clusters: 2, Nodes: 3}, dev.Hooks{…})
+package dev
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+)
+
+// Config says what runs.
+type Config struct {
+	Bin      string // directory of the daemons' binaries
+	Data     string
+	Listen   string // host:port of the root; port 0 takes a free one, and keeps it for later starts
+	Clusters int
+	Nodes    int // spread over the clusters
+
+	Runtime    string   // "auto", "containerd" or "process"
+	Containerd string   // its socket
+	Network    string   // of containers: "host" or "none"
+	ImageDirs  []string // of OCI archives
+	Allow      []string // directories that programs of the process runtime may lie below
+	Tenant     api.Tenant
+	Remove     bool // at the end: delete the applications, then the data
+}
+
+// Hooks tell what happens.
+type Hooks struct {
+	Step func(format string, args ...any) // one line for each thing done
+	// Up is called once, when everything is ready. It runs beside the daemons;
+	// an error of it ends them.
+	Up func(ctx context.Context, up Up) error
+}
+
+// Up is what runs.
+type Up struct {
+	URL     string
+	CA      []byte
+	Session api.Session // of the installation's admin
+	Daemons []Daemon
+	Join    api.JoinToken // for one more node of the first cluster
+}
+
+// Daemon is one of the processes.
+type Daemon struct {
+	Name, Kind string // Kind: root, cluster, node
+	PID        int
+	Address    string // host:port, of those that listen
+	Data, Log  string
+}
+
+// The times that are waited for.
+const (
+	startTime = time.Minute      // for a daemon to be ready
+	stopTime  = 15 * time.Second // for a daemon to end after SIGTERM
+	stepTime  = 30 * time.Second // for one exchange with the root
+)
+
+// State is what later starts must know: the addresses that certificates and
+// tokens name, and who has joined.
+type state struct {
+	Listen map[string]string `json:"listen"` // by daemon
+	Joined map[string]bool   `json:"joined"`
+}
+
+const stateFile = "dev.json"
+
+type installation struct {
+	cfg   Config
+	hooks Hooks
+	sup   *supervisor
+
+	mu    sync.Mutex // guards state
+	state state
+}
+
+// Validate reports what cannot work (ErrInvalid), and binaries that are missing
+// (ErrNotFound).
+func (c Config) Validate() error {
+	switch {
+	case c.Clusters < 1 || c.Clusters > 50:
+		return fmt.Errorf("%d clusters: 1 to 50 can be run: %w", c.Clusters, api.ErrInvalid)
+	case c.Nodes < 0 || c.Nodes > 200:
+		return fmt.Errorf("%d nodes: 0 to 200 can be run: %w", c.Nodes, api.ErrInvalid)
+	case c.Network != "host" && c.Network != "none":
+		return fmt.Errorf("workload network %q: it is host or none: %w", c.Network, api.ErrInvalid)
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return fmt.Errorf("listen address %q is not host:port: %w", c.Listen, api.ErrInvalid)
+	}
+	for _, b := range []string{rootBinary, clusterBinary, nodeBinary} {
+		if _, err := exec.LookPath(filepath.Join(c.Bin, b)); err != nil {
+			return fmt.Errorf("%s is not in %s: build it (go build -o %s/%s ./%s), or name another directory with --bin-dir: %w", b, c.Bin, c.Bin, b, b, api.ErrNotFound)
+		}
+	}
+	return nil
+}
+
+const (
+	rootBinary    = "root-orchestrator"
+	clusterBinary = "cluster-orchestrator"
+	nodeBinary    = "node-engine"
+)
+
+// Run runs the installation until ctx ends or something cannot be mended. Then
+// it ends the daemons, and leaves their workloads running unless Remove says
+// otherwise. A data directory that another Run has is ErrConflict.
+func Run(ctx context.Context, cfg Config, hooks Hooks) error {
+	var err error
+	if cfg.Data, err = filepath.Abs(cfg.Data); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(cfg.Data, "logs"), 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	lock, err := lockData(cfg.Data)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	in := &installation{cfg: cfg, hooks: hooks, state: state{Listen: map[string]string{}, Joined: map[string]bool{}}}
+	if err := in.load(); err != nil {
+		return err
+	}
+	in.sup = newSupervisor(func(format string, args ...any) { hooks.Step(format, args...) })
+	err = in.live(ctx)
+	if cfg.Remove {
+		err = errors.Join(err, in.withdraw())
+	}
+	hooks.Step("ending the daemons")
+	in.sup.end()
+	if cfg.Remove && err == nil {
+		err = os.RemoveAll(cfg.Data)
+	}
+	return err
+}
+
+func lockData(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the data directory: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("another treeline dev runs in %s; end it, or give this one another --data: %w", dir, api.ErrConflict)
+	}
+	return f, nil
+}
+
+// live brings everything up and waits until it is to end.
+func (in *installation) live(ctx context.Context) error {
+	up, err := in.bringUp(ctx)
+	if err == nil && in.hooks.Up != nil {
+		err = in.hooks.Up(ctx, up)
+	}
+	if ctx.Err() != nil {
+		return nil // asked to end, at whatever point
+	}
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func (in *installation) bringUp(ctx context.Context) (Up, error) {
+	var up Up
+	root, err := in.startRoot(ctx)
+	if err != nil {
+		return up, err
+	}
+	in.hooks.Step("(root) serves at https://%s", root)
+	a, session, err := in.signIn(ctx)
+	if err != nil {
+		return up, err
+	}
+	defer a.Close()
+	if err := a.CreateTenant(ctx, in.cfg.Tenant, "treeline dev"); err != nil && !errors.Is(err, api.ErrConflict) {
+		return up, fmt.Errorf("make tenant %s: %w", in.cfg.Tenant, err)
+	}
+	if err := in.startClusters(ctx, a); err != nil {
+		return up, err
+	}
+	if err := in.startNodes(ctx, a); err != nil {
+		return up, err
+	}
+	if err := in.ready(ctx, a); err != nil {
+		return up, err
+	}
+	ca, err := in.ca()
+	if err != nil {
+		return up, err
+	}
+	join, err := a.CreateToken(ctx, api.TokenRequest{Kind: "node", Cluster: api.ClusterID(clusterName(0)), Uses: 1})
+	if err != nil {
+		return up, fmt.Errorf("make a join token: %w", err)
+	}
+	return Up{URL: "https://" + root, CA: ca, Session: session, Daemons: in.daemons(), Join: join}, nil
+}
+
+func clusterName(i int) string { return fmt.Sprintf("c%d", i+1) }
+
+func (in *installation) dir(daemon string) string { return filepath.Join(in.cfg.Data, daemon) }
+
+func (in *installation) startRoot(ctx context.Context) (string, error) {
+	return in.serve(ctx, "root", rootBinary, "", nil)
+}
+
+// serve starts a daemon that listens, and returns where.
+func (in *installation) serve(ctx context.Context, name, binary, token string, args []string) (string, error) {
+	file := filepath.Join(in.dir(name), "address")
+	// An earlier start's must not be taken for this one's.
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("start %s: %w", name, err)
+	}
+	d := in.sup.start(child{
+		name: name, binary: filepath.Join(in.cfg.Bin, binary), token: token, log: in.log(name),
+		args: func() []string {
+			return append([]string{"--data", in.dir(name), "--listen", in.listen(name)}, args...)
+		},
+	})
+	addr, err := d.awaitFile(ctx, file)
+	if err != nil {
+		return "", err
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", fmt.Errorf("%s says that it serves at %q: %w", name, addr, err)
+	}
+	host, _, _ := net.SplitHostPort(in.cfg.Listen)
+	return addr, in.update(func(s *state) { s.Listen[name] = net.JoinHostPort(host, port) })
+}
+
+func (in *installation) log(name string) string {
+	return filepath.Join(in.cfg.Data, "logs", name+".log")
+}
+
+// listen is where a daemon listens: where it did before, so that certificates
+// and tokens stay right. The port that was asked for is the root's.
+func (in *installation) listen(name string) string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if at := in.state.Listen[name]; at != "" {
+		return at
+	}
+	if name == "root" {
+		return in.cfg.Listen
+	}
+	host, _, _ := net.SplitHostPort(in.cfg.Listen)
+	return net.JoinHostPort(host, "0")
+}
+
+func (in *installation) joined(name string) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.state.Joined[name]
+}
+
+func (in *installation) startClusters(ctx context.Context, a *client.Client) error {
+	return all(in.cfg.Clusters, func(i int) error {
+		name, token := clusterName(i), ""
+		if !in.joined(name) {
+			t, err := a.CreateToken(ctx, api.TokenRequest{Kind: "cluster", Cluster: api.ClusterID(name), Tenant: in.cfg.Tenant, Uses: 1})
+			if err != nil {
+				return fmt.Errorf("make a join token for cluster %s: %w", name, err)
+			}
+			token = t.Token
+		}
+		addr, err := in.serve(ctx, name, clusterBinary, token, []string{"--name", name})
+		if err != nil {
+			return err
+		}
+		in.hooks.Step("(cluster %s) serves at https://%s", name, addr)
+		return in.update(func(s *state) { s.Joined[name] = true })
+	})
+}
+
+func (in *installation) startNodes(ctx context.Context, a *client.Client) error {
+	args, err := in.nodeArgs()
+	if err != nil {
+		return err
+	}
+	return all(in.cfg.Nodes, func(i int) error {
+		cluster := clusterName(i % in.cfg.Clusters)
+		name := fmt.Sprintf("%s-n%d", cluster, i/in.cfg.Clusters+1)
+		token := ""
+		if !in.joined(name) {
+			t, err := in.nodeToken(ctx, a, cluster)
+			if err != nil {
+				return fmt.Errorf("make a join token for node %s: %w", name, err)
+			}
+			token = t.Token
+		}
+		mine := append([]string{
+			"--data", in.dir(name), "--name", name,
+			"--containerd-namespace", "treeline-dev-" + in.tag() + "-" + name,
+			"--process-cgroup-parent", "/treeline-dev-" + in.tag() + "/" + name,
+		}, args...)
+		in.sup.start(child{
+			name: name, binary: filepath.Join(in.cfg.Bin, nodeBinary), token: token, log: in.log(name),
+			args: func() []string { return mine },
+		})
+		return nil
+	})
+}
+
+// nodeToken asks the cluster through the root. A cluster that has just begun to
+// serve may have to dial the root first.
+func (in *installation) nodeToken(ctx context.Context, a *client.Client, cluster string) (t api.JoinToken, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		t, err = a.CreateToken(ctx, api.TokenRequest{Kind: "node", Cluster: api.ClusterID(cluster), Uses: 1})
+		if !errors.Is(err, api.ErrUnavailable) {
+			return t, err
+		}
+		select {
+		case <-ctx.Done():
+			return t, err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// tag tells installations on one machine apart in containerd's namespaces and in
+// cgroups: it is the data directory's.
+func (in *installation) tag() string {
+	h := uint32(2166136261)
+	for _, b := range []byte(in.cfg.Data) {
+		h = (h ^ uint32(b)) * 16777619
+	}
+	return strconv.FormatUint(uint64(h), 36)
+}
+
+// nodeArgs are what all nodes are told. Each offers its share of the machine:
+// together they offer what there is.
+func (in *installation) nodeArgs() ([]string, error) {
+	args := []string{"--runtime", in.cfg.Runtime, "--containerd-network", in.cfg.Network}
+	if in.cfg.Containerd != "" {
+		args = append(args, "--containerd-address", in.cfg.Containerd)
+	}
+	for _, d := range in.cfg.ImageDirs {
+		args = append(args, "--containerd-image-dirs", d)
+	}
+	for _, d := range in.cfg.Allow {
+		args = append(args, "--process-allow", d)
+	}
+	memory, err := machineMemory()
+	if err != nil || in.cfg.Nodes == 0 {
+		return args, err
+	}
+	cpus := float64(runtime.NumCPU()) / float64(in.cfg.Nodes)
+	return append(args, "--cpus", strconv.FormatFloat(cpus, 'f', 3, 64), "--memory", strconv.FormatInt(memory/int64(in.cfg.Nodes), 10)), nil
+}
+
+// machineMemory is the memory of this machine, in MiB.
+func machineMemory() (int64, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, fmt.Errorf("measure the machine's memory: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "MemTotal:" {
+			kib, err := strconv.ParseInt(f[1], 10, 64)
+			return kib / 1024, err
+		}
+	}
+	return 0, fmt.Errorf("measure the machine's memory: /proc/meminfo has no MemTotal: %w", api.ErrNotFound)
+}
+
+// ready waits until each cluster has told the root of all its nodes.
+func (in *installation) ready(ctx context.Context, a *client.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	missing := map[string]int{}
+	for i := range in.cfg.Clusters {
+		missing[clusterName(i)] = 0
+	}
+	for i := range in.cfg.Nodes {
+		missing[clusterName(i%in.cfg.Clusters)]++
+	}
+	see := func(c api.Cluster) {
+		if n, ok := missing[string(c.ID)]; ok && c.Status == api.ClusterReady && c.Aggregate.Nodes >= n {
+			in.hooks.Step("(cluster %s) is ready, %d nodes", c.ID, c.Aggregate.Nodes)
+			delete(missing, string(c.ID))
+		}
+	}
+	clusters, rev, err := a.Clusters(ctx, client.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, c := range clusters {
+		see(c)
+	}
+	if len(missing) > 0 {
+		for change, err := range client.Watch[api.Cluster](ctx, a, client.Clusters, client.WatchOptions{Since: rev}) {
+			if err != nil {
+				return err
+			}
+			if change.Object != nil {
+				see(*change.Object)
+			}
+			if len(missing) == 0 {
+				break
+			}
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%d of %d clusters have not all their nodes after %s; the logs are in %s: %w",
+			len(missing), in.cfg.Clusters, startTime, filepath.Join(in.cfg.Data, "logs"), api.ErrTimeout)
+	}
+	return in.update(func(s *state) {
+		for i := range in.cfg.Nodes {
+			s.Joined[fmt.Sprintf("%s-n%d", clusterName(i%in.cfg.Clusters), i/in.cfg.Clusters+1)] = true
+		}
+	})
+}
+
+func (in *installation) daemons() (out []Daemon) {
+	for _, d := range in.sup.children() {
+		kind := "node"
+		switch {
+		case d.name == "root":
+			kind = "root"
+		case strings.HasSuffix(d.binary, clusterBinary):
+			kind = "cluster"
+		}
+		in.mu.Lock()
+		addr := in.state.Listen[d.name]
+		in.mu.Unlock()
+		out = append(out, Daemon{Name: d.name, Kind: kind, PID: d.PID(), Address: addr, Data: in.dir(d.name), Log: d.log})
+	}
+	return out
+}
+
+func (in *installation) load() error {
+	text, err := os.ReadFile(filepath.Join(in.cfg.Data, stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &in.state)
+	}
+	if err != nil {
+		return fmt.Errorf("read what an earlier treeline dev left: %w", err)
+	}
+	return nil
+}
+
+func (in *installation) update(fn func(*state)) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	fn(&in.state)
+	text, err := json.MarshalIndent(in.state, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(in.cfg.Data, "."+stateFile)
+	if err := os.WriteFile(tmp, append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("note what runs: %w", err)
+	}
+	if err := os.Rename(tmp, filepath.Join(in.cfg.Data, stateFile)); err != nil {
+		return fmt.Errorf("note what runs: %w", err)
+	}
+	return nil
+}
+
+// all runs fn for 0 to n-1 at once.
+func all(n int, fn func(i int) error) error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { errs[i] = fn(i) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

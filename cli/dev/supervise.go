@@ -1,0 +1,227 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// The pauses between a daemon's death and its next start, and how long it must
+// have lived for the next pause to be short again.
+const (
+	minPause = 200 * time.Millisecond
+	maxPause = 10 * time.Second
+	lived    = 30 * time.Second
+)
+
+// usageExit is how the daemons end when their configuration is wrong: starting
+// them again would not help.
+const usageExit = 2
+
+// child is what is to run.
+type child struct {
+	name, binary, log string
+	token             string // join token; in the environment, where other users cannot read it
+	args              func() []string
+}
+
+// process is a child that is kept running.
+type process struct {
+	child
+	sup   *supervisor
+	pid   atomic.Int64
+	stop  chan struct{} // closed: end it
+	done  chan struct{} // closed when it has ended for good
+	broke chan struct{} // closed when it cannot be started
+}
+
+// PID is the process' number now, 0 between two lives.
+func (p *process) PID() int { return int(p.pid.Load()) }
+
+// supervisor keeps children running, and ends them in the opposite order.
+type supervisor struct {
+	step  func(format string, args ...any)
+	spawn chan func()
+
+	mu  sync.Mutex // guards all
+	all []*process
+}
+
+func newSupervisor(step func(string, ...any)) *supervisor {
+	s := &supervisor{step: step, spawn: make(chan func())}
+	// A child gets a signal when the thread that made it ends, so that none
+	// outlives us if we are killed. The thread has to be one that stays.
+	go func() {
+		runtime.LockOSThread()
+		for fn := range s.spawn {
+			fn()
+		}
+	}()
+	return s
+}
+
+func (s *supervisor) start(c child) *process {
+	p := &process{child: c, sup: s, stop: make(chan struct{}), done: make(chan struct{}), broke: make(chan struct{})}
+	s.mu.Lock()
+	s.all = append(s.all, p)
+	s.mu.Unlock()
+	go p.keep()
+	return p
+}
+
+func (s *supervisor) children() []*process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*process(nil), s.all...)
+}
+
+// end ends all: nodes, then clusters, then the root, each kind at once.
+func (s *supervisor) end() {
+	all := s.children()
+	for _, binary := range []string{nodeBinary, clusterBinary, rootBinary} {
+		for _, p := range all {
+			if strings.HasSuffix(p.binary, "/"+binary) {
+				close(p.stop)
+			}
+		}
+		for _, p := range all {
+			if strings.HasSuffix(p.binary, "/"+binary) {
+				<-p.done
+			}
+		}
+	}
+	close(s.spawn)
+}
+
+// keep runs the child until it is to end.
+func (p *process) keep() {
+	defer close(p.done)
+	pause := minPause
+	for {
+		begun := time.Now()
+		again, err := p.live()
+		if !again {
+			return
+		}
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == usageExit {
+			close(p.broke)
+			return
+		}
+		if time.Since(begun) > lived {
+			pause = minPause
+		}
+		p.sup.step("%s ended (%v); starting it again in %s, its log is %s", p.name, err, pause, p.log)
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, maxPause)
+		case <-p.stop:
+			return
+		}
+	}
+}
+
+// live is one life of the child. again: it ended by itself.
+func (p *process) live() (again bool, err error) {
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return true, err
+	}
+	defer log.Close()
+	cmd := exec.Command(p.binary, p.args()...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = environment(p.token)
+	// A group of its own: Ctrl-C is for us, who end the daemons in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	started := make(chan error, 1)
+	p.sup.spawn <- func() { started <- cmd.Start() }
+	if err := <-started; err != nil {
+		return true, err
+	}
+	p.pid.Store(int64(cmd.Process.Pid))
+	defer p.pid.Store(0)
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		return true, cmdError(err)
+	case <-p.stop:
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case err = <-ended:
+	case <-time.After(stopTime):
+		p.sup.step("%s does not end; killing it", p.name)
+		_ = cmd.Process.Kill()
+		err = <-ended
+	}
+	return false, err
+}
+
+func cmdError(err error) error {
+	if err == nil {
+		return errors.New("exit status 0")
+	}
+	return err
+}
+
+// environment is ours without what is meant for treeline itself: TREELINE_TOKEN
+// would be taken for a join token.
+func environment(token string) []string {
+	var env []string
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "TREELINE_") && !strings.HasPrefix(e, "NOTIFY_SOCKET=") {
+			env = append(env, e)
+		}
+	}
+	if token != "" {
+		env = append(env, "TREELINE_TOKEN="+token)
+	}
+	return env
+}
+
+// awaitFile waits until the child has written a file, and returns its text.
+func (p *process) awaitFile(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		text, err := os.ReadFile(path)
+		if err == nil && len(text) > 0 {
+			return strings.TrimSpace(string(text)), nil
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("start %s: %w", p.name, err)
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-p.broke:
+			return "", fmt.Errorf("%s cannot be started:\n%s", p.name, tail(p.log))
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return "", fmt.Errorf("%s does not serve after %s: %w\n%s", p.name, startTime, api.ErrTimeout, tail(p.log))
+			}
+			return "", ctx.Err()
+		}
+	}
+}
+
+// tail is the end of a log, for an error.
+func tail(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return "  " + strings.Join(lines[max(0, len(lines)-5):], "\n  ")
+}
