@@ -2,7 +2,9 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -74,4 +76,19 @@ func (c *Containerd) Start() {
 		time.Sleep(10 * time.Millisecond) // without systemd it tells nobody when it listens
 	}
 	t.Fatalf("containerd does not listen on %s\n%s", c.Address, tail(c.log, 20))
+}
+
+// Tasks are the ids of the containers that containerd has for the node, running
+// or not.
+func (l *Lab) Tasks(n *Node) []string {
+	l.t.Helper()
+	entries, err := os.ReadDir(filepath.Join(l.Dir, "c", "state", "io.containerd.runtime.v2.task", filepath.Base(l.Dir)+"-"+n.Name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.t.Fatalf("%v", err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
 }

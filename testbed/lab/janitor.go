@@ -99,7 +99,7 @@ func sweep(dir, tenant string) error {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))
 		}
 	}
-	for _, g := range CgroupsOf(filepath.Base(dir)) {
+	for _, g := range CgroupsOf(filepath.Base(dir) + "-") {
 		if err := removeCgroup(g); err != nil {
 			errs = append(errs, err)
 		}
@@ -162,12 +162,12 @@ func MountsUnder(dir string) []string {
 	return out
 }
 
-// CgroupsOf are the cgroup directories, in whatever hierarchy, below one that is
-// named part, and those themselves; inner ones first.
-func CgroupsOf(part string) []string {
+// CgroupsOf are the cgroup directories, in whatever hierarchy, of the nodes whose
+// names begin with prefix, and all below; inner ones first.
+func CgroupsOf(prefix string) []string {
 	var out []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(p string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() && strings.Contains(p+"/", "/"+part+"/") {
+		if err == nil && e.IsDir() && strings.Contains(p, "/"+prefix) {
 			out = append(out, p)
 		}
 		return nil

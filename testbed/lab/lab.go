@@ -38,7 +38,7 @@ type Lab struct {
 	Tenant   api.Tenant // of this lab alone, so that its processes can be told from others'
 	Program  string     // what Process runs
 	Root     *Proc
-	Disk0    *Disk          // the root's, if Options.RootDisk
+	RootDisk *Disk          // the root's, if Options.RootDisk
 	API      *client.Client // the admin's, by a link that outlives the root's address
 	RootLink *Link
 
@@ -86,7 +86,7 @@ func New(t T, o Options) *Lab {
 	t.Cleanup(func() { l.close(j) })
 
 	if o.RootDisk > 0 {
-		l.Disk0 = l.Disk("root", o.RootDisk)
+		l.RootDisk = l.Disk("root", o.RootDisk)
 	}
 	l.RootLink = l.link()
 	l.Root = l.proc("root", append([]string{
@@ -100,6 +100,13 @@ func New(t T, o Options) *Lab {
 	}
 	l.board.watch(l.ctx, l.API, &l.wg)
 	return l
+}
+
+// For has failures told to t, a subtest, until the function that it returns is called.
+func (l *Lab) For(t T) (restore func()) {
+	was := l.t
+	l.t = t
+	return func() { l.t = was }
 }
 
 // StartRoot starts the root, again if it was ended, and lets its link lead there.
@@ -314,11 +321,10 @@ func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
 	if o.Containers {
 		ctrd := l.Containerd()
 		args = append(args, "--runtime", "containerd", "--containerd-address", ctrd.Address,
-			"--containerd-namespace", base+"-"+name, "--containerd-cgroup-parent", "/treeline-lab/"+base+"/"+name,
-			"--containerd-image-dirs", ctrd.Images)
+			"--containerd-namespace", base+"-"+name, "--containerd-image-dirs", ctrd.Images)
 	} else {
 		args = append(args, "--runtime", "process", "--process-allow", filepath.Dir(l.Program),
-			"--process-cgroup-parent", "/treeline-lab/"+base+"/"+name)
+			"--process-cgroup-parent", "/treeline/"+base+"-"+name)
 	}
 	n.Proc = l.proc(name, append(args, o.Args...)...)
 	n.env = append(n.env, "TREELINE_TOKEN="+tok)

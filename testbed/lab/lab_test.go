@@ -2,6 +2,7 @@ package lab_test
 
 import (
 	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
@@ -20,4 +21,23 @@ func open(t *testing.T, o lab.Options) *lab.Lab {
 	t.Helper()
 	runtimetest.NeedRoot(t)
 	return lab.New(t, o)
+}
+
+// containers are nodes that run containers by a containerd of the lab's own.
+func containers(t *testing.T) lab.NodeOptions {
+	t.Helper()
+	for _, program := range []string{"containerd", "runc"} {
+		_, err := exec.LookPath(program)
+		runtimetest.Require(t, program, err)
+	}
+	return lab.NodeOptions{Containers: true}
+}
+
+// sub is a subtest on a lab that it shares with others.
+func sub(t *testing.T, l *lab.Lab, name string, fn func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		defer l.For(t)()
+		fn(t)
+	})
 }

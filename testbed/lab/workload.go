@@ -72,7 +72,7 @@ func (l *Lab) workload(pid int) (Workload, bool) {
 	w.Epoch = api.Epoch(epoch)
 	w.Attempt, _ = strconv.Atoi(environ(pid, "TREELINE_ATTEMPT"))
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if _, rest, ok := strings.Cut(string(text), "/"+filepath.Base(l.Dir)+"/"); ok {
+	if _, rest, ok := strings.Cut(string(text), "/"+filepath.Base(l.Dir)+"-"); ok {
 		w.Node, _, _ = strings.Cut(rest, "/")
 	}
 	return w, true

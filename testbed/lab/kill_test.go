@@ -1,0 +1,270 @@
+package lab_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/testbed/lab"
+)
+
+// one is a service of which one instance is looked at closely.
+type one struct {
+	t  *testing.T
+	l  *lab.Lab
+	id api.InstanceID
+}
+
+// unharmed reports what changed of an instance that nothing should have happened to.
+func (o one) unharmed(before lab.Workload, was api.Instance) {
+	o.t.Helper()
+	if !before.Alive() {
+		o.t.Errorf("%s: its process %d did not live through it", o.id, before.PID)
+	}
+	if all := o.l.WorkloadsOf(o.id); len(all) != 1 {
+		o.t.Errorf("%s has %d processes: %+v", o.id, len(all), all)
+	}
+	if now := o.l.Instance(o.id); now.Epoch != was.Epoch || now.Restarts != was.Restarts {
+		o.t.Errorf("%s: epoch %s and %d restarts, was %s and %d", o.id, now.Epoch, now.Restarts, was.Epoch, was.Restarts)
+	}
+}
+
+// works proves that orders still reach the node and that news come back: one
+// more instance runs beside the one that is looked at, and goes again.
+func (o one) works(app, service string, after func() time.Duration) time.Duration {
+	o.t.Helper()
+	o.l.Scale(app, service, 2)
+	o.l.Wait("a second instance runs", o.l.Running(app, service, 2))
+	took := after()
+	o.l.Scale(app, service, 1)
+	second := o.l.ID(app, service, 1)
+	o.l.Wait("the second instance is gone", func(v lab.View) bool { _, there := v.Instances[second]; return !there })
+	return took
+}
+
+// TestKill9 kills one part after the other under a running application. Nothing
+// is lost and nothing runs twice.
+func TestKill9(t *testing.T) {
+	t.Parallel()
+	l := open(t, lab.Options{})
+	c := l.Cluster("munich", lab.ClusterOptions{})
+	n1, n2 := c.Node("n1", containers(t)), c.Node("n2", containers(t))
+	l.Wait("both nodes take work", lab.Nodes("munich", 2))
+	l.Apply(lab.App("shop", lab.On(l.Container("web", 1), "munich", "n1")))
+	l.Wait("web runs", l.Running("shop", "web", 1))
+	web := one{t, l, l.ID("shop", "web", 0)}
+
+	sub(t, l, "workload", func(t *testing.T) {
+		first := l.Workload(web.id)
+		took := lab.Stopwatch()
+		first.Kill9()
+		l.Wait("web is restarted", lab.Is(web.id, func(i api.Instance) bool { return i.Restarts == 1 && i.State == api.Running }))
+		once := took()
+		l.Measured("workload_killed_running_again", once)
+		second := l.Workload(web.id)
+		if second.Epoch != first.Epoch || second.Attempt != first.Attempt+1 || second.Node != first.Node {
+			t.Errorf("restarted as %+v, was %+v", second, first)
+		}
+		took = lab.Stopwatch()
+		second.Kill9()
+		l.Wait("web is restarted again", lab.Is(web.id, func(i api.Instance) bool { return i.Restarts == 2 && i.State == api.Running }))
+		twice := took()
+		l.Measured("workload_killed_again_running_again", twice)
+		if twice < once*3/2 {
+			t.Errorf("the second restart took %s after %s: no backoff", twice, once)
+		}
+		failed := false
+		for _, i := range l.History(web.id) {
+			failed = failed || i.State == api.Failed && i.Reason == api.ReasonExited && i.ExitCode != nil && *i.ExitCode == 137
+		}
+		if !failed {
+			t.Error("nobody was told that it exited with 137")
+		}
+	})
+
+	sub(t, l, "node engine", func(t *testing.T) {
+		w, was := l.Workload(web.id), l.Instance(web.id)
+		n1.Kill9()
+		took := lab.Stopwatch()
+		n1.Start()
+		l.Measured("node_engine_killed_ready_again", took())
+		l.Measured("node_engine_killed_takes_orders", one{t, l, web.id}.works("shop", "web", took))
+		one{t, l, web.id}.unharmed(w, was)
+	})
+
+	sub(t, l, "workload while the node engine is down", func(t *testing.T) {
+		w, was := l.Workload(web.id), l.Instance(web.id)
+		gone := w.Gone(l)
+		n1.Kill9()
+		w.Kill9()
+		l.WaitGone("web", gone)
+		took := lab.Stopwatch()
+		n1.Start()
+		l.Wait("web runs again", lab.Is(web.id, func(i api.Instance) bool { return i.Restarts > was.Restarts && i.State == api.Running }))
+		l.Measured("workload_and_engine_killed_running_again", took())
+		if now := l.Workload(web.id); now.Epoch != w.Epoch {
+			t.Errorf("epoch %s, was %s: it was placed anew", now.Epoch, w.Epoch)
+		}
+	})
+
+	sub(t, l, "cluster orchestrator", func(t *testing.T) {
+		w, was := l.Workload(web.id), l.Instance(web.id)
+		c.Kill9()
+		took := lab.Stopwatch()
+		c.Start()
+		l.Measured("cluster_killed_ready_again", took())
+		l.Measured("cluster_killed_takes_orders", one{t, l, web.id}.works("shop", "web", took))
+		one{t, l, web.id}.unharmed(w, was)
+	})
+
+	sub(t, l, "broker connection", func(t *testing.T) {
+		w, was := l.Workload(web.id), l.Instance(web.id)
+		took := lab.Stopwatch()
+		n1.Link.Break()
+		l.Measured("broker_connection_reset_takes_orders", one{t, l, web.id}.works("shop", "web", took))
+		one{t, l, web.id}.unharmed(w, was)
+	})
+
+	sub(t, l, "root", func(t *testing.T) {
+		w, was := l.Workload(web.id), l.Instance(web.id)
+		l.Root.Kill9()
+		took := lab.Stopwatch()
+		l.StartRoot()
+		l.Measured("root_killed_ready_again", took())
+		l.Measured("root_killed_takes_orders", one{t, l, web.id}.works("shop", "web", took))
+		one{t, l, web.id}.unharmed(w, was)
+	})
+
+	sub(t, l, "workload while the root and the cluster are down", func(t *testing.T) {
+		w, was := l.Workload(web.id), l.Instance(web.id)
+		gone := w.Gone(l)
+		l.Root.Kill9()
+		c.Kill9()
+		w.Kill9()
+		l.WaitGone("web", gone)
+		c.Start()
+		l.StartRoot()
+		l.Wait("the root hears that web was restarted", lab.Is(web.id, func(i api.Instance) bool { return i.Restarts > was.Restarts && i.State == api.Running }))
+		if now := l.Workload(web.id); now.Epoch != w.Epoch {
+			t.Errorf("epoch %s, was %s: it was placed anew", now.Epoch, w.Epoch)
+		}
+	})
+
+	sub(t, l, "containerd", func(t *testing.T) {
+		w, was := l.Workload(web.id), l.Instance(web.id)
+		l.Containerd().Kill9()
+		if !w.Alive() {
+			t.Error("the container ended with containerd")
+		}
+		took := lab.Stopwatch()
+		l.Containerd().Start()
+		l.Measured("containerd_killed_takes_orders", one{t, l, web.id}.works("shop", "web", took))
+		one{t, l, web.id}.unharmed(w, was)
+	})
+	_ = n2
+}
+
+// TestNodeLost loses a node with its workloads, and then one that only cannot be
+// reached. Both times what it had runs elsewhere under a higher epoch, and the
+// node that returns drops what is no longer its own.
+func TestNodeLost(t *testing.T) {
+	t.Parallel()
+	l := open(t, lab.Options{})
+	c := l.Cluster("munich", lab.ClusterOptions{})
+	nodes := map[string]*lab.Node{"n1": c.Node("n1", containers(t)), "n2": c.Node("n2", containers(t))}
+	l.Wait("both nodes take work", lab.Nodes("munich", 2))
+	l.Apply(lab.App("shop", l.Container("web", 1)))
+	l.Wait("web runs", l.Running("shop", "web", 1))
+	id := l.ID("shop", "web", 0)
+	elsewhere := func(was lab.Workload) func(lab.View) bool {
+		return lab.Is(id, func(i api.Instance) bool { return i.State == api.Running && i.Epoch > was.Epoch })
+	}
+
+	sub(t, l, "killed", func(t *testing.T) {
+		was := l.Workload(id)
+		lost := nodes[was.Node]
+		took := lab.Stopwatch()
+		lost.KillAll()
+		l.Wait("web runs elsewhere", elsewhere(was))
+		l.Measured("node_killed_running_elsewhere", took())
+		now := l.Workload(id)
+		if now.Node == was.Node {
+			t.Errorf("it runs on the lost node %s", now.Node)
+		}
+		lost.Start()
+		l.Wait("the node is back", lab.Nodes("munich", 2))
+		l.Apply(lab.App("probe", lab.On(l.Container("p", 1), "munich", was.Node)))
+		l.Wait("the node that returned takes orders", l.Running("probe", "p", 1))
+		l.Delete("probe")
+		if all := l.WorkloadsOf(id); len(all) != 1 || all[0].PID != now.PID {
+			t.Errorf("web runs as %+v, want process %d alone", all, now.PID)
+		}
+		if left := l.Tasks(lost); len(left) != 0 {
+			t.Errorf("the node that returned keeps containers %v", left)
+		}
+	})
+
+	sub(t, l, "cut off", func(t *testing.T) {
+		was := l.Workload(id)
+		lost := nodes[was.Node]
+		gone := was.Gone(l)
+		took := lab.Stopwatch()
+		lost.Link.Cut()
+		l.Wait("web runs elsewhere", elsewhere(was))
+		l.Measured("node_cut_off_running_elsewhere", took())
+		if !was.Alive() {
+			t.Error("the node that was cut off stopped an instance that it should keep")
+		}
+		took = lab.Stopwatch()
+		lost.Link.Heal()
+		l.WaitGone("the old web", gone)
+		l.Measured("node_healed_dropped_old", took())
+		if now := l.Workload(id); now.Node == was.Node || now.Epoch <= was.Epoch {
+			t.Errorf("web runs as %+v after %+v", now, was)
+		}
+	})
+}
+
+// TestExclusive takes away, in three ways, what keeps an exclusive instance's
+// node in touch. The kernel is asked when the old process ended and when the new
+// one began: they never overlap.
+func TestExclusive(t *testing.T) {
+	t.Parallel()
+	l := open(t, lab.Options{})
+	c := l.Cluster("munich", lab.ClusterOptions{})
+	nodes := map[string]*lab.Node{"n1": c.Node("n1", lab.NodeOptions{}), "n2": c.Node("n2", lab.NodeOptions{})}
+	l.Wait("both nodes take work", lab.Nodes("munich", 2))
+	l.Apply(lab.App("bank", lab.Exclusive(l.Process("ledger", 1))))
+	l.Wait("it runs", l.Running("bank", "ledger", 1))
+	id := l.ID("bank", "ledger", 0)
+	for _, way := range []struct {
+		name   string
+		lose   func(*lab.Node)
+		regain func(*lab.Node)
+	}{
+		{"engine_killed", func(n *lab.Node) { n.Kill9() }, func(n *lab.Node) { n.Start() }},
+		{"engine_paused", func(n *lab.Node) { n.Pause() }, func(n *lab.Node) { n.Resume() }},
+		{"link_cut", func(n *lab.Node) { n.Link.Cut() }, func(n *lab.Node) { n.Link.Heal() }},
+	} {
+		sub(t, l, way.name, func(t *testing.T) {
+			was := l.Workload(id)
+			gone := was.Gone(l)
+			took := lab.Stopwatch()
+			way.lose(nodes[was.Node])
+			ended := l.WaitGone("the old one", gone)
+			l.Measured("exclusive_"+way.name+"_stopped", took())
+			l.Wait("it runs elsewhere", lab.Is(id, func(i api.Instance) bool { return i.State == api.Running && i.Epoch > was.Epoch }))
+			l.Measured("exclusive_"+way.name+"_running_elsewhere", took())
+			now := l.Workload(id)
+			// The kernel counts starts in hundredths of a second.
+			if now.Started+10*time.Millisecond < ended {
+				t.Errorf("the new process began at %s, before the old one's end at %s", now.Started, ended)
+			}
+			way.regain(nodes[was.Node])
+			l.Wait("the node is back", lab.Nodes("munich", 2))
+			if again := l.Workload(id); again.PID != now.PID {
+				t.Errorf("the node's return moved it: %+v, was %+v", again, now)
+			}
+		})
+	}
+}
