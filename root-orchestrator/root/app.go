@@ -310,7 +310,7 @@ func (c *Core) create(s *service, id api.InstanceID) *instance {
 // that has it, or anywhere.
 func (c *Core) update(in *instance, s *service) {
 	cl := c.clusters[in.Cluster]
-	if cl != nil && cl.out() != "" && in.Spec.Exclusive {
+	if cl != nil && (cl.silent || !cl.heard) && in.Spec.Exclusive {
 		return // it may run there; when the cluster is heard again, the roll-out goes on
 	}
 	if cl != nil {

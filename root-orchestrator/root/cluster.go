@@ -520,9 +520,18 @@ func (c *Core) heardAgain(cl *cluster) {
 	was := cl.silent
 	cl.heard, cl.silent = true, false
 	c.changedCluster(cl)
-	if !was {
-		return
+	if was {
+		c.backFromSilence(cl)
 	}
+	// Roll-outs that waited for the cluster go on.
+	for _, id := range sortedKeys(cl.assigned) {
+		if s := c.services[id.Service()]; s != nil {
+			c.reconcile(s)
+		}
+	}
+}
+
+func (c *Core) backFromSilence(cl *cluster) {
 	c.timers.Set(timerKey{what: timerDead, cluster: cl.Info.ID}, c.now.Add(c.cfg.Dead))
 	c.event(api.Event{Kind: "cluster", Object: string(cl.Info.ID), Cluster: cl.Info.ID, Detail: "is heard again"})
 	for _, id := range sortedKeys(cl.assigned) {
@@ -530,11 +539,6 @@ func (c *Core) heardAgain(cl *cluster) {
 			in.Offered = false
 			c.stopWaiting(in)
 			c.become(in, in.State, api.ReasonNone, "")
-		}
-	}
-	for _, id := range sortedKeys(cl.assigned) {
-		if s := c.services[id.Service()]; s != nil {
-			c.reconcile(s)
 		}
 	}
 }

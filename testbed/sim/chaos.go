@@ -401,5 +401,6 @@ func (c *chaos) end() {
 
 func (c *chaos) mend(l *link) {
 	l.q.Loss, l.q.Double = 0, 0
+	l.q.Jitter = min(l.q.Jitter, 200*time.Millisecond) // with more, leases end now and then for good reason
 	l.sever(false, false)
 }

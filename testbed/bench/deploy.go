@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/testbed/lab"
+)
+
+// stages are the moments of one deployment, in their order. The first and the
+// last three are seen at the root's API, the others are containerd's own
+// timestamps.
+var stages = []string{"accepted", "snapshot", "container", "task created", "task started", "running"}
+
+// deploy measures how much longer it takes from an SLA's submission until its
+// instance is observed running at the root than containerd takes to create and
+// start the same container: by the root, a cluster and a node as processes, in
+// turn with containerd alone.
+func deploy(r *run) error {
+	return inLab(r, func(l *lab.Lab) error {
+		c := l.Cluster("munich", lab.ClusterOptions{Args: quiet})
+		n := c.Node("n1", lab.NodeOptions{Containers: true, CPUs: 2, Args: quiet})
+		l.Wait("the node takes work", lab.Nodes("munich", 1))
+
+		d := deployer{lab: l}
+		first, err := d.once(0, nil) // imports the image, opens what is opened once
+		if err != nil {
+			return err
+		}
+		r.logf("the first deployment, with the image's import: %s", first["running"].Round(time.Millisecond))
+		floor, err := newFloor(l, n)
+		if err != nil {
+			return err
+		}
+		defer floor.close()
+		if d.events, err = floor.events(); err != nil {
+			return err
+		}
+		var confined, open, over series
+		way := map[string]*series{}
+		for _, s := range stages {
+			way[s] = &series{}
+		}
+		for i := 1; i <= r.n; i++ {
+			w := watch(l.Dir)
+			bare, err := floor.once(i, true)
+			if err != nil {
+				return err
+			}
+			bad := w.disturbed()
+			confined.add(ms(bare), bad)
+			w = watch(l.Dir)
+			at, err := d.once(i, floor)
+			if err != nil {
+				return err
+			}
+			bad = w.disturbed() || bad
+			over.add(ms(at["running"]-bare), bad)
+			last := time.Duration(0)
+			for _, s := range stages {
+				way[s].add(ms(at[s]-last), bad)
+				last = at[s]
+			}
+			way["running"].values[i-1] = ms(at["running"] - at["task started"])
+			w = watch(l.Dir)
+			bare, err = floor.once(r.n+i, false)
+			if err != nil {
+				return err
+			}
+			open.add(ms(bare), w.disturbed())
+			if err := r.ctx.Err(); err != nil {
+				return err
+			}
+			d.total.add(ms(at["running"]), bad)
+		}
+		base := confined.record("deploy.floor", "ms")
+		r.emit(base.noting("containerd alone: snapshot, container, task, start, with the OCI spec that the node engine writes"))
+		r.emit(open.record("deploy.floor.no-seccomp", "ms").over(base.Name, base.Median))
+		total := d.total.record("deploy.submit-running", "ms")
+		r.emit(total.over(base.Name, base.Median))
+		r.emit(over.record("deploy.overhead", "ms").atMost(30).over(base.Name, base.Median).
+			noting("each sample is a deployment less the floor's sample taken right before it; difference of the medians: %.1f ms", total.Median-base.Median))
+		for _, s := range stages {
+			r.emit(way[s].record("deploy.to."+s, "ms"))
+		}
+		return nil
+	})
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+type deployer struct {
+	lab    *lab.Lab
+	events <-chan happened
+	total  series
+}
+
+// once deploys an application of its own, waits until it runs, and deletes it.
+// The moments count from the submission.
+func (d *deployer) once(i int, f *floor) (map[string]time.Duration, error) {
+	l, app := d.lab, fmt.Sprintf("app%d", i)
+	id := l.ID(app, "web", 0)
+	sla := lab.App(app, l.Container("web", 1))
+	for drained := d.events == nil; !drained; {
+		select {
+		case <-d.events:
+		default:
+			drained = true
+		}
+	}
+	began := time.Now()
+	l.Apply(sla)
+	at := map[string]time.Duration{"accepted": time.Since(began)}
+	l.Wait(app+" runs", lab.Is(id, func(i api.Instance) bool { return i.State == api.Running }))
+	at["running"] = time.Since(began)
+	if f != nil {
+		for at["task started"] == 0 {
+			select {
+			case e := <-d.events:
+				if stage := topics[e.topic]; stage != "" && slices.Contains(stages, stage) {
+					at[stage] = e.at.Sub(began)
+				}
+			case <-time.After(10 * time.Second):
+				return nil, fmt.Errorf("containerd told nothing of the start of %s; of its way: %v", id, at)
+			}
+		}
+	}
+	l.Delete(app)
+	return at, nil
+}

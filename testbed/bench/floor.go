@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/oci"
+
+	"github.com/treeline-edge/treeline/testbed/lab"
+)
+
+// floor creates and starts containers with containerd alone: the same image,
+// the same snapshotter and shim, and the very specification that the node engine
+// wrote for an instance, but for the names in it.
+type floor struct {
+	c         *client.Client
+	ctx       context.Context
+	end       context.CancelFunc
+	image     client.Image
+	namespace string // the node's
+	spec      []byte
+	dir       string
+}
+
+// topics are the events of containerd that end a stage.
+var topics = map[string]string{
+	"/snapshot/prepare":  "snapshot",
+	"/containers/create": "container",
+	"/tasks/create":      "task created",
+	"/tasks/start":       "task started",
+}
+
+type happened struct {
+	topic string
+	at    time.Time
+}
+
+func newFloor(l *lab.Lab, n *lab.Node) (*floor, error) {
+	ctrd := l.Containerd()
+	c, err := client.New(ctrd.Address)
+	if err != nil {
+		return nil, fmt.Errorf("dial containerd: %w", err)
+	}
+	f := &floor{c: c, namespace: filepath.Base(l.Dir) + "-" + n.Name, dir: filepath.Join(l.Dir, "floor")}
+	f.ctx, f.end = context.WithCancel(namespaces.WithNamespace(l.Context(), "floor"))
+	if err := os.MkdirAll(f.dir, 0o755); err != nil { //nolint:gosec // output of containers
+		return nil, err
+	}
+	if err := f.fetch(filepath.Join(ctrd.Images, "workload.tar")); err != nil {
+		return nil, err
+	}
+	return f, f.learn(l)
+}
+
+func (f *floor) close() {
+	f.end()
+	_ = f.c.Close()
+}
+
+// fetch imports the image, in a namespace of which the node engine knows nothing.
+func (f *floor) fetch(archive string) error {
+	file, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	found, err := f.c.Import(f.ctx, file)
+	if err != nil || len(found) == 0 {
+		return fmt.Errorf("import %s: %d images, %w", archive, len(found), err)
+	}
+	f.image = client.NewImage(f.c, found[0])
+	return f.image.Unpack(f.ctx, "overlayfs")
+}
+
+// learn reads the specification of a container that the node engine made.
+func (f *floor) learn(l *lab.Lab) error {
+	l.Apply(lab.App("model", l.Container("web", 1)))
+	l.Wait("the model runs", l.Running("model", "web", 1))
+	defer l.Delete("model")
+	theirs := namespaces.WithNamespace(f.ctx, f.namespace)
+	all, err := f.c.Containers(theirs)
+	if err != nil {
+		return fmt.Errorf("list the node's containers: %w", err)
+	}
+	if len(all) != 1 {
+		return fmt.Errorf("the node has %d containers, want the model's", len(all))
+	}
+	spec, err := all[0].Spec(theirs)
+	if err != nil {
+		return fmt.Errorf("read the model's specification: %w", err)
+	}
+	f.spec, err = json.Marshal(spec)
+	return err
+}
+
+// events tells what containerd does for the node, as it says itself.
+func (f *floor) events() (<-chan happened, error) {
+	out := make(chan happened, 1024)
+	envelopes, errs := f.c.Subscribe(f.ctx, "namespace=="+f.namespace)
+	go func() {
+		for {
+			select {
+			case e := <-envelopes:
+				if topics[e.Topic] == "" {
+					continue
+				}
+				select {
+				case out <- happened{e.Topic, e.Timestamp}:
+				default: // nobody reads between samples
+				}
+			case <-errs:
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// once creates and starts one container and removes it again. Confined is with
+// the seccomp profile.
+func (f *floor) once(i int, confined bool) (time.Duration, error) {
+	id := fmt.Sprintf("floor-%d", i)
+	var spec oci.Spec
+	if err := json.Unmarshal(f.spec, &spec); err != nil {
+		return 0, err
+	}
+	spec.Linux.CgroupsPath = filepath.Join(filepath.Dir(spec.Linux.CgroupsPath), id)
+	for k, v := range spec.Annotations {
+		if strings.HasSuffix(k, ".group") { // the first of its application has a shim of its own
+			spec.Annotations[k] = v[:len(v)-4] + fmt.Sprintf("%04d", i)
+		}
+	}
+	if !confined {
+		spec.Linux.Seccomp = nil
+	}
+	began := time.Now()
+	c, err := f.c.NewContainer(f.ctx, id,
+		client.WithImage(f.image), client.WithSnapshotter("overlayfs"), client.WithNewSnapshot(id, f.image),
+		client.WithRuntime("io.containerd.runc.v2", nil), client.WithSpec(&spec))
+	if err != nil {
+		return 0, fmt.Errorf("create a container: %w", err)
+	}
+	task, err := c.NewTask(f.ctx, cio.LogFile(filepath.Join(f.dir, id)))
+	if err != nil {
+		return 0, fmt.Errorf("create a task: %w", err)
+	}
+	if err := task.Start(f.ctx); err != nil {
+		return 0, fmt.Errorf("start a task: %w", err)
+	}
+	took := time.Since(began)
+	if _, err := task.Delete(f.ctx, client.WithProcessKill); err != nil {
+		return 0, fmt.Errorf("delete a task: %w", err)
+	}
+	return took, c.Delete(f.ctx, client.WithSnapshotCleanup)
+}

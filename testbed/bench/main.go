@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/treeline-edge/treeline/testbed/lab"
+)
+
+// bench measures and hands in records as they are finished.
+type bench struct {
+	about string
+	n     int // samples by default
+	run   func(*run) error
+}
+
+var benches = map[string]bench{
+	"deploy":   {"submit → running, over containerd's own create and start", 40, deploy},
+	"recovery": {"from a kill until all is as it should be", 30, recovery},
+	"idle":     {"memory, CPU and traffic of an idle node engine", 1, idle},
+	"cluster":  {"memory and CPU of a cluster orchestrator with 1,000 nodes", 1, clusterLoad},
+	"store":    {"durable saves of the embedded store, over bbolt's", 30, storeSaves},
+	"bus":      {"messages through the embedded broker, over TLS alone", 30, busMessages},
+	"place":    {"time to choose among candidates", 30, place},
+	"sim":      {"seeds of the simulator a second", 30, simSeeds},
+}
+
+// run is one benchmark on its way.
+type run struct {
+	ctx  context.Context
+	n    int
+	emit func(Record)
+	log  io.Writer
+}
+
+func (r *run) logf(format string, args ...any) { _, _ = fmt.Fprintf(r.log, format+"\n", args...) }
+
+func main() {
+	lab.Main()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := Main(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	lab.Forget()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// Main is the program. It writes results to out and what it is about to log.
+func Main(ctx context.Context, args []string, out, log io.Writer) error {
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(log)
+	asJSON := fs.Bool("json", false, "write one JSON object a line")
+	n := fs.Int("n", 0, "samples to take (default: each benchmark's own)")
+	helper := fs.String("swarm", "", "") // see swarm.go
+	fs.Usage = func() { usage(log) }
+	var names []string
+	for rest := args; ; {
+		if err := fs.Parse(rest); err != nil {
+			return err
+		}
+		if fs.NArg() == 0 {
+			break
+		}
+		names = append(names, fs.Arg(0))
+		rest = fs.Args()[1:]
+	}
+	if *helper != "" {
+		return swarm(ctx, *helper)
+	}
+	if slices.Equal(names, []string{"all"}) {
+		names = slices.Sorted(maps.Keys(benches))
+	}
+	if len(names) == 0 {
+		usage(log)
+		return flag.ErrHelp
+	}
+	for _, name := range names {
+		if _, ok := benches[name]; !ok {
+			return fmt.Errorf("there is no benchmark %q; there are %s", name, strings.Join(slices.Sorted(maps.Keys(benches)), ", "))
+		}
+	}
+	for _, name := range names {
+		b := benches[name]
+		r := &run{ctx: ctx, n: b.n, log: log, emit: printer(out, *asJSON)}
+		if *n > 0 {
+			r.n = *n
+		}
+		if err := b.run(r); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func usage(w io.Writer) {
+	_, _ = fmt.Fprint(w, "usage: bench NAME … [--json] [-n SAMPLES]\n\n")
+	for _, name := range slices.Sorted(maps.Keys(benches)) {
+		_, _ = fmt.Fprintf(w, "  %-9s %s\n", name, benches[name].about)
+	}
+	_, _ = fmt.Fprintf(w, "  %-9s all of them\n", "all")
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/testbed/lab"
+)
+
+const (
+	recoveryNodes = 9
+	lostAtOnce    = 3 // well below the half at which a cluster suspects itself
+)
+
+// recovery kills one thing at a time under a running application and measures
+// until all is as it should be, as the root tells it, or the daemon itself.
+func recovery(r *run) error {
+	return inLab(r, func(l *lab.Lab) error {
+		c := l.Cluster("munich", lab.ClusterOptions{Args: quiet})
+		w := &ward{run: r, lab: l, cluster: c, nodes: map[api.NodeID]*lab.Node{}}
+		for i := range recoveryNodes {
+			n := c.Node(fmt.Sprintf("n%d", i), lab.NodeOptions{Containers: true, CPUs: 16, Memory: 4096, Args: quiet})
+			w.nodes[n.ID] = n
+		}
+		l.Wait("the nodes take work", lab.Nodes("munich", recoveryNodes))
+		for _, part := range []func() error{w.workloads, w.engines, w.clusterRestart, w.rootRestart, w.silentNodes} {
+			if err := part(); err != nil {
+				return err
+			}
+			if err := r.ctx.Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+type ward struct {
+	run     *run
+	lab     *lab.Lab
+	cluster *lab.Cluster
+	nodes   map[api.NodeID]*lab.Node
+}
+
+// workloads kills each instance of a service once: an instance that dies twice
+// pauses longer.
+func (w *ward) workloads() error {
+	l := w.lab
+	l.Apply(lab.App("mortal", l.Container("web", w.run.n)))
+	l.Wait("all run", l.Running("mortal", "web", w.run.n))
+	var s series
+	for i := range w.run.n {
+		id := l.ID("mortal", "web", i)
+		watch := watch(l.Dir)
+		before := l.Instance(id).Restarts
+		victim := l.Workload(id)
+		began := time.Now()
+		victim.Kill9()
+		l.Wait("it runs again", lab.Is(id, func(i api.Instance) bool { return i.State == api.Running && i.Restarts > before }))
+		s.add(time.Since(began).Seconds(), watch.disturbed())
+	}
+	l.Delete("mortal")
+	w.run.emit(s.record("recovery.workload", "s").noting("kill -9 → running again at the root; of it 0.75 to 1 s is the pause before the first restart"))
+	return nil
+}
+
+// engines kills the node engine, which adopts what runs.
+func (w *ward) engines() error {
+	l := w.lab
+	l.Apply(lab.App("adopted", l.Container("web", 1)))
+	id := l.ID("adopted", "web", 0)
+	l.Wait("it runs", l.Running("adopted", "web", 1))
+	n := w.nodes[w.where(id)]
+	if n == nil {
+		return fmt.Errorf("the node of %s is not known", id)
+	}
+	pid := l.Workload(id).PID
+	var s series
+	for range w.run.n {
+		watch := watch(l.Dir)
+		began := time.Now()
+		n.Restart()
+		s.add(time.Since(began).Seconds(), watch.disturbed())
+		if now := l.Workload(id).PID; now != pid {
+			return fmt.Errorf("%s was process %d and is %d: it was not adopted", id, pid, now)
+		}
+	}
+	l.Delete("adopted")
+	w.run.emit(s.record("recovery.engine", "s").noting("kill -9 and start → ready with its workloads adopted, none restarted"))
+	return nil
+}
+
+// where is the node whose cgroup the instance's process is in.
+func (w *ward) where(id api.InstanceID) api.NodeID { return api.NodeID(w.lab.Workload(id).Node) }
+
+// clusterRestart kills the cluster orchestrator and waits for all its nodes.
+func (w *ward) clusterRestart() error {
+	var s series
+	for range w.run.n {
+		watch := watch(w.lab.Dir)
+		began := time.Now()
+		w.cluster.Restart()
+		if err := w.until(func() bool {
+			all, _, err := client.List[api.Node](w.lab.Context(), w.cluster.API, "/v1/nodes", nil)
+			back := 0
+			for _, n := range all {
+				if n.Status == api.NodeReady && n.Heard.After(began) {
+					back++
+				}
+			}
+			return err == nil && back == len(w.nodes)
+		}); err != nil {
+			return fmt.Errorf("the nodes of a cluster that was killed: %w", err)
+		}
+		s.add(time.Since(began).Seconds(), watch.disturbed())
+	}
+	w.run.emit(s.record("recovery.cluster", "s").noting("kill -9 and start → all %d nodes heard again, by the cluster's API", len(w.nodes)))
+	return nil
+}
+
+// rootRestart kills the root and waits for its cluster.
+func (w *ward) rootRestart() error {
+	var s series
+	for range w.run.n {
+		watch := watch(w.lab.Dir)
+		began := time.Now()
+		w.lab.Root.Kill9()
+		w.lab.StartRoot()
+		if err := w.until(func() bool {
+			c, err := w.lab.API.Cluster(w.lab.Context(), w.cluster.ID)
+			return err == nil && c.Status == api.ClusterReady && c.Heard.After(began)
+		}); err != nil {
+			return fmt.Errorf("the cluster of a root that was killed: %w", err)
+		}
+		s.add(time.Since(began).Seconds(), watch.disturbed())
+	}
+	w.run.emit(s.record("recovery.root", "s").noting("kill -9 and start → the cluster heard again, by the root's API"))
+	return nil
+}
+
+// until asks again and again: an API that was just started has no watch yet.
+func (w *ward) until(ok func() bool) error {
+	deadline := time.Now().Add(time.Minute)
+	for !ok() {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("not within a minute: %w", api.ErrTimeout)
+		}
+		if err := sleep(w.run.ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// silentNodes cuts nodes off and kills them with their workloads, three at a
+// time, and waits until what they had runs elsewhere.
+func (w *ward) silentNodes() error {
+	l := w.lab
+	l.Apply(lab.App("movable", l.Container("web", recoveryNodes)))
+	l.Wait("all run", l.Running("movable", "web", recoveryNodes))
+	var s series
+	for len(s.values) < w.run.n {
+		watch := watch(l.Dir)
+		victims := map[api.NodeID][]api.InstanceID{}
+		for i := range recoveryNodes {
+			id := l.ID("movable", "web", i)
+			if on := w.where(id); len(victims) < lostAtOnce || victims[on] != nil {
+				victims[on] = append(victims[on], id)
+			}
+		}
+		before := map[api.InstanceID]api.Epoch{}
+		l.Look(func(v lab.View) {
+			for _, ids := range victims {
+				for _, id := range ids {
+					before[id] = v.Instances[id].Epoch
+				}
+			}
+		})
+		began := time.Now()
+		for on := range victims {
+			w.nodes[on].Link.Cut() // so that not even the end of a connection is told
+		}
+		for on := range victims {
+			w.nodes[on].KillAll()
+		}
+		done := map[api.InstanceID]time.Duration{}
+		l.Wait("what they had runs elsewhere", func(v lab.View) bool {
+			for id, old := range before {
+				if in := v.Instances[id]; done[id] == 0 && in.State == api.Running && in.Epoch > old && !in.Stale {
+					done[id] = time.Since(began)
+				}
+			}
+			return len(done) == len(before)
+		})
+		bad := watch.disturbed()
+		for _, d := range done {
+			s.add(d.Seconds(), bad)
+		}
+		for on := range victims {
+			w.nodes[on].Link.Heal()
+			w.nodes[on].Start()
+		}
+		l.Wait("the nodes are back", lab.Nodes("munich", recoveryNodes))
+	}
+	l.Delete("movable")
+	w.run.emit(s.record("recovery.node", "s").atMost(8).noting("a node cut off and killed with its workloads → running elsewhere, at the root; %d of %d nodes at once, default timing", lostAtOnce, recoveryNodes))
+	return nil
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+	node "github.com/treeline-edge/treeline/node-engine/wiring"
+)
+
+// swarmOrder says what a swarm is: node engines as they are wired, all in one
+// process, over runtimes that run nothing.
+type swarmOrder struct {
+	Dir    string `json:"dir"`
+	Token  string `json:"token"`
+	Nodes  int    `json:"nodes"`
+	AtOnce int    `json:"at_once"` // joins under way
+}
+
+// swarm is the process: this program, started by the benchmark cluster. It ends
+// with its standard input.
+func swarm(ctx context.Context, text string) error {
+	var o swarmOrder
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return fmt.Errorf("read the order of a swarm: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	joining := make(chan struct{}, o.AtOnce)
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	var wg sync.WaitGroup
+	for i := range o.Nodes {
+		cfg := node.Defaults()
+		cfg.Name, cfg.Token = fmt.Sprintf("sim-%d", i), daemon.Secret(o.Token)
+		cfg.Data, cfg.ListenStatus = filepath.Join(o.Dir, cfg.Name), "off"
+		cfg.CPUs, cfg.Memory, cfg.Fake = 4, 4096, newPretender()
+		wg.Go(func() {
+			select {
+			case joining <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			_, err := node.Join(ctx, cfg, log)
+			<-joining
+			if err == nil {
+				err = node.Run(ctx, cfg, log)
+			}
+			if err != nil && ctx.Err() == nil {
+				log.Error("a simulated node ended", "node", cfg.Name, "err", err)
+			}
+		})
+	}
+	wg.Wait()
+	return nil
+}
+
+// pretender is a runtime that runs nothing and says that it does.
+type pretender struct {
+	mu   sync.Mutex // guards have
+	have map[api.Key]runtime.Status
+}
+
+var _ runtime.Runtime = (*pretender)(nil)
+
+func newPretender() *pretender { return &pretender{have: map[api.Key]runtime.Status{}} }
+
+func (p *pretender) set(k api.Key, fn func(*runtime.Status)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.have[k]
+	fn(&s)
+	p.have[k] = s
+}
+
+// Info is runtime.Runtime's, as are all below.
+func (p *pretender) Info(context.Context) (runtime.Info, error) {
+	return runtime.Info{Version: "pretended", Runtimes: []string{"container"}}, nil
+}
+
+func (p *pretender) Create(_ context.Context, w runtime.Workload) error {
+	p.set(w.Key, func(s *runtime.Status) {
+		*s = runtime.Status{Key: w.Key, Attempt: w.Attempt, Phase: api.WorkloadCreated, Spec: w.Spec}
+	})
+	return nil
+}
+
+func (p *pretender) Start(_ context.Context, k api.Key) error {
+	p.set(k, func(s *runtime.Status) { s.Phase = api.WorkloadRunning })
+	return nil
+}
+
+func (p *pretender) Stop(_ context.Context, k api.Key, _ time.Duration) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.have, k)
+	return nil
+}
+
+func (p *pretender) List(context.Context) ([]runtime.Status, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []runtime.Status
+	for _, s := range p.have {
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func (p *pretender) Watch(ctx context.Context, _ chan<- runtime.Exit) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (p *pretender) Logs(context.Context, api.Key, int, bool) (io.ReadCloser, error) {
+	return nil, fmt.Errorf("nothing runs here: %w", api.ErrNotFound)
+}
+
+func (p *pretender) Close() error { return nil }
