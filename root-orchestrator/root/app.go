@@ -225,6 +225,22 @@ func (c *Core) finishApp(a *app) {
 	c.show(api.Change{Kind: "app", ID: string(a.ID), Tenant: a.Tenant, Revision: c.nextRev()})
 }
 
+// reconcileSoon has a service reconciled at the end of the step, for a report
+// may bring news of thousands of its instances.
+func (c *Core) reconcileSoon(id api.ServiceID) {
+	if c.dirty.first("service", string(id)) {
+		c.dirty.services = append(c.dirty.services, id)
+	}
+}
+
+func (c *Core) reconcileChanged() {
+	for _, id := range c.dirty.services {
+		if s := c.services[id]; s != nil {
+			c.reconcile(s)
+		}
+	}
+}
+
 // reconcile brings a service to its number of instances and to its newest spec.
 func (c *Core) reconcile(s *service) {
 	want := 0
@@ -321,6 +337,7 @@ func (c *Core) update(in *instance, s *service) {
 	}
 	in.Spec, in.SpecRev = *s.spec, s.app.SpecRevs[s.id]
 	in.forgetRefusals()
+	in.Fails = 0
 	in.State = api.Requested
 	c.become(in, api.Requested, api.ReasonUpdated, "gets a new SLA")
 	if cl != nil && cl.out() == "" && c.admits(cl, in) {

@@ -37,8 +37,9 @@ type cluster struct {
 	drop     map[api.InstanceID]bool
 	sentAt   time.Time
 
-	pending  map[api.InstanceID]reservation // put there, and not in its aggregate yet
-	reserved api.Resources
+	pending   map[api.InstanceID]reservation // put there, and not in its aggregate yet
+	reserved  api.Resources                  // Σ of them
+	byRuntime map[string]api.Resources
 
 	observed map[api.InstanceID]api.Digest
 	known    api.Digest
@@ -69,6 +70,8 @@ func newCluster(info api.ClusterInfo) *cluster {
 		drop:     map[api.InstanceID]bool{},
 		pending:  map[api.InstanceID]reservation{},
 		observed: map[api.InstanceID]api.Digest{},
+
+		byRuntime: map[string]api.Resources{},
 	}
 }
 
@@ -188,16 +191,19 @@ func (c *Core) noCluster(id api.ClusterID) error {
 }
 
 func (cl *cluster) reserve(in *instance) {
-	cl.pending[in.ID] = reservation{gen: cl.gen, needs: in.needs(), runtime: sched.RuntimeName(in.Spec.Virtualization)}
-	cl.reserved = cl.reserved.Plus(in.needs())
+	r := reservation{gen: cl.gen, needs: in.needs(), runtime: sched.RuntimeName(in.Spec.Virtualization)}
+	cl.pending[in.ID] = r
+	cl.reserved = cl.reserved.Plus(r.needs)
+	cl.byRuntime[r.runtime] = cl.byRuntime[r.runtime].Plus(r.needs)
 }
 
 // free gives a reservation up, and reports whether there was one.
-func (cl *cluster) free(in *instance) bool {
-	r, ok := cl.pending[in.ID]
+func (cl *cluster) free(id api.InstanceID) bool {
+	r, ok := cl.pending[id]
 	if ok {
 		cl.reserved = cl.reserved.Minus(r.needs)
-		delete(cl.pending, in.ID)
+		cl.byRuntime[r.runtime] = cl.byRuntime[r.runtime].Minus(r.needs)
+		delete(cl.pending, id)
 	}
 	return ok
 }
@@ -217,13 +223,9 @@ func (cl *cluster) out() string {
 // refresh brings the cluster's candidate up to date: its aggregate less what the
 // root placed there since.
 func (c *Core) refresh(cl *cluster) {
-	byRuntime := map[string]api.Resources{}
-	for _, r := range cl.pending {
-		byRuntime[r.runtime] = byRuntime[r.runtime].Plus(r.needs)
-	}
 	rooms := make([]sched.Room, 0, len(cl.Agg.Slots))
 	for _, s := range cl.Agg.Slots {
-		free := s.Free.Minus(byRuntime[s.Runtime])
+		free := s.Free.Minus(cl.byRuntime[s.Runtime])
 		rooms = append(rooms, sched.Room{
 			Runtimes: []string{s.Runtime}, Arch: s.Arch, Privileged: s.Privileged, Free: free,
 			Largest: api.Resources{
@@ -332,8 +334,7 @@ func (c *Core) report(r api.Report) error {
 	cl.Agg = r.Aggregate
 	for id, p := range cl.pending {
 		if p.gen <= r.Gen {
-			cl.reserved = cl.reserved.Minus(p.needs)
-			delete(cl.pending, id)
+			cl.free(id)
 		}
 	}
 	c.heardAgain(cl)
@@ -363,8 +364,10 @@ func roomier(before, now sched.Candidate) bool {
 		return true
 	}
 	for i := range now.Rooms {
-		a, b := before.Rooms[i].Largest, now.Rooms[i].Largest
-		if b.MilliCPU > a.MilliCPU || b.MemoryMB > a.MemoryMB {
+		was, is := &before.Rooms[i], &now.Rooms[i]
+		a, b := was.Largest, is.Largest
+		if b.MilliCPU > a.MilliCPU || b.MemoryMB > a.MemoryMB ||
+			was.Arch != is.Arch || was.Privileged != is.Privileged || !slices.Equal(was.Runtimes, is.Runtimes) {
 			return true
 		}
 	}
@@ -421,9 +424,7 @@ func (c *Core) settleLeaving(cl *cluster, gen api.Generation) {
 		case in == nil:
 		case in.Leaving && in.Cluster == cl.Info.ID:
 			c.remove(in)
-			if s := c.services[id.Service()]; s != nil {
-				c.reconcile(s)
-			}
+			c.reconcileSoon(id.Service())
 		case in.Vacating == cl.Info.ID:
 			in.Vacating = ""
 			c.changed(in)
@@ -463,8 +464,8 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 		return
 	}
 	c.become(in, o.State, o.Reason, o.Detail)
-	if s := c.service(in.ID.Service()); s.app != nil && (o.State == api.Running || o.State == api.Completed) {
-		c.reconcile(s) // a roll-out may go on
+	if o.State == api.Running || o.State == api.Completed {
+		c.reconcileSoon(in.ID.Service()) // a roll-out may go on
 	}
 }
 
@@ -481,7 +482,10 @@ func (c *Core) adopt(cl *cluster, o api.Observed) {
 	first := cl.Info.LocalNumbers()
 	s := c.services[o.Instance.Service()]
 	n := o.Instance.Number()
-	if s == nil || s.app == nil || s.app.Leaving || s.instances[o.Instance] != nil || n < first || n >= first+100_000 {
+	// An operator scales what its cluster has; whoever has nothing of a service must
+	// not learn its SLA by claiming so.
+	if s == nil || s.app == nil || s.app.Leaving || s.instances[o.Instance] != nil || n < first || n >= first+100_000 ||
+		s.peers[string(cl.Info.ID)] == 0 || s.app.Replicas[s.id] >= MaxReplicas {
 		cl.sentAt = c.now
 		c.emit(cl.Info.ID.Addr(), api.Desired{Gen: cl.gen, From: cl.gen, Drop: []api.InstanceID{o.Instance}, Digest: cl.wanted})
 		return
@@ -525,9 +529,7 @@ func (c *Core) heardAgain(cl *cluster) {
 	}
 	// Roll-outs that waited for the cluster go on.
 	for _, id := range sortedKeys(cl.assigned) {
-		if s := c.services[id.Service()]; s != nil {
-			c.reconcile(s)
-		}
+		c.reconcileSoon(id.Service())
 	}
 }
 
@@ -539,6 +541,7 @@ func (c *Core) backFromSilence(cl *cluster) {
 			in.Offered = false
 			c.stopWaiting(in)
 			c.become(in, in.State, api.ReasonNone, "")
+			cl.forget(id) // what its cluster last said was overwritten: have it say it again
 		}
 	}
 }

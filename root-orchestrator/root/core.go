@@ -91,6 +91,7 @@ type dirty struct {
 	instances []api.InstanceID
 	clusters  []api.ClusterID
 	touched   []api.ClusterID // whose desired set changed
+	services  []api.ServiceID // to be reconciled, once for all that the step brought
 	seen      map[string]bool
 }
 
@@ -124,6 +125,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.wall, c.now, c.send = now, c.clock.Observe(now, c.timers.Next()), nil
 	err := c.take(in)
 	c.expire()
+	c.reconcileChanged()
 	c.retryRoomier()
 	c.flush()
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.timers.Next()), Err: err}

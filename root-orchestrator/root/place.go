@@ -129,7 +129,7 @@ func (c *Core) unassign(in *instance, cl *cluster) {
 	delete(cl.put, in.ID)
 	cl.drop[in.ID] = true
 	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
-	if cl.free(in) {
+	if cl.free(in.ID) {
 		// No report will ever show this room as new.
 		c.roomier[cl.Info.ID] = true
 	}
