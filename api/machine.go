@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // NodeInfo is what a node says of itself when it joins and when it starts.
 type NodeInfo struct {
@@ -14,6 +17,16 @@ type NodeInfo struct {
 	Labels       map[string]string `json:"labels,omitempty"`
 	Version      string            `json:"version,omitempty"`
 	RuntimeError string            `json:"runtime_error,omitempty"` // why the runtime does not work now
+}
+
+// Digest is a fingerprint of i, for the sign of life: what a node is must reach
+// its cluster as surely as what it observes.
+func (i NodeInfo) Digest() Digest {
+	b, err := json.Marshal(i)
+	if err != nil {
+		panic("encode a node's info: " + err.Error()) // plain fields: our bug
+	}
+	return digestOf(string(b))
 }
 
 // NodeStatus is how a cluster sees a node.

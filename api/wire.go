@@ -29,6 +29,9 @@ func (n NodeID) Addr() Addr { return Addr("node/" + string(n)) }
 type Envelope struct {
 	To  Addr
 	Msg any
+	// Volatile says that the message promises nothing of what its step saves, so that
+	// it may go out while the store is full: a sign of life, a lease's end.
+	Volatile bool
 }
 
 // Assignment is one instance that the level below should have.

@@ -16,6 +16,7 @@ import (
 // node is what the cluster knows of one node.
 type node struct {
 	info     api.NodeInfo
+	said     api.Digest // of info
 	joined   time.Time
 	cordoned bool
 	draining bool
@@ -65,6 +66,7 @@ type nodeRecord struct {
 func newNode(info api.NodeInfo) *node {
 	return &node{
 		info:     info,
+		said:     info.Digest(),
 		assigned: map[api.InstanceID]*instance{},
 		leaving:  map[api.InstanceID]bool{},
 		booked:   map[api.InstanceID]api.Resources{},
@@ -125,12 +127,11 @@ func (c *Core) joinNode(info api.NodeInfo) {
 
 func (c *Core) nodeInfo(n *node, info api.NodeInfo) {
 	info.ID = n.info.ID
-	a, _ := json.Marshal(n.info)
-	b, _ := json.Marshal(info)
-	if string(a) == string(b) {
+	said := info.Digest()
+	if said == n.said {
 		return
 	}
-	n.info = info
+	n.info, n.said = info, said
 	c.saveNode(n)
 	c.refresh(n)
 }
@@ -342,7 +343,7 @@ func (c *Core) nodeAlive(id api.NodeID, a api.Alive) {
 		c.sendWhole(n)
 	}
 	want := !n.synced
-	if a.Observed == n.known {
+	if a.Observed == n.known.Toggle(n.said) {
 		n.differ, n.complete = 0, true
 		if a.Gen == n.gen {
 			c.settleLeaving(n)

@@ -33,6 +33,10 @@ type Options[In any] struct {
 	Batch       int           // inputs that are stepped before a save: 512
 	SaveTimeout time.Duration // after which a save counts as failed and is repeated: 10 s
 	Observe     func(Sample)  // called on the owner's goroutine after each batch; must not block
+	// WhenFull says which inputs are stepped even while the store takes no saves, the
+	// Tick among them if it may be; what they save joins what waits, and of what they
+	// send only the volatile goes out. Nil: none are.
+	WhenFull func(In) bool
 }
 
 // Sample is what one batch cost.
@@ -324,7 +328,7 @@ func (l *Loop[In]) turn(ctx context.Context) error {
 		}
 	}
 	stepped := time.Now()
-	if err := l.save(ctx, all.Save, batch, &s); err != nil {
+	if err := l.save(ctx, &all, batch, &s); err != nil {
 		return err
 	}
 	saved := time.Now()
@@ -345,13 +349,13 @@ func (l *Loop[In]) turn(ctx context.Context) error {
 
 // save makes docs durable, however long that takes. Whoever waits is told after
 // the first failure.
-func (l *Loop[In]) save(ctx context.Context, docs []store.Doc, batch []*call[In], s *Sample) error {
-	if len(docs) == 0 {
+func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In], s *Sample) error {
+	if len(all.Save) == 0 {
 		return nil
 	}
 	defer l.stalled.Store(nil)
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		err := l.saveOnce(ctx, docs)
+		err := l.saveOnce(ctx, all.Save)
 		if err == nil {
 			if s.Failed > 0 {
 				l.opts.Log.Info("the store takes saves again", "failed", s.Failed)
@@ -364,13 +368,16 @@ func (l *Loop[In]) save(ctx context.Context, docs []store.Doc, batch []*call[In]
 			c.refuse(fate)
 		}
 		if ctx.Err() != nil || final(err) {
-			return fmt.Errorf("save %d documents: %w", len(docs), err)
+			return fmt.Errorf("save %d documents: %w", len(all.Save), err)
 		}
 		if s.Failed == 1 {
 			l.opts.Log.Error("the store refuses a save; it will be repeated", "err", err)
 		}
 		l.stalled.Store(&stall{fate})
-		if err := l.attend(ctx, pause, fate); err != nil {
+		if s.Failed == 1 {
+			all.Send = l.sendVolatile(all.Send)
+		}
+		if err := l.attend(ctx, pause, fate, all); err != nil {
 			return err
 		}
 	}
@@ -382,19 +389,28 @@ func (l *Loop[In]) saveOnce(ctx context.Context, docs []store.Doc) error {
 	return l.store.Save(ctx, docs)
 }
 
-// attend answers reads and refuses the rest until the pause is over.
-func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error) error {
+// attend answers reads, steps what may be stepped without a save, and refuses
+// the rest until the pause is over.
+func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error, all *step.Effects) error {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
+		var due <-chan time.Time
+		if !l.wake.IsZero() && l.goesOn(l.opts.Tick, all) {
+			due = time.After(max(0, time.Until(l.wake)))
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-timer.C:
 			return nil
+		case <-due:
+			l.stepOn(l.opts.Tick, all)
 		case c := <-l.queue:
 			switch {
 			case !c.take():
+			case c.step && c.done == nil && l.goesOn(c.in, all):
+				l.stepOn(c.in, all)
 			case c.step && c.done == nil:
 				l.dropped.Add(1)
 			default:
@@ -402,6 +418,36 @@ func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error) 
 			}
 		}
 	}
+}
+
+// mostUnsaved bounds what gathers while the store takes no saves.
+const mostUnsaved = 16384
+
+func (l *Loop[In]) goesOn(in In, all *step.Effects) bool {
+	return l.opts.WhenFull != nil && l.opts.WhenFull(in) && len(all.Save) < mostUnsaved
+}
+
+func (l *Loop[In]) stepOn(in In, all *step.Effects) {
+	eff := l.core.Step(time.Now(), in)
+	l.wake = eff.Wake
+	all.Save = append(all.Save, eff.Save...)
+	all.Send = append(all.Send, l.sendVolatile(eff.Send)...)
+}
+
+// sendVolatile sends what may go out now and returns the rest.
+func (l *Loop[In]) sendVolatile(send []api.Envelope) []api.Envelope {
+	var now, later []api.Envelope
+	for _, e := range send {
+		if e.Volatile {
+			now = append(now, e)
+		} else {
+			later = append(later, e)
+		}
+	}
+	if len(now) > 0 {
+		l.send(now)
+	}
+	return later
 }
 
 // fate is what waiters are told about a save that failed.

@@ -39,7 +39,7 @@ func (c *counter) Step(now time.Time, x in) step.Effects {
 	case x.tick:
 		c.ticks++
 		c.wake = time.Time{}
-		return step.Effects{Send: []api.Envelope{{To: "tick", Msg: c.ticks}}}
+		return step.Effects{Send: []api.Envelope{{To: "tick", Msg: c.ticks, Volatile: true}, {To: "later", Msg: c.ticks}}}
 	case x.add < 0:
 		return step.Effects{Err: fmt.Errorf("add %d: %w", x.add, api.ErrInvalid)}
 	case x.wakeIn > 0:
@@ -187,6 +187,7 @@ func TestTickComesAtTheWake(t *testing.T) {
 			t.Errorf("%v after %v, want a tick after 90 s", e, time.Since(began))
 		}
 		// A refused input changes nothing, the moment to wake included.
+		<-w.sent
 		_ = w.Do(t.Context(), in{wakeIn: time.Second}, nil)
 		_ = w.Do(t.Context(), in{add: -1}, nil)
 		<-w.sent
@@ -219,6 +220,29 @@ func TestFullStoreRefusesAtOnceAndRecovers(t *testing.T) {
 		}
 		if err := w.Do(t.Context(), in{add: 1}, nil); err != nil || w.store.durable() != "2" {
 			t.Fatalf("after the recovery: %v, stored %q", err, w.store.durable())
+		}
+	})
+}
+
+func TestFullStoreStopsNoSignOfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, Options[in]{WhenFull: func(x in) bool { return x.tick }})
+		if err := w.Do(t.Context(), in{wakeIn: 10 * time.Second}, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.store.set(store.ErrFull)
+		if err := w.Do(t.Context(), in{add: 1}, nil); !errors.Is(err, api.ErrFull) {
+			t.Fatal(err)
+		}
+		if e := <-w.sent; e.To != "tick" {
+			t.Fatalf("while the store is full %v goes out, want the tick", e)
+		}
+		if len(w.sent) != 0 {
+			t.Fatalf("%d messages that promise something went out", len(w.sent))
+		}
+		w.store.set(nil)
+		if a, b := <-w.sent, <-w.sent; a.To != "all" || b.To != "later" {
+			t.Fatalf("after the recovery %v and %v go out", a, b)
 		}
 	})
 }

@@ -57,6 +57,7 @@ type Core struct {
 	works   map[api.InstanceID]*work
 	wanted  api.Digest // of the assignments that are wanted
 	known   api.Digest // of all observations
+	said    api.Digest // of info
 	usage   Usage
 	link    link
 	journal step.Journal
@@ -102,7 +103,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	case Start:
 		c.start(in)
 	case Info:
-		c.info = in.Info
+		c.describe(in.Info)
 		c.link.wantWhole = true
 		if in.Fresh {
 			c.reconcile(in.Found)
@@ -149,6 +150,12 @@ func (c *Core) Gen() api.Generation { return c.gen }
 // Digests are those of the desired set and of the observations.
 func (c *Core) Digests() (desired, observed api.Digest) { return c.wanted, c.known }
 
+// describe notes what the node is.
+func (c *Core) describe(info api.NodeInfo) {
+	info.ID = c.cfg.ID
+	c.info, c.said = info, info.Digest()
+}
+
 func (c *Core) expire() {
 	for {
 		k, ok := c.timers.Pop(c.now)
@@ -170,6 +177,11 @@ func (c *Core) expire() {
 
 func (c *Core) emit(to api.Addr, msg any) {
 	c.send = append(c.send, api.Envelope{To: to, Msg: msg})
+}
+
+// emitVolatile is for what hangs on nothing that is saved.
+func (c *Core) emitVolatile(to api.Addr, msg any) {
+	c.send = append(c.send, api.Envelope{To: to, Msg: msg, Volatile: true})
 }
 
 func sortedKeys[V any](m map[api.InstanceID]V) []api.InstanceID {

@@ -5,12 +5,14 @@ import "github.com/treeline-edge/treeline/api"
 // start begins a life: a new boot number, so that messages of the earlier life
 // are known as old, and what the runtime has is taken over.
 func (c *Core) start(in Start) {
-	c.info = in.Info
+	c.describe(in.Info)
 	c.boot++
 	c.saveMeta()
 	c.assumeLease()
 	c.timers.Set(timerKey{what: timerBeat}, c.now)
-	c.reconcile(in.Found)
+	if in.Info.RuntimeError == "" {
+		c.reconcile(in.Found) // else it comes with the first Info that is Fresh
+	}
 }
 
 // reconcile compares what the runtime has with what the core believes it has.

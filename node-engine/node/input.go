@@ -42,3 +42,13 @@ func (Lease) input()    {}
 func (Link) input()     {}
 func (Workload) input() {}
 func (Usage) input()    {}
+
+// Volatile reports whether an input may be taken while nothing can be saved: a
+// node whose disk is full goes on saying that it lives, and keeps its lease.
+func Volatile(in Input) bool {
+	switch in.(type) {
+	case Tick, Lease, Usage:
+		return true
+	}
+	return false
+}

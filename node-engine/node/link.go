@@ -55,8 +55,8 @@ func (c *Core) beat() {
 	l.beatSeq++
 	l.sentAt[l.beatSeq%beatsKept] = sentBeat{l.beatSeq, c.now}
 	c.report() // so that the digest below is of what the cluster was told
-	c.emit(api.ToCluster, api.Alive{
-		Boot: c.boot, Seq: l.beatSeq, Gen: c.gen, Desired: c.wanted, Observed: c.known,
+	c.emitVolatile(api.ToCluster, api.Alive{
+		Boot: c.boot, Seq: l.beatSeq, Gen: c.gen, Desired: c.wanted, Observed: c.known.Toggle(c.said),
 		CPUUsed: c.usage.CPU, MemUsed: c.usage.Mem,
 	})
 }
@@ -74,7 +74,6 @@ func (c *Core) report() {
 	r := api.NodeReport{Node: c.cfg.ID, Boot: c.boot, Seq: l.seq, Gen: c.gen, Whole: l.wantWhole}
 	if l.wantWhole {
 		info := c.info
-		info.ID = c.cfg.ID
 		r.Info = &info
 		for _, id := range sortedKeys(c.works) {
 			r.Observed = append(r.Observed, c.works[id].observed)
@@ -165,6 +164,6 @@ func (c *Core) mayRun(w *work) bool {
 // guard has the workload killed at the lease's end even if this engine is dead by then.
 func (c *Core) guard(w *work) {
 	if w.haveSpec.StopsWhenCutOff() {
-		c.emit(api.ToRuntime, api.GuardWorkload{Key: w.key(), Until: c.link.leaseEnd})
+		c.emitVolatile(api.ToRuntime, api.GuardWorkload{Key: w.key(), Until: c.link.leaseEnd})
 	}
 }

@@ -102,7 +102,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	defer e.bus.Close()
 	e.loop = loop.New(core, st, e.send, loop.Options[node.Input]{
-		Tick: node.Tick{}, Log: log, Observe: e.meter.observe, Queue: 1024, Batch: 128,
+		Tick: node.Tick{}, Log: log, Observe: e.meter.observe, Queue: 1024, Batch: 128, WhenFull: node.Volatile,
 	})
 	deliver := func(ctx context.Context, in node.Input) error { return e.loop.Do(ctx, in, nil) }
 	orders := driver.Options{Runtime: rt, Deliver: deliver, Info: info, Log: log}
