@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ var bodies = map[string]string{
 	"POST /v1/users":               `{"id":"rival/mole","roles":["Application_Provider"]}`,
 	"PUT /v1/users/{id}":           `{"roles":["Admin"]}`,
 	"POST /v1/auth/tokens":         `{"name":"mine","ttl_seconds":3600}`,
-	"POST /v1/tokens":              `{"kind":"node","cluster":"rivalcluster"}`,
+	"POST /v1/tokens":              `{"kind":"node","cluster":"munich"}`,
 	"POST /v1/auth/login":          `{"user":"rival/boss","password":"not this one"}`,
 	"POST /v1/auth/redeem":         `{"user":"rival/boss","code":"guess","password":"long enough here"}`,
 	"POST /v1/auth/refresh":        `{"refresh":"a.b"}`,
@@ -40,7 +41,7 @@ func TestNothingCrossesTenants(t *testing.T) {
 	r := newRig(t)
 	rival := r.user("rival/boss", rights.Admin)
 	r.apply("rival", "shop", 2)
-	r.join("rivalcluster", "rival")
+	r.join("munich", "rival")
 	_, rec, err := r.desk.Create(t.Context(), jointoken.Order{Scope: jointoken.ForCluster, Tenant: "rival"})
 	check(t, err)
 	status, _, text := r.raw("POST", "/v1/auth/tokens", rival, `{"name":"theirs","ttl_seconds":3600}`)
@@ -53,7 +54,7 @@ func TestNothingCrossesTenants(t *testing.T) {
 
 	theirs := map[string]string{
 		"/v1/apps/{id}": "rival~shop.prod", "/v1/services/{id}": "rival~shop.prod.web.v1", "/v1/instances/{id}": "rival~shop.prod.web.v1~0",
-		"/v1/clusters/{id}": "rivalcluster", "/v1/tokens/{id}": rec.ID, "/v1/tenants/{id}": "rival", "/v1/users/{id}": "rival~boss",
+		"/v1/clusters/{id}": "munich", "/v1/tokens/{id}": rec.ID, "/v1/tenants/{id}": "rival", "/v1/users/{id}": "rival~boss",
 		"/v1/auth/tokens/{id}": pat.ID,
 	}
 	nobodys := map[string]string{
@@ -69,14 +70,14 @@ func TestNothingCrossesTenants(t *testing.T) {
 		}
 		return strings.ReplaceAll(path, "{node}", "n1")
 	}
-	asNobody := strings.NewReplacer("rivalcluster", "nobodycluster", "rival", "nobody", rec.ID, "0123456789ab", pat.ID, "NOSUCHTOKEN")
+	asNobody := strings.NewReplacer("munich", "nobodycluster", "rival", "nobody", rec.ID, "0123456789ab", pat.ID, "NOSUCHTOKEN")
 
 	asked := 0
 	for i, role := range rights.Roles {
 		token := r.user(accountID("acme/user", i), role)
 		for _, route := range r.web.Routes() {
 			name := route.Method + " " + route.Path
-			for _, query := range []string{"", "?tenant=rival", "?under=rival/shop.prod", "?watch=true&tenant=rival"} {
+			for _, query := range []string{"", "?tenant=rival", "?under=rival/shop.prod", "?watch=true", "?watch=true&tenant=rival"} {
 				watched := strings.Contains(query, "watch")
 				applies := name == "PUT /v1/apps" || name == "POST /v1/apps"
 				switch {
@@ -86,7 +87,8 @@ func TestNothingCrossesTenants(t *testing.T) {
 					continue
 				}
 				if watched {
-					r.watchedNothing(t, route.Path+query, token)
+					asked++
+					r.watchedOwn(t, route.Path+query, token, asked)
 					continue
 				}
 				asked++
@@ -134,26 +136,26 @@ func watches(path string) bool {
 	return false
 }
 
-// watchedNothing opens a watch and wants either a refusal or silence about
-// another tenant while its things change.
-func (r *rig) watchedNothing(t *testing.T, path, token string) {
+// watchedOwn opens a watch and wants a refusal, or silence about another tenant
+// while its things change, and then one's own.
+func (r *rig) watchedOwn(t *testing.T, path, token string, n int) {
 	t.Helper()
 	events, end := r.watchRaw(path, token)
 	defer end()
 	if events == nil {
-		return // refused
+		return
 	}
-	r.apply("rival", "seen", 0)
-	check(t, r.loop.Do(t.Context(), root.DeleteApp{App: "rival/seen.prod"}, nil))
-	// What is seen at last is one's own change, so that all before it was kept back.
-	r.apply("acme", "mine", 0)
-	check(t, r.loop.Do(t.Context(), root.DeleteApp{App: "acme/mine.prod"}, nil))
-	select {
-	case e := <-events:
-		if strings.Contains(e, "rival") {
-			t.Errorf("watch %s: %s", path, e)
-		}
-	default: // narrowed to the other tenant: nothing at all comes
+	if strings.Contains(path, "tenant=rival") {
+		t.Errorf("watch %s is not refused", path)
+		return
+	}
+	r.apply("rival", fmt.Sprintf("seen%d", n), 1)
+	r.join(api.ClusterID(fmt.Sprintf("seen%d", n)), "rival")
+	// What is seen first is one's own change, so that all before it was kept back.
+	r.apply("acme", fmt.Sprintf("mine%d", n), 1)
+	r.join(api.ClusterID(fmt.Sprintf("mine%d", n)), "acme")
+	if e := <-events; !strings.Contains(e, "mine") {
+		t.Errorf("watch %s: %s", path, e)
 	}
 }
 
@@ -164,12 +166,14 @@ func (r *rig) snapshot(tenant api.Tenant) string {
 	check(r.t, r.loop.Read(r.t.Context(), func() {
 		clusters := []api.Cluster{}
 		for _, c := range r.core.Clusters() {
-			if c.Tenant == tenant {
+			if c.Tenant == tenant && !seen(string(c.ID)) {
 				c.Instances, c.Revision, c.Reserved = 0, 0, api.Resources{}
 				clusters = append(clusters, c)
 			}
 		}
-		out = []any{r.core.Apps(tenant), r.core.Services(tenant), clusters}
+		apps := slices.DeleteFunc(r.core.Apps(tenant), func(a api.App) bool { return seen(string(a.ID)) })
+		services := slices.DeleteFunc(r.core.Services(tenant), func(s api.Service) bool { return seen(string(s.ID)) })
+		out = []any{apps, services, clusters}
 	}))
 	users := []any{}
 	for _, u := range r.accounts.Users() {
@@ -187,6 +191,9 @@ func (r *rig) snapshot(tenant api.Tenant) string {
 	check(r.t, err)
 	return string(b)
 }
+
+// seen reports whether something was made for watchers to see.
+func seen(id string) bool { return strings.Contains(id, "seen") }
 
 func TestThoseBelowAreSeen(t *testing.T) {
 	r := newRig(t)

@@ -43,6 +43,9 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 	if err := anywhere(p, action); err != nil {
 		return err
 	}
+	if _, err := tenantOf(p, action, api.Tenant(q.Get("tenant"))); err != nil {
+		return err
+	}
 	since := r.Header.Get("Last-Event-ID")
 	if since == "" {
 		since = q.Get("since")
