@@ -1,0 +1,382 @@
+package root
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// world drives one core with a store that follows the store's rule and plain
+// twins of clusters.
+type world struct {
+	t     testing.TB
+	cfg   Config
+	c     *Core
+	now   time.Time
+	disk  map[string]store.Doc
+	twins map[api.ClusterID]*twin
+	last  step.Effects
+	told  []api.ReportAck
+}
+
+// twin is a cluster that has room for so many instances and runs what it holds.
+type twin struct {
+	id        api.ClusterID
+	boot, seq uint64
+	gen       api.Generation
+	want      map[api.InstanceID]api.Assignment
+	bad       map[api.Revision]bool // specs that do not work
+	has       map[api.InstanceID]api.Observed
+	local     map[api.InstanceID]api.Observed
+	room      int
+	off       bool
+}
+
+func newWorld(t testing.TB, clusters ...api.ClusterID) *world {
+	w := &world{t: t, now: epoch, disk: map[string]store.Doc{}, twins: map[api.ClusterID]*twin{}}
+	w.c = New(w.cfg)
+	w.do(Start{})
+	for _, id := range clusters {
+		w.join(id, 10)
+	}
+	return w
+}
+
+func (w *world) join(id api.ClusterID, room int) *twin {
+	w.must(JoinCluster{Info: api.ClusterInfo{ID: id}})
+	tw := &twin{
+		id: id, boot: 1, room: room, want: map[api.InstanceID]api.Assignment{}, bad: map[api.Revision]bool{},
+		has: map[api.InstanceID]api.Observed{}, local: map[api.InstanceID]api.Observed{},
+	}
+	w.twins[id] = tw
+	w.settle()
+	return tw
+}
+
+func (w *world) must(in Input) step.Effects {
+	w.t.Helper()
+	eff := w.do(in)
+	if eff.Err != nil {
+		w.t.Fatal(eff.Err)
+	}
+	return eff
+}
+
+func (w *world) do(in Input) step.Effects {
+	w.t.Helper()
+	eff := w.c.Step(w.now, in)
+	w.save(eff.Save)
+	w.last = eff
+	for _, e := range eff.Send {
+		for _, tw := range w.twins {
+			if e.To == tw.id.Addr() && !tw.off {
+				tw.take(e.Msg)
+				if a, ok := e.Msg.(api.ReportAck); ok {
+					w.told = append(w.told, a)
+				}
+			}
+		}
+	}
+	return eff
+}
+
+func (w *world) save(docs []store.Doc) {
+	w.t.Helper()
+	if err := store.Validate(docs); err != nil {
+		w.t.Fatal(err)
+	}
+	for i, d := range docs {
+		k := d.Kind + "\x00" + d.Key
+		switch store.Decide(w.disk[k], docs[i:]) {
+		case store.Refuse:
+			w.t.Fatalf("the store refuses %s %s version %d over %d", d.Kind, d.Key, d.Version, w.disk[k].Version)
+		case store.Write:
+			if w.disk[k] = d; d.Data == nil {
+				delete(w.disk, k)
+			}
+		}
+	}
+}
+
+func (tw *twin) take(msg any) {
+	d, ok := msg.(api.Desired)
+	if !ok || d.Gen < tw.gen || d.From != 0 && d.From != tw.gen {
+		return
+	}
+	if d.From == 0 {
+		tw.want = map[api.InstanceID]api.Assignment{}
+	}
+	for _, a := range d.Put {
+		tw.want[a.Instance] = a
+		delete(tw.local, a.Instance)
+	}
+	for _, id := range d.Drop {
+		delete(tw.want, id)
+		delete(tw.local, id)
+	}
+	tw.gen = d.Gen
+}
+
+// run makes the twin have what it should, as far as there is room.
+func (tw *twin) run() {
+	running := 0
+	tw.has = map[api.InstanceID]api.Observed{}
+	for _, id := range sortedKeys(tw.want) {
+		a := tw.want[id]
+		o := api.Observed{Instance: id, Epoch: a.Epoch + 1, State: api.Running}
+		switch {
+		case running >= tw.room:
+			o.State, o.HandedBack, o.Reason = api.Requested, true, api.ReasonNoCapacity
+		case tw.bad[a.SpecRev]:
+			o.State, o.Reason = api.Failed, api.ReasonExited
+			running++
+		default:
+			running++
+		}
+		tw.has[id] = o
+	}
+	for id, o := range tw.local {
+		tw.has[id] = o
+	}
+}
+
+func (tw *twin) report() Report {
+	tw.seq++
+	free := api.Resources{MilliCPU: int64(tw.room) * 1000, MemoryMB: int64(tw.room) * 100}
+	for _, o := range tw.has {
+		if !o.HandedBack {
+			free = free.Minus(api.Resources{MilliCPU: 1000, MemoryMB: 100})
+		}
+	}
+	r := api.Report{
+		Cluster: tw.id, Boot: tw.boot, Seq: tw.seq, Gen: tw.gen, Whole: true,
+		Aggregate: api.Aggregate{
+			Nodes: 1, Capacity: api.Resources{MilliCPU: 10_000, MemoryMB: 1000}, Free: free, Largest: free,
+			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Nodes: 1, Free: free, Largest: free}},
+		},
+	}
+	for _, a := range tw.want {
+		r.Desired = r.Desired.Toggle(a.Digest())
+	}
+	for _, id := range sortedKeys(tw.has) {
+		r.Known = r.Known.Toggle(tw.has[id].Digest())
+		r.Observed = append(r.Observed, tw.has[id])
+	}
+	return Report{r}
+}
+
+// settle lets clusters do and report what they can until nothing changes.
+func (w *world) settle() {
+	w.t.Helper()
+	for range 4 {
+		w.round()
+	}
+}
+
+func (w *world) round() {
+	w.t.Helper()
+	w.now = w.now.Add(1100 * time.Millisecond)
+	w.do(Tick{})
+	for _, id := range sortedKeys(w.twins) {
+		if tw := w.twins[id]; !tw.off {
+			tw.run()
+			w.do(tw.report())
+		}
+	}
+}
+
+func (w *world) pass(d time.Duration) {
+	w.t.Helper()
+	for end := w.now.Add(d); w.now.Before(end); {
+		w.round()
+	}
+}
+
+func (w *world) restart() {
+	w.t.Helper()
+	w.c = New(w.cfg)
+	var docs []store.Doc
+	for _, d := range w.disk {
+		docs = append(docs, d)
+	}
+	if err := w.c.Restore(docs); err != nil {
+		w.t.Fatal(err)
+	}
+	w.do(Start{})
+}
+
+const (
+	shop = api.AppID("acme/shop.prod")
+	web  = api.ServiceID("acme/shop.prod.web.prod")
+)
+
+func application(replicas int, change ...func(*api.Microservice)) api.Application {
+	m := api.Microservice{
+		Name: "web", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 100, Replicas: &replicas,
+	}
+	for _, f := range change {
+		f(&m)
+	}
+	return api.Application{Name: "shop", Namespace: "prod", Services: []api.Microservice{m}}
+}
+
+func exclusive(m *api.Microservice) { m.Exclusive = true }
+
+func code(s string) func(*api.Microservice) {
+	return func(m *api.Microservice) { m.Code = s }
+}
+
+func (w *world) apply(replicas int, change ...func(*api.Microservice)) {
+	w.t.Helper()
+	w.must(Apply{Tenant: "acme", Spec: application(replicas, change...), By: "alice"})
+}
+
+func (w *world) running() (n int) {
+	for _, in := range w.c.Instances("acme") {
+		if in.State == api.Running && !in.Leaving {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) on(id api.ClusterID) (n int) {
+	for _, in := range w.c.Instances("") {
+		if in.Cluster == id {
+			n++
+		}
+	}
+	return n
+}
+
+// checkBooks recomputes from scratch what the core keeps step by step.
+func (w *world) checkBooks() {
+	w.t.Helper()
+	for _, id := range sortedKeys(w.c.clusters) {
+		cl := w.c.clusters[id]
+		var wanted, known api.Digest
+		var reserved api.Resources
+		byRuntime := map[string]api.Resources{}
+		assigned := 0
+		for _, in := range w.c.instances {
+			if in.Cluster == id && !in.Leaving {
+				assigned++
+				wanted = wanted.Toggle(in.assignment().Digest())
+			}
+		}
+		for _, d := range cl.observed {
+			known = known.Toggle(d)
+		}
+		for _, r := range cl.pending {
+			reserved = reserved.Plus(r.needs)
+			byRuntime[r.runtime] = byRuntime[r.runtime].Plus(r.needs)
+		}
+		if cl.wanted != wanted || cl.known != known || cl.reserved != reserved || len(cl.assigned) != assigned {
+			w.t.Fatalf("cluster %s: wanted %x/%x known %x/%x reserved %v/%v assigned %d/%d", id,
+				cl.wanted, wanted, cl.known, known, cl.reserved, reserved, len(cl.assigned), assigned)
+		}
+		for k, r := range cl.byRuntime {
+			if r != byRuntime[k] {
+				w.t.Fatalf("cluster %s reserves %v for %s, want %v", id, r, k, byRuntime[k])
+			}
+		}
+		if w.c.cands[cl.at].ID != string(id) {
+			w.t.Fatalf("cluster %s is candidate %s", id, w.c.cands[cl.at].ID)
+		}
+	}
+	for id, s := range w.c.services {
+		peers := map[string]int{}
+		for _, in := range s.instances {
+			if in.Cluster != "" && !in.Leaving {
+				peers[string(in.Cluster)]++
+			}
+		}
+		for k, n := range s.peers {
+			if peers[k] != n {
+				w.t.Fatalf("service %s counts %d on %s, want %d", id, n, k, peers[k])
+			}
+		}
+		if s.app == nil && len(s.instances) == 0 {
+			w.t.Fatalf("service %s is left", id)
+		}
+	}
+	if len(w.c.clusters) != len(w.c.cands) {
+		w.t.Fatalf("%d clusters, %d candidates", len(w.c.clusters), len(w.c.cands))
+	}
+}
+
+// TestAnythingMayHappenAndBeCutOff gives valid inputs at random, crashes between
+// any two saves, keeps the books right, and ends with everything in its place.
+func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		w := newWorld(t, "a", "b", "c")
+		id := func() api.ClusterID { return []api.ClusterID{"a", "b", "c"}[rng.IntN(3)] }
+		for range 80 {
+			var in Input
+			switch rng.IntN(14) {
+			case 0:
+				in = Apply{Tenant: "acme", Spec: application(rng.IntN(9), code([]string{"1", "2", "3"}[rng.IntN(3)]))}
+			case 1:
+				in = Apply{Tenant: "acme", Spec: application(rng.IntN(4), exclusive)}
+			case 2:
+				in = Scale{Service: web, Replicas: rng.IntN(12)}
+			case 3:
+				if rng.IntN(3) == 0 {
+					in = DeleteApp{App: shop}
+				}
+			case 4:
+				if k := id(); rng.IntN(4) == 0 {
+					in = ForgetCluster{k}
+				}
+			case 5:
+				in = JoinCluster{api.ClusterInfo{ID: id()}}
+			case 6:
+				tw := w.twins[id()]
+				in = Hello{api.Hello{Cluster: tw.id, Since: tw.gen}}
+			case 7:
+				tw := w.twins[id()]
+				tw.off = !tw.off
+			case 8:
+				w.twins[id()].room = rng.IntN(10)
+			case 9:
+				w.now = w.now.Add(time.Duration(rng.IntN(40)) * time.Second)
+				in = Tick{}
+			default:
+				w.round()
+			}
+			if in != nil && rng.IntN(4) == 0 {
+				eff := w.c.Step(w.now, in)
+				w.save(eff.Save[:rng.IntN(len(eff.Save)+1)])
+				w.restart()
+			} else if in != nil {
+				w.do(in)
+			}
+			w.checkBooks()
+		}
+		for _, tw := range w.twins {
+			tw.off, tw.room = false, 10
+			w.do(JoinCluster{api.ClusterInfo{ID: tw.id}})
+		}
+		w.pass(2 * time.Minute)
+		w.checkBooks()
+		if s, ok := w.c.Service(web); ok {
+			if app, _ := w.c.App(shop); !app.Leaving && w.running() != s.Replicas {
+				t.Fatalf("seed %d: %d of %d run: %+v", seed, w.running(), s.Replicas, w.c.Instances(""))
+			}
+		} else if n := len(w.c.Instances("")); n != 0 {
+			t.Fatalf("seed %d: %d instances of no application", seed, n)
+		}
+		w.do(DeleteApp{App: shop})
+		w.pass(10 * time.Second)
+		if len(w.c.instances)+len(w.c.apps)+len(w.c.services)+len(w.c.waiting.at) > 0 {
+			t.Fatalf("seed %d: left: %+v", seed, w.c.Instances(""))
+		}
+	}
+}
