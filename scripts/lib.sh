@@ -72,34 +72,6 @@ go_ready() {
 	fi
 }
 
-# containerd_ready DIR: has containerd answer on its usual socket. Where systemd
-# runs the machine it starts the service; elsewhere it starts containerd itself
-# and writes DIR/containerd.pid, for containerd_end.
-containerd_ready() {
-	local socket=/run/containerd/containerd.sock
-	ctr --timeout 2s version >/dev/null 2>&1 && return 0
-	need_root
-	if [ -d /run/systemd/system ]; then
-		systemctl start containerd || fail "systemd cannot start containerd" "see journalctl -u containerd"
-	else
-		setsid containerd >"$1/containerd.log" 2>&1 </dev/null &
-		echo $! >"$1/containerd.pid"
-	fi
-	local i
-	for ((i = 0; i < 100; i++)); do
-		ctr --timeout 2s version >/dev/null 2>&1 && return 0
-		sleep 0.1
-	done
-	fail "containerd does not answer on $socket" "see $1/containerd.log, or journalctl -u containerd"
-}
-
-# containerd_end DIR: ends the containerd that containerd_ready has started.
-containerd_end() {
-	[ -f "$1/containerd.pid" ] || return 0
-	end_process "$(cat "$1/containerd.pid")" containerd
-	rm -f "$1/containerd.pid"
-}
-
 # end_process PID NAME: ends the process, if the pid is still that program's.
 end_process() {
 	local i

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strings"
@@ -52,7 +53,7 @@ func keys(b *strings.Builder, v reflect.Value, indent string) error {
 			}
 			continue
 		}
-		usage := f.Tag.Get("usage")
+		usage := cmp.Or(f.Tag.Get("usage"), inFileAlone(f.Type))
 		if usage == "" {
 			return fmt.Errorf("%s.%s has no usage tag", v.Type(), f.Name)
 		}
@@ -66,4 +67,23 @@ func keys(b *strings.Builder, v reflect.Value, indent string) error {
 		}
 	}
 	return nil
+}
+
+// inFileAlone explains a list or a map of groups, which neither flags nor the
+// environment can say. Other types have their own explanation.
+func inFileAlone(t reflect.Type) string {
+	kind := t.Kind()
+	if kind != reflect.Slice && kind != reflect.Map || t.Elem().Kind() != reflect.Struct {
+		return ""
+	}
+	var names []string
+	for i := range t.Elem().NumField() {
+		name, _, _ := strings.Cut(t.Elem().Field(i).Tag.Get("yaml"), ",")
+		names = append(names, name)
+	}
+	what := "a list, each with"
+	if kind == reflect.Map {
+		what = "by name, each with"
+	}
+	return what + " " + strings.Join(names, ", ") + "; in this file alone"
 }

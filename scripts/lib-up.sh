@@ -1,0 +1,203 @@
+# What scripts/up and scripts/down share. Sourced after lib.sh.
+
+# up_options ARGUMENT...: sets state, listen, and how the command line is called.
+up_options() {
+	state=$top/.treeline
+	config=()
+	shown_cli=bin/treeline
+	while [ $# -gt 0 ]; do
+		case $1 in
+		--state) [ $# -gt 1 ] || fail "--state needs a directory" && state=$(realpath -m "$2") ;;
+		--listen) [ $# -gt 1 ] || fail "--listen needs HOST:PORT" && listen=$2 ;;
+		-h | --help)
+			sed -n '2,/^set/{/^set/d; s/^# \{0,1\}//; p}' "$0"
+			exit 0
+			;;
+		*) fail "unknown option $1" "see $0 --help" ;;
+		esac
+		shift 2
+	done
+	# An installation elsewhere does not become the user's current context.
+	if [ "$state" != "$top/.treeline" ]; then
+		config=(--config "$state/cli.yaml")
+		shown_cli="bin/treeline ${config[*]}"
+	fi
+	local tag
+	tag=$(printf '%s' "$state" | cksum | cut -d ' ' -f 1)
+	run=/run/treeline-$tag
+	extra_namespace=treeline-up-$tag # of the one more node
+}
+
+# treeline: the command line, in the installation's context.
+treeline() { "$top/bin/treeline" "${config[@]}" --context up "$@"; }
+
+# running: whether this installation's daemons run.
+running() {
+	local pid
+	pid=$(cat "$state/dev.pid" 2>/dev/null) && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = treeline ] &&
+		tr '\0' '\n' <"/proc/$pid/cmdline" | grep -qxF "$state/dev"
+}
+
+# await_dev PID: shows what treeline dev does until everything is up; false when
+# it ends instead.
+await_dev() {
+	local line up=1
+	while IFS= read -r line; do
+		case $line in
+		*'running; Ctrl-C'*)
+			up=0
+			break
+			;;
+		*'s  ('*) note "${line#"${line%%[![:space:]]*}"}" ;;
+		esac
+	done < <(exec tail -n +1 -f --pid="$1" "$state/dev.log" 9>&-)
+	kill $! 2>/dev/null || true
+	return $up
+}
+
+# note_namespaces: keeps the names of the nodes' namespaces in containerd, so that
+# scripts/down finds them even when nothing of this runs any more.
+note_namespaces() {
+	local p
+	for p in /proc/[0-9]*; do
+		tr '\0' '\n' <"$p/cmdline" 2>/dev/null | grep -qF "$state/dev/" || continue
+		tr '\0' '\n' <"$p/cmdline" | sed -n '/^--containerd-namespace$/{n; p}'
+	done 2>/dev/null | sort -u >>"$state/namespaces" || true
+	sort -u -o "$state/namespaces" "$state/namespaces"
+}
+
+# end_further_nodes: ends node engines that were started by the printed line.
+end_further_nodes() {
+	local p
+	for p in /proc/[0-9]*; do
+		if tr '\0' '\n' <"$p/cmdline" 2>/dev/null | grep -qxF "$state/node"; then
+			end_process "${p#/proc/}" node-engine
+		fi
+	done 2>/dev/null
+}
+
+# containerd_ready: sets containerd_socket to one that answers: the machine's,
+# which systemd starts where it can, or one of this installation's own.
+containerd_ready() {
+	local i
+	containerd_socket=/run/containerd/containerd.sock
+	if [ ! -f "$state/containerd.pid" ]; then
+		! containerd_answers || return 0
+		if [ -d /run/systemd/system ]; then
+			step "start containerd"
+			systemctl start containerd || fail "systemd cannot start containerd" "see journalctl -u containerd"
+			containerd_answers || fail "containerd does not answer at $containerd_socket" "see journalctl -u containerd"
+			return 0
+		fi
+	fi
+	containerd_socket=$run/c.sock # the state directory's path may be too long for a socket
+	! containerd_answers || return 0
+	step "start a containerd of our own"
+	install -d -m 711 "$run" "$state/containerd"
+	cat >"$state/containerd/config.toml" <<-END
+		version = 2
+		root = "$state/containerd/root"
+		state = "$run/state"
+		disabled_plugins = ["io.containerd.grpc.v1.cri"]
+		[grpc]
+		  address = "$containerd_socket"
+	END
+	setsid containerd --config "$state/containerd/config.toml" >"$state/containerd/log" 2>&1 </dev/null 9>&- &
+	echo $! >"$state/containerd.pid"
+	for ((i = 0; i < 100; i++)); do
+		! containerd_answers || return 0
+		sleep 0.1
+	done
+	fail "containerd does not answer at $containerd_socket" "see $state/containerd/log"
+}
+
+containerd_answers() { [ -S "$containerd_socket" ] && ctr --address "$containerd_socket" --timeout 3s version >/dev/null 2>&1; }
+
+# containerd_end: ends the containerd that containerd_ready has started.
+containerd_end() {
+	[ -f "$state/containerd.pid" ] || return 0
+	end_process "$(cat "$state/containerd.pid")" containerd
+	unmount_below "$run"
+	rm -rf "$run"
+}
+
+# clear_namespace NAME: removes what is left in a namespace of containerd, and it.
+clear_namespace() {
+	local c=(ctr --address "$containerd_socket" -n "$1") x
+	for x in $("${c[@]}" tasks ls -q 2>/dev/null); do
+		"${c[@]}" tasks kill -s SIGKILL -a "$x" >/dev/null 2>&1 || true
+		"${c[@]}" tasks delete -f "$x" >/dev/null 2>&1 || true
+	done
+	for x in $("${c[@]}" containers ls -q 2>/dev/null); do
+		"${c[@]}" containers delete "$x" >/dev/null 2>&1 || true
+	done
+	# Layers lie on one another: the upper ones go first, whatever their order here.
+	for _ in 1 2 3 4 5 6 7 8; do
+		x=$("${c[@]}" snapshots ls 2>/dev/null | awk 'NR > 1 { print $1 }')
+		[ -n "$x" ] || break
+		xargs -n 1 "${c[@]}" snapshots rm >/dev/null 2>&1 <<<"$x" || true
+	done
+	for x in $("${c[@]}" images ls -q 2>/dev/null); do
+		"${c[@]}" images rm --sync "$x" >/dev/null 2>&1 || true
+	done
+	for x in $("${c[@]}" leases ls -q 2>/dev/null); do
+		"${c[@]}" leases rm "$x" >/dev/null 2>&1 || true
+	done
+	for x in $("${c[@]}" content ls -q 2>/dev/null); do
+		"${c[@]}" content rm "$x" >/dev/null 2>&1 || true
+	done
+	ctr --address "$containerd_socket" namespaces rm "$1" >/dev/null 2>&1 ||
+		! ctr --address "$containerd_socket" namespaces ls -q | grep -qxF "$1" ||
+		note "containerd still has something in namespace $1"
+	# One hierarchy of control groups, or one for each controller.
+	for x in /sys/fs/cgroup/treeline/"$1" /sys/fs/cgroup/*/treeline/"$1"; do
+		find "$x" -depth -type d -exec rmdir {} \; 2>/dev/null || true
+	done
+}
+
+# unmount_below DIR: what lies mounted there, deepest first.
+unmount_below() {
+	local m
+	for m in $(awk -v d="$1/" 'index($2, d) == 1 { print $2 }' /proc/self/mounts | sort -r); do
+		umount -l "$m" 2>/dev/null || true
+	done
+}
+
+# choose_ports: sets port to the first of twenty free ones, the same every time.
+choose_ports() {
+	local used base
+	if port=$(cat "$state/port" 2>/dev/null); then
+		return 0
+	fi
+	used=$(ss -Hltn | awk '{ sub(/.*:/, "", $4); print $4 }')
+	for ((base = 18080; base < 30000; base += 20)); do
+		if ! awk -v a=$base -v b=$((base + 20)) '$1 >= a && $1 < b { found = 1 } END { exit !found }' <<<"$used"; then
+			port=$base
+			echo "$port" >"$state/port"
+			return 0
+		fi
+	done
+	fail "there are no twenty free ports in a row from 18080 to 30000"
+}
+
+# instance_urls: turns names of instances into lines of "name url".
+instance_urls() {
+	sed -n -e "s/.*hello\.demo\.\(front\)\.demo#\([0-9]*\)$/\1 \2 $port/p" \
+		-e "s/.*hello\.demo\.\(back\)\.demo#\([0-9]*\)$/\1 \2 $((port + 10))/p" |
+		while read -r service number base; do
+			echo "hello/$service#$number http://127.0.0.1:$((base + number))/"
+		done
+}
+
+# answers INSTANCE URL: whether it answers within ten seconds, and says it is it.
+answers() {
+	local i reply at=${2#http://}
+	at=${at%/}
+	for ((i = 0; i < 100; i++)); do
+		if reply=$({ printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3; } 3<>"/dev/tcp/${at%:*}/${at#*:}" 2>/dev/null); then
+			case $reply in *"#${1#*#}\""*) return 0 ;; esac
+		fi
+		sleep 0.1
+	done
+	return 1
+}
