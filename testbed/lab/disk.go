@@ -14,8 +14,8 @@ type Disk struct {
 	t   T
 }
 
-// Disk mounts one of the given size.
-func (l *Lab) Disk(name string, bytes int64) *Disk {
+// disk mounts one of the given size.
+func (l *Lab) disk(name string, bytes int64) *Disk {
 	l.t.Helper()
 	dir := filepath.Join(l.Dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -86,7 +86,7 @@ func New(t T, o Options) *Lab {
 	t.Cleanup(func() { l.close(j) })
 
 	if o.RootDisk > 0 {
-		l.RootDisk = l.Disk("root", o.RootDisk)
+		l.RootDisk = l.disk("root", o.RootDisk)
 	}
 	l.RootLink = l.link()
 	l.Root = l.proc("root", append([]string{
@@ -204,6 +204,7 @@ type Cluster struct {
 	Up   *Link          // from the cluster to the root
 	API  *client.Client // its operator's
 	Data string
+	Disk *Disk // if ClusterOptions.Disk
 
 	lab *Lab
 }
@@ -220,7 +221,7 @@ func (l *Lab) Cluster(id api.ClusterID, o ClusterOptions) *Cluster {
 	l.t.Helper()
 	c := &Cluster{ID: id, Link: l.link(), Up: l.link(), Data: filepath.Join(l.Dir, string(id)), lab: l}
 	if o.Disk > 0 {
-		l.Disk(string(id), o.Disk)
+		c.Disk = l.disk(string(id), o.Disk)
 	}
 	tok := l.token(api.TokenRequest{Kind: "cluster"}, c.Up)
 	c.Up.To(l.RootLink.Addr())
@@ -276,7 +277,9 @@ type Node struct {
 	ID      api.NodeID
 	Cluster *Cluster
 	Link    *Link // to its cluster
+	Token   string
 	Data    string
+	Disk    *Disk // if NodeOptions.Disk
 }
 
 // NodeOptions shape a node. The zero value offers one vCPU and 1024 MiB to plain
@@ -284,8 +287,9 @@ type Node struct {
 type NodeOptions struct {
 	Containers bool // by the lab's containerd, instead of plain processes
 	CPUs       float64
-	Memory     int64 // MiB
-	Disk       int64 // bytes of a disk of its own
+	Memory     int64  // MiB
+	Disk       int64  // bytes of a disk of its own
+	Token      string // to join with; empty: a new one
 	Args       []string
 }
 
@@ -309,10 +313,13 @@ func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
 	}
 	n := &Node{ID: api.NodeID(name), Cluster: c, Link: l.link(), Data: filepath.Join(l.Dir, name)}
 	if o.Disk > 0 {
-		l.Disk(name, o.Disk)
+		n.Disk = l.disk(name, o.Disk)
 	}
 	n.Link.To(c.Link.Addr())
-	tok := l.token(api.TokenRequest{Kind: "node", Cluster: c.ID}, n.Link)
+	n.Token = o.Token
+	if n.Token == "" {
+		n.Token = l.token(api.TokenRequest{Kind: "node", Cluster: c.ID}, n.Link)
+	}
 	base := filepath.Base(l.Dir)
 	args := []string{
 		filepath.Join(l.bin, "node-engine"), "--data", n.Data, "--name", name, "--log-level", "debug",
@@ -327,7 +334,7 @@ func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
 			"--process-cgroup-parent", "/treeline/"+base+"-"+name)
 	}
 	n.Proc = l.proc(name, append(args, o.Args...)...)
-	n.env = append(n.env, "TREELINE_TOKEN="+tok)
+	n.env = append(n.env, "TREELINE_TOKEN="+n.Token)
 	return n
 }
 
@@ -347,9 +354,15 @@ func (n *Node) KillAll() {
 // Apply applies an SLA for the lab's tenant.
 func (l *Lab) Apply(sla api.SLA) {
 	l.t.Helper()
-	if _, err := l.API.Apply(l.ctx, encode(sla), client.ApplyOptions{Tenant: l.Tenant}); err != nil {
+	if err := l.TryApply(encode(sla)); err != nil {
 		l.t.Fatalf("apply: %v", err)
 	}
+}
+
+// TryApply is Apply of any text, with its error.
+func (l *Lab) TryApply(text []byte) error {
+	_, err := l.API.Apply(l.ctx, text, client.ApplyOptions{Tenant: l.Tenant})
+	return err
 }
 
 // Delete withdraws an application and waits until nothing of it is left.
@@ -377,7 +390,7 @@ func (l *Lab) close(j *janitor) {
 	if l.t.Failed() {
 		l.t.Logf("%s", l.Story())
 		for _, p := range l.procs {
-			l.t.Logf("the end of %s's log:\n%s", p.Name, tail(p.log, 40))
+			l.t.Logf("the end of %s's log:\n%s", p.Name, tail(p.log, 12))
 		}
 	}
 	l.cancel()
@@ -404,4 +417,18 @@ func (l *Lab) close(j *janitor) {
 func Stopwatch() func() time.Duration {
 	began := time.Now()
 	return func() time.Duration { return time.Since(began) }
+}
+
+// User is a client for a new user of the lab's tenant.
+func (l *Lab) User(name string, roles ...string) *client.Client {
+	l.t.Helper()
+	invited, err := l.API.CreateUser(l.ctx, string(l.Tenant)+"/"+name, roles...)
+	if err != nil {
+		l.t.Fatalf("create user %s: %v", name, err)
+	}
+	s, err := l.Client(nil).Redeem(l.ctx, api.Redeem{User: invited.User, Code: invited.Code, Password: adminPassword})
+	if err != nil {
+		l.t.Fatalf("sign in as %s: %v", name, err)
+	}
+	return l.Client(client.Static(s.Access))
 }

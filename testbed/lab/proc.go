@@ -134,6 +134,18 @@ func (p *Proc) drain() {
 	}
 }
 
+// WaitEnd waits until the process has ended by itself and returns its exit code.
+func (p *Proc) WaitEnd() int {
+	p.lab.t.Helper()
+	select {
+	case <-p.ended:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		p.lab.t.Fatalf("%s does not end", p.Name)
+		return 0
+	}
+}
+
 // Alive reports whether the process runs.
 func (p *Proc) Alive() bool {
 	if p.cmd == nil {

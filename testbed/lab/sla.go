@@ -28,7 +28,7 @@ func (l *Lab) Process(name string, replicas int) api.Microservice {
 // Container is the same as a container, of the image that the lab's nodes have.
 func (l *Lab) Container(name string, replicas int) api.Microservice {
 	m := l.Process(name, replicas)
-	m.Virtualization, m.Code = "container", Image
+	m.Virtualization, m.Code, m.Cmd = "container", Image, []string{"/app", "sleep"}
 	return m
 }
 

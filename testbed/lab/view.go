@@ -155,12 +155,15 @@ func (l *Lab) History(id api.InstanceID) []api.Instance {
 	return slices.DeleteFunc(slices.Clone(l.board.seen), func(i api.Instance) bool { return i.ID != id })
 }
 
-// Running holds when the service has n instances and all of them run.
+// Running holds when the service has n instances and all of them run, on
+// clusters that the root hears.
 func (l *Lab) Running(app, service string, n int) func(View) bool {
 	s := l.ServiceID(app, service)
 	return func(v View) bool {
 		all := v.Of(s)
-		return len(all) == n && !slices.ContainsFunc(all, func(i api.Instance) bool { return i.State != api.Running || i.Stale })
+		return len(all) == n && !slices.ContainsFunc(all, func(i api.Instance) bool {
+			return i.State != api.Running || v.Clusters[i.Cluster].Status != api.ClusterReady
+		})
 	}
 }
 
