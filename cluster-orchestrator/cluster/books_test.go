@@ -1,0 +1,249 @@
+package cluster
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// checkBooks recomputes from scratch what the core keeps step by step.
+func (w *world) checkBooks() {
+	w.t.Helper()
+	c := w.c
+	var rootWanted, rootKnown api.Digest
+	for _, id := range sortedKeys(c.instances) {
+		in := c.instances[id]
+		if !in.Local && !in.Leaving {
+			rootWanted = rootWanted.Toggle(in.Want.Digest())
+		}
+		if v := in.view(); !v.Stopped {
+			rootKnown = rootKnown.Toggle(v.Digest())
+		}
+	}
+	if c.root.wanted != rootWanted || c.root.known != rootKnown {
+		w.t.Fatalf("of the root: wanted %x/%x known %x/%x", c.root.wanted, rootWanted, c.root.known, rootKnown)
+	}
+	if len(c.nodes) != len(c.cands) {
+		w.t.Fatalf("%d nodes, %d candidates", len(c.nodes), len(c.cands))
+	}
+	silent := 0
+	for _, id := range sortedKeys(c.nodes) {
+		n := c.nodes[id]
+		var wanted, known api.Digest
+		var used api.Resources
+		assigned, leased := 0, 0
+		for _, in := range c.instances {
+			if in.Node == id {
+				assigned++
+				wanted = wanted.Toggle(in.assignment().Digest())
+				if in.Want.Spec.StopsWhenCutOff() {
+					leased++
+				}
+			}
+		}
+		for _, o := range n.observed {
+			known = known.Toggle(o.Digest())
+		}
+		for i, r := range n.booked {
+			used = used.Plus(r)
+			if r.MilliCPU < 0 || r.MemoryMB < 0 || n.assigned[i] == nil && !n.leaving[i] {
+				w.t.Fatalf("node %s books %v for %s, which it neither has nor had", id, r, i)
+			}
+		}
+		if n.wanted != wanted || n.known != known || n.used != used || len(n.assigned) != assigned || n.leased != leased {
+			w.t.Fatalf("node %s: wanted %x/%x known %x/%x used %v/%v assigned %d/%d leased %d/%d", id,
+				n.wanted, wanted, n.known, known, n.used, used, len(n.assigned), assigned, n.leased, leased)
+		}
+		if cand := c.cands[n.at]; cand.ID != string(id) || cand.Free != n.info.Capacity.Minus(used) || cand.Out != n.out() {
+			w.t.Fatalf("node %s is candidate %+v, used %v", id, cand, used)
+		}
+		if n.silent {
+			silent++
+		}
+	}
+	if silent != c.silent {
+		w.t.Fatalf("%d nodes are silent, %d counted", silent, c.silent)
+	}
+	for _, s := range c.services {
+		peers := map[string]int{}
+		for _, in := range s.instances {
+			if in.Node != "" {
+				peers[string(in.Node)]++
+			}
+		}
+		for k, n := range s.peers {
+			if peers[k] != n {
+				w.t.Fatalf("%d on %s, want %d", n, k, peers[k])
+			}
+		}
+	}
+}
+
+// checkExclusive looks that no instance that must not run twice does.
+func (w *world) checkExclusive() {
+	w.t.Helper()
+	runs := map[api.InstanceID]api.NodeID{}
+	for _, id := range sortedKeys(w.nodes) {
+		for _, o := range w.nodes[id].has {
+			if a, ok := w.want[o.Instance]; ok && a.Spec.Exclusive && !w.nodes[id].off {
+				if other, twice := runs[o.Instance]; twice {
+					w.t.Fatalf("%s runs on %s and on %s", o.Instance, other, id)
+				}
+				runs[o.Instance] = id
+			}
+		}
+	}
+}
+
+// TestAnythingMayHappenAndBeCutOff gives valid inputs at random, crashes between
+// any two saves, keeps the books right, and ends with everything in its place.
+func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 9))
+		w := newWorld(t, 4)
+		node := func() api.NodeID { return []api.NodeID{"n0", "n1", "n2", "n3"}[rng.IntN(4)] }
+		rev := api.Revision(1)
+		for range 100 {
+			var in Input
+			switch rng.IntN(16) {
+			case 0, 1, 2:
+				rev++
+				n := rng.IntN(12)
+				m := spec(float64(rng.IntN(4)), int64(rng.IntN(800)))
+				m.Exclusive = n%3 == 0
+				a := assignment(n, rev, m)
+				a.SpecRev = rev
+				w.wants(a)
+			case 3:
+				w.drops(web.Instance(rng.IntN(12)))
+			case 4:
+				in = Cordon{node(), rng.IntN(2) == 0}
+			case 5:
+				in = Drain{node()}
+			case 6:
+				in = NodeWill{node()}
+			case 7:
+				if rng.IntN(3) == 0 {
+					in = RemoveNode{node()}
+				}
+			case 8:
+				n := w.nodes[node()]
+				n.off = !n.off
+				if n.off { // what must not outlive its lease does not
+					for id, o := range n.has {
+						if w.want[id].Spec.Exclusive || o.Instance == "" {
+							delete(n.has, id)
+						}
+					}
+				}
+			case 9:
+				in = LocalScale{web, rng.IntN(6)}
+			case 10:
+				in = RootLink{rng.IntN(2) == 0}
+			case 11:
+				n := w.nodes[node()]
+				for id, o := range n.has {
+					o.State, o.Reason = api.Failed, []api.Reason{api.ReasonExited, api.ReasonTooManyFails}[rng.IntN(2)]
+					n.has[id] = o
+				}
+				w.speak(n.id)
+			case 12:
+				n := w.nodes[node()]
+				n.boot++
+				n.seq, n.beat = 0, 0
+			case 13:
+				w.pass(time.Duration(rng.IntN(12)) * time.Second)
+			default:
+				w.beat()
+			}
+			if in != nil && rng.IntN(4) == 0 {
+				eff := w.c.Step(w.now, in)
+				w.save(eff.Save[:rng.IntN(len(eff.Save)+1)])
+				w.restart()
+			} else if in != nil {
+				w.step(in)
+			}
+			w.checkBooks()
+			w.checkExclusive()
+		}
+		clear(w.want)
+		w.desire()
+		w.step(RootLink{true})
+		for id, n := range w.nodes {
+			n.off = false
+			w.step(JoinNode{Info: nodeInfo(id, api.Resources{MilliCPU: 4000, MemoryMB: 4096})})
+			w.step(Cordon{id, false})
+		}
+		w.pass(30 * time.Second)
+		for id, in := range w.c.instances {
+			if in.Local { // the root would not have it
+				w.step(Desired{api.Desired{Gen: w.gen, From: w.gen, Drop: []api.InstanceID{id}, Digest: w.c.root.wanted}})
+			}
+		}
+		w.pass(30 * time.Second)
+		w.checkBooks()
+		if left := w.c.Instances(); len(left) > 0 {
+			t.Fatalf("seed %d: left: %+v", seed, left)
+		}
+		for id, n := range w.c.nodes {
+			if n.used != (api.Resources{}) || len(n.leaving)+len(n.room)+len(n.observed)+len(n.unknown) > 0 {
+				t.Fatalf("seed %d: node %s is left with %v, leaving %v, room %v, observed %v", seed, id, n.used, n.leaving, n.room, n.observed)
+			}
+		}
+		if len(w.c.waiting.at)+len(w.c.services) > 0 {
+			t.Fatalf("seed %d: %v wait", seed, w.c.waiting.at)
+		}
+	}
+}
+
+// TestAggregateAgreesWithASimpleTwin computes mean and deviation in two passes.
+func TestAggregateAgreesWithASimpleTwin(t *testing.T) {
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 11))
+		c := New(Config{})
+		var free []api.Resources
+		for range rng.IntN(20) {
+			r := api.Resources{MilliCPU: int64(rng.IntN(64_000)) - 1000, MemoryMB: int64(rng.IntN(100_000))}
+			cand := sched.Candidate{Free: r, Capacity: r, Rooms: []sched.Room{{Runtimes: []string{"container"}, Arch: "amd64", Free: r, Largest: r}}}
+			if rng.IntN(4) == 0 {
+				cand.Out = "cordoned"
+			} else {
+				free = append(free, r.Max(api.Resources{}))
+			}
+			c.cands = append(c.cands, cand)
+		}
+		part := func(of func(api.Resources) int64) (sum int64, mean, dev float64, most int64) {
+			for _, r := range free {
+				sum, most = sum+of(r), max(most, of(r))
+			}
+			if len(free) == 0 {
+				return
+			}
+			mean = float64(sum) / float64(len(free))
+			for _, r := range free {
+				dev += (float64(of(r)) - mean) * (float64(of(r)) - mean)
+			}
+			return sum, mean, math.Sqrt(dev / float64(len(free))), most
+		}
+		a := c.Aggregate()
+		if a.Nodes != len(free) || len(free) > 0 && (len(a.Slots) != 1 || a.Slots[0].Nodes != len(free)) {
+			t.Fatalf("seed %d: %d nodes, slots %+v, want %d", seed, a.Nodes, a.Slots, len(free))
+		}
+		for name, p := range map[string]struct {
+			of                   func(api.Resources) int64
+			sum, mean, dev, most int64
+		}{
+			"cpu":    {func(r api.Resources) int64 { return r.MilliCPU }, a.Free.MilliCPU, a.Mean.MilliCPU, a.StdDev.MilliCPU, a.Largest.MilliCPU},
+			"memory": {func(r api.Resources) int64 { return r.MemoryMB }, a.Free.MemoryMB, a.Mean.MemoryMB, a.StdDev.MemoryMB, a.Largest.MemoryMB},
+		} {
+			sum, mean, dev, most := part(p.of)
+			if p.sum != sum || p.most != most || math.Abs(float64(p.mean)-mean) > 1 || math.Abs(float64(p.dev)-dev) > 1 {
+				t.Errorf("seed %d, %s: Σ %d/%d μ %d/%g σ %d/%g most %d/%d", seed, name, p.sum, sum, p.mean, mean, p.dev, dev, p.most, most)
+			}
+		}
+	}
+}
