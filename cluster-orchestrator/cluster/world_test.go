@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"fmt"
-	"maps"
 	"testing"
 	"time"
 
@@ -304,5 +303,3 @@ func (w *world) told(msgs []any) (ds []api.Desired) {
 	}
 	return ds
 }
-
-var _ = maps.Clone[map[string]int]

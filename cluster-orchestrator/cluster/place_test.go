@@ -1,0 +1,307 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func TestLostDesiredIsResent(t *testing.T) {
+	w := newWorld(t, 1)
+	w.pass(2 * time.Second)
+	w.deaf = true
+	w.wants(assignment(0, 1, spec(1, 100)))
+	w.deaf = false
+	w.pass(6 * time.Second)
+	w.expect(0, api.Running, "n0")
+}
+
+func TestReservationsCountAtOnce(t *testing.T) {
+	w := newWorld(t, 3)
+	for i := range 20 {
+		w.want[web.Instance(i)] = assignment(i, 1, spec(1, 100))
+	}
+	w.desire() // in one step, before any node has answered
+	on := map[api.NodeID]int{}
+	for i := range 20 {
+		on[w.at(i).Node]++
+	}
+	if on["n0"] != 4 || on["n1"] != 4 || on["n2"] != 4 || on[""] != 8 {
+		t.Errorf("12 vCPUs took %v", on)
+	}
+}
+
+func TestWhatFitsNowhereIsHandedBackAndPlacedWhenRoomComes(t *testing.T) {
+	w := newWorld(t, 1)
+	w.wants(assignment(0, 1, spec(8, 100)), assignment(1, 1, exclusive(8, 100)))
+	for i := range 2 {
+		v := w.c.instances[web.Instance(i)].view()
+		if !v.HandedBack || v.Why == nil || v.Why.Nearest == nil || v.Why.Nearest.Short != "4 vCPU" {
+			t.Errorf("the root is told %+v", v)
+		}
+	}
+	w.join("n1", api.Resources{MilliCPU: 64_000, MemoryMB: 4096})
+	w.expect(0, api.NodeScheduled, "n1")
+	w.expect(1, api.Requested, "") // promised back: the root may have placed it elsewhere
+	again := assignment(1, 2, exclusive(8, 100))
+	w.wants(again)
+	if in := w.expect(1, api.NodeScheduled, "n1"); in.Epoch <= again.Epoch {
+		t.Errorf("epoch %s", in.Epoch)
+	}
+}
+
+func TestNewRuntimeIsRoomForWhatWaitsForIt(t *testing.T) {
+	w := newWorld(t, 1)
+	m := spec(1, 100)
+	m.Virtualization = "runsc"
+	w.wants(assignment(0, 1, m))
+	w.expect(0, api.Requested, "")
+	r := w.nodes["n0"].whole()
+	info := nodeInfo("n0", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+	info.Runtimes = []string{"container", "runsc"}
+	r.Info = &info
+	w.step(r)
+	w.expect(0, api.NodeScheduled, "n0")
+}
+
+func TestExclusiveIsStoppedBeforeItRunsElsewhere(t *testing.T) {
+	w := newWorld(t, 2)
+	w.wants(assignment(0, 1, exclusive(1, 100)), assignment(1, 1, spec(1, 100)))
+	w.beat()
+	for n, waits := range []bool{true, false} {
+		old := w.at(n).Node
+		w.step(Drain{old})
+		if got := w.at(n).Node; (got == "") != waits {
+			t.Errorf("instance %d is on %q at once", n, got)
+		}
+		w.beat()
+		if got := w.at(n); got.Node == old || got.State != api.Running {
+			t.Errorf("instance %d is %s on %s", n, got.State, got.Node)
+		}
+		w.step(Cordon{old, false})
+	}
+}
+
+func TestExclusivesRoomStaysTakenUntilItsNodeSaysSo(t *testing.T) {
+	w := newWorld(t, 1)
+	w.wants(assignment(0, 1, exclusive(3, 100)))
+	w.beat()
+	w.drops(web.Instance(0))
+	if in := w.at(0); !in.Leaving {
+		t.Fatalf("%+v", in)
+	}
+	w.wants(assignment(1, 1, spec(3, 100)))
+	w.expect(1, api.Requested, "")
+	w.restart()
+	w.expect(1, api.Requested, "")
+	w.beat()
+	w.expect(1, api.Running, "n0")
+	if _, ok := w.c.Instance(web.Instance(0)); ok {
+		t.Error("it is not forgotten")
+	}
+}
+
+func TestUpdateStaysOnItsNode(t *testing.T) {
+	w := newWorld(t, 2)
+	w.wants(assignment(0, 1, spec(3, 100)))
+	w.beat()
+	was := w.at(0)
+	next := assignment(0, 2, spec(4, 100)) // fits there only once the old one is gone
+	next.SpecRev = 2
+	w.wants(next)
+	w.beat()
+	if in := w.expect(0, api.Running, was.Node); in.Epoch <= was.Epoch {
+		t.Errorf("epoch %s, was %s", in.Epoch, was.Epoch)
+	}
+}
+
+func TestLargeSetsTravelAsChanges(t *testing.T) {
+	w := newWorld(t, 0)
+	w.join("n0", api.Resources{MilliCPU: 1_000_000, MemoryMB: 1_000_000})
+	for i := range 2 * largeSet {
+		w.want[web.Instance(i)] = assignment(i, 1, spec(1, 10))
+	}
+	w.desire()
+	w.beat()
+	n := w.nodes["n0"]
+	n.got = nil
+	w.wants(assignment(1000, 1, spec(1, 10)))
+	w.drops(web.Instance(0))
+	ds := w.told(n.got)
+	if len(ds) != 2 || ds[0].From == 0 || len(ds[0].Put) != 1 || ds[1].From == 0 || len(ds[1].Drop) != 1 {
+		t.Fatalf("told %+v", ds)
+	}
+	if d, _ := n.digests(); d != ds[1].Digest {
+		t.Error("the changes do not add up to the digest")
+	}
+}
+
+func TestFailingInstanceMovesOnceAndIsThenOffered(t *testing.T) {
+	w := newWorld(t, 2)
+	w.wants(assignment(0, 1, spec(1, 100)))
+	w.beat()
+	fail := func() {
+		in := w.at(0)
+		w.nodes[in.Node].has[in.ID] = api.Observed{Instance: in.ID, Epoch: in.Epoch, State: api.Failed, Reason: api.ReasonTooManyFails}
+		w.speak(in.Node)
+	}
+	first := w.at(0).Node
+	fail()
+	second := w.at(0).Node
+	if second == first {
+		t.Fatal("it stays where it fails")
+	}
+	w.beat()
+	fail()
+	if v := w.c.instances[web.Instance(0)].view(); !v.HandedBack || w.at(0).Node != second {
+		t.Errorf("tried everywhere, it is on %s and the root is told %+v", w.at(0).Node, v)
+	}
+}
+
+func TestOperatorScalesWhileTheRootIsAway(t *testing.T) {
+	w := newWorld(t, 2)
+	w.wants(assignment(0, 1, spec(0.1, 10)), assignment(1, 1, spec(0.1, 10)))
+	w.beat()
+	w.step(RootLink{true})
+	for _, r := range []struct {
+		in   LocalScale
+		up   bool
+		kind error
+	}{
+		{LocalScale{web, 3}, true, api.ErrConflict},
+		{LocalScale{web, -1}, false, api.ErrInvalid},
+		{LocalScale{web, MaxLocal + 1}, false, api.ErrInvalid},
+		{LocalScale{"acme/no.such.web.prod", 1}, false, api.ErrNotFound},
+	} {
+		w.step(RootLink{r.up})
+		if eff := w.step(r.in); !errors.Is(eff.Err, r.kind) {
+			t.Errorf("%+v: %v", r.in, eff.Err)
+		}
+	}
+	w.step(LocalScale{web, 4})
+	w.beat()
+	var local []api.InstanceID
+	for _, in := range w.c.Instances() {
+		if in.Number >= w.cfg.LocalNumbers {
+			local = append(local, in.ID)
+		}
+	}
+	if len(local) != 2 || len(w.c.Instances()) != 4 {
+		t.Fatalf("%+v", w.c.Instances())
+	}
+	// A report that was answered does not end it: the root has to take them over.
+	w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+	said := 0
+	for range 10 {
+		w.now = w.now.Add(time.Second)
+		w.step(Tick{})
+		for _, r := range w.reports() {
+			for _, o := range r.Observed {
+				if o.Local {
+					said++
+				}
+			}
+		}
+		w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+	}
+	if said < 2 {
+		t.Errorf("the root was told %d times of what it did not take over", said)
+	}
+	w.step(LocalScale{web, 1})
+	w.beat()
+	if v := w.c.instances[web.Instance(1)].view(); v.State != api.Terminated || !v.Stopped {
+		t.Errorf("what was withdrawn is %+v", v)
+	}
+}
+
+// TestLocalNumbersAreGivenOnce crashes between any two saves of one order.
+func TestLocalNumbersAreGivenOnce(t *testing.T) {
+	for saves := range 12 {
+		w := newWorld(t, 1)
+		w.wants(assignment(0, 1, spec(0.1, 10)))
+		w.crashAfter(LocalScale{web, 4}, saves)
+		w.beat()
+		w.step(LocalScale{web, 6})
+		w.beat()
+		w.checkBooks()
+		if n := len(w.c.Instances()); n != 6 {
+			t.Errorf("after %d saves there are %d", saves, n)
+		}
+	}
+}
+
+func TestRemoveNodeMindsWhatMayStillRun(t *testing.T) {
+	w := newWorld(t, 2)
+	w.wants(assignment(0, 1, exclusive(1, 100)))
+	w.beat()
+	node := w.at(0).Node
+	if eff := w.step(RemoveNode{node}); !errors.Is(eff.Err, api.ErrConflict) {
+		t.Errorf("a living node with instances: %v", eff.Err)
+	}
+	if eff := w.step(RemoveNode{"nobody"}); !errors.Is(eff.Err, api.ErrNotFound) {
+		t.Errorf("no such node: %v", eff.Err)
+	}
+	w.restart()
+	if eff := w.step(RemoveNode{node}); !errors.Is(eff.Err, api.ErrConflict) {
+		t.Errorf("within its lease: %v", eff.Err)
+	}
+	w.nodes[node].off = true
+	w.pass(10 * time.Second)
+	if eff := w.step(RemoveNode{node}); eff.Err != nil {
+		t.Error(eff.Err)
+	}
+	w.checkBooks()
+	if got := w.at(0); got.State != api.Running || got.Node == node {
+		t.Errorf("it is %s on %s", got.State, got.Node)
+	}
+}
+
+// steady is a cluster of so many nodes in which nothing happens, and a sign of
+// life of one of them.
+func steady(t testing.TB, nodes int) (*world, *twin) {
+	w := newWorld(t, 0)
+	w.deaf = true
+	for i := range nodes {
+		id := api.NodeID(fmt.Sprintf("n%d", i))
+		tw := &twin{id: id, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]api.Assignment{}}
+		w.c.Step(w.now, JoinNode{Info: nodeInfo(id, api.Resources{MilliCPU: 4000, MemoryMB: 4096})})
+		w.c.Step(w.now, tw.whole())
+		w.c.Step(w.now, tw.alive())
+		w.nodes[id] = tw
+	}
+	for range 3 { // let what the joining set in motion come to rest
+		w.now = w.now.Add(time.Second)
+		w.c.Step(w.now, Tick{})
+		w.c.Step(w.now, Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+	}
+	tw := w.nodes["n0"]
+	tw.gen = w.c.nodes["n0"].gen
+	w.c.Step(w.now, tw.alive())
+	return w, tw
+}
+
+func TestHeartbeatAllocatesTheSameInAnyCluster(t *testing.T) {
+	cost := func(nodes int) float64 {
+		w, tw := steady(t, nodes)
+		return testing.AllocsPerRun(100, func() { w.c.Step(w.now, tw.alive()) })
+	}
+	small, large := cost(10), cost(3000)
+	if large > small || large > 4 {
+		t.Errorf("a sign of life allocates %g times among 10 nodes, %g among 3000", small, large)
+	}
+}
+
+func BenchmarkHeartbeat(b *testing.B) {
+	for _, nodes := range []int{100, 10_000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			w, tw := steady(b, nodes)
+			b.ReportAllocs()
+			for b.Loop() {
+				w.c.Step(w.now, tw.alive())
+			}
+		})
+	}
+}
