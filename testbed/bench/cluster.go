@@ -69,8 +69,7 @@ func clusterLoad(r *run) error {
 		r.emit(joined.record("cluster.join-1000", "s").noting("swarm and cluster share this machine"))
 		r.emit(joinCPU.record("cluster.join-1000.cpu", "s"))
 
-		s := l.Container("web", swarmInstances)
-		l.Apply(lab.App("load", s))
+		l.Apply(lab.App("load", idler(l, swarmInstances)))
 		l.WaitWithin(swarmPatience, "an instance for each node", l.Running("load", "web", swarmInstances))
 		if err := measureSteady(r, c.Proc); err != nil {
 			return err

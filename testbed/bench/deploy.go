@@ -102,7 +102,7 @@ type deployer struct {
 func (d *deployer) once(i int, f *floor) (map[string]time.Duration, error) {
 	l, app := d.lab, fmt.Sprintf("app%d", i)
 	id := l.ID(app, "web", 0)
-	sla := lab.App(app, l.Container("web", 1))
+	sla := lab.App(app, idler(l, 1))
 	for drained := d.events == nil; !drained; {
 		select {
 		case <-d.events:

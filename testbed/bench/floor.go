@@ -82,7 +82,7 @@ func (f *floor) fetch(archive string) error {
 
 // learn reads the specification of a container that the node engine made.
 func (f *floor) learn(l *lab.Lab) error {
-	l.Apply(lab.App("model", l.Container("web", 1)))
+	l.Apply(lab.App("model", idler(l, 1)))
 	l.Wait("the model runs", l.Running("model", "web", 1))
 	defer l.Delete("model")
 	theirs := namespaces.WithNamespace(f.ctx, f.namespace)

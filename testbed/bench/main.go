@@ -93,9 +93,10 @@ func Main(ctx context.Context, args []string, out, log io.Writer) error {
 			return fmt.Errorf("there is no benchmark %q; there are %s", name, strings.Join(slices.Sorted(maps.Keys(benches)), ", "))
 		}
 	}
+	emit := printer(out, *asJSON)
 	for _, name := range names {
 		b := benches[name]
-		r := &run{ctx: ctx, n: b.n, log: log, emit: printer(out, *asJSON)}
+		r := &run{ctx: ctx, n: b.n, log: log, emit: emit}
 		if *n > 0 {
 			r.n = *n
 		}

@@ -48,7 +48,7 @@ type ward struct {
 // pauses longer.
 func (w *ward) workloads() error {
 	l := w.lab
-	l.Apply(lab.App("mortal", l.Container("web", w.run.n)))
+	l.Apply(lab.App("mortal", idler(l, w.run.n)))
 	l.Wait("all run", l.Running("mortal", "web", w.run.n))
 	var s series
 	for i := range w.run.n {
@@ -69,7 +69,7 @@ func (w *ward) workloads() error {
 // engines kills the node engine, which adopts what runs.
 func (w *ward) engines() error {
 	l := w.lab
-	l.Apply(lab.App("adopted", l.Container("web", 1)))
+	l.Apply(lab.App("adopted", idler(l, 1)))
 	id := l.ID("adopted", "web", 0)
 	l.Wait("it runs", l.Running("adopted", "web", 1))
 	n := w.nodes[w.where(id)]
@@ -158,7 +158,7 @@ func (w *ward) until(ok func() bool) error {
 // time, and waits until what they had runs elsewhere.
 func (w *ward) silentNodes() error {
 	l := w.lab
-	l.Apply(lab.App("movable", l.Container("web", recoveryNodes)))
+	l.Apply(lab.App("movable", idler(l, recoveryNodes)))
 	l.Wait("all run", l.Running("movable", "web", recoveryNodes))
 	var s series
 	for len(s.values) < w.run.n {

@@ -18,8 +18,10 @@ import (
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
@@ -49,6 +51,7 @@ type Runtime struct {
 	logs     *logs.Dir
 	archives archives
 	fetching singleflight.Group
+	known    library
 	log      *slog.Logger
 	diskUsed func(dir string) (percent int, err error)
 	ctx      context.Context // ends with Close
@@ -59,6 +62,7 @@ type Runtime struct {
 // record is what extension holds.
 type record struct {
 	runtime.Workload
+	Parent string // the snapshot that its files begin with
 }
 
 // New makes the runtime. containerd need not answer yet: calls fail with
@@ -133,29 +137,85 @@ func (r *Runtime) create(ctx context.Context, w runtime.Workload) error {
 	if err != nil {
 		return err
 	}
+	err = r.make(ctx, w, h, img)
+	if errors.Is(err, errNoFiles) { // somebody removed what had been unpacked
+		r.known.forget(img.key)
+		if img, err = r.image(namespaces.WithNamespace(ctx, r.cfg.Namespace), w.Spec); err == nil {
+			err = r.make(ctx, w, h, img)
+		}
+	}
+	return err
+}
+
+// errNoFiles says that an image's files are gone.
+var errNoFiles = errors.New("the image's files are not unpacked")
+
+// make creates the container, its files and its task. The container comes first
+// and names its snapshot: that keeps the snapshot from containerd's garbage
+// collector, where a lease would cost two more syncs.
+func (r *Runtime) make(ctx context.Context, w runtime.Workload, h Handler, img known) error {
 	ctx, cancel := r.call(ctx)
 	defer cancel()
-	kept, err := json.Marshal(record{w})
+	c, err := r.container(ctx, w, h, img)
 	if err != nil {
 		return err
 	}
-	c, err := r.c.NewContainer(ctx, id,
-		client.WithImage(img),
-		client.WithSnapshotter(r.cfg.Snapshotter),
-		client.WithNewSnapshot(id, img),
-		client.WithRuntime(h.Runtime, runtimeOptions(h)),
-		client.WithNewSpec(r.cfg.specOpts(w, img)...),
-		client.WithContainerLabels(map[string]string{"treeline.app": string(w.Instance.Service().App())}),
-		withExtension(kept),
-	)
-	if err != nil {
+	if _, err := r.c.ContainerService().Create(ctx, c); err != nil {
 		return err
 	}
-	if err := r.newTask(ctx, c); err != nil {
+	files, err := r.files(ctx, c.ID, img.parent)
+	if err == nil {
+		err = r.newTask(ctx, c.ID, files)
+	}
+	if err != nil {
 		// The next attempt starts afresh, and nothing is left meanwhile.
-		return errors.Join(err, r.remove(context.WithoutCancel(ctx), id, 0))
+		return errors.Join(err, r.remove(context.WithoutCancel(ctx), c.ID, 0))
 	}
 	return nil
+}
+
+// container is the container's record.
+func (r *Runtime) container(ctx context.Context, w runtime.Workload, h Handler, img known) (containers.Container, error) {
+	id := runtime.ID(w.Key)
+	c := containers.Container{
+		ID: id, Image: img.Name(), Snapshotter: r.cfg.Snapshotter, SnapshotKey: id,
+		Runtime: containers.RuntimeInfo{Name: h.Runtime},
+		Labels:  map[string]string{"treeline.app": string(w.Instance.Service().App())},
+	}
+	if o := runtimeOptions(h); o != nil {
+		packed, err := typeurl.MarshalAny(o)
+		if err != nil {
+			return c, err
+		}
+		c.Runtime.Options = packed
+	}
+	kept, err := json.Marshal(record{w, img.parent})
+	if err != nil {
+		return c, err
+	}
+	c.Extensions = map[string]typeurl.Any{extension: &anypb.Any{TypeUrl: typeURL, Value: kept}}
+	s, err := oci.GenerateSpec(ctx, r.c, &c, r.cfg.specOpts(w, img.asks)...)
+	if err != nil {
+		return c, err
+	}
+	c.Spec, err = typeurl.MarshalAny(s)
+	return c, err
+}
+
+// files prepares the container's own files on those of its image. What a crash
+// left under the same name is not taken.
+func (r *Runtime) files(ctx context.Context, id, parent string) ([]mount.Mount, error) {
+	s := r.c.SnapshotService(r.cfg.Snapshotter)
+	files, err := s.Prepare(ctx, id, parent)
+	if errdefs.IsAlreadyExists(err) {
+		if err = r.removeSnapshot(ctx, id); err == nil {
+			files, err = s.Prepare(ctx, id, parent)
+		}
+	}
+	if errdefs.IsNotFound(err) {
+		err = fmt.Errorf("%w: %w", errNoFiles, err)
+	}
+	return files, err
 }
 
 // makeRoom removes an earlier attempt that does not run. It reports whether
@@ -165,13 +225,12 @@ func (r *Runtime) makeRoom(ctx context.Context, id string, attempt int) (done bo
 	defer cancel()
 	c, err := r.c.ContainerService().Get(ctx, id)
 	if errdefs.IsNotFound(err) {
-		// A crash may have left a snapshot without its container.
-		return false, r.removeSnapshot(ctx, id)
+		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	old, err := workloadOf(c)
+	old, err := recordOf(c)
 	if err != nil {
 		return false, err
 	}
@@ -188,39 +247,37 @@ func (r *Runtime) makeRoom(ctx context.Context, id string, attempt int) (done bo
 	return false, r.remove(ctx, id, 0)
 }
 
-func (r *Runtime) newTask(ctx context.Context, c client.Container) error {
-	path, err := r.logs.Create(c.ID())
+func (r *Runtime) newTask(ctx context.Context, id string, files []mount.Mount) error {
+	path, err := r.logs.Create(id)
 	if err != nil {
 		return err
 	}
-	_, err = c.NewTask(ctx, cio.LogFile(path))
-	return err
+	out, err := cio.LogURIGenerator("file", path, nil)
+	if err != nil {
+		return err
+	}
+	_, err = r.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{
+		ContainerID: id, Rootfs: mount.ToProto(files), Stdout: out.String(), Stderr: out.String(),
+	})
+	return errgrpc.ToNative(err)
 }
 
 func runtimeOptions(h Handler) any {
-	if h.Runtime != runcV2 {
+	if h.Runtime != runcV2 || h.Binary == "" {
 		return nil
 	}
 	return &options.Options{BinaryName: h.Binary}
 }
 
-func withExtension(kept []byte) client.NewContainerOpts {
-	return func(_ context.Context, _ *client.Client, c *containers.Container) error {
-		c.Extensions = map[string]typeurl.Any{extension: &anypb.Any{TypeUrl: typeURL, Value: kept}}
-		return nil
-	}
-}
-
-func workloadOf(c containers.Container) (runtime.Workload, error) {
-	var rec record
+func recordOf(c containers.Container) (rec record, err error) {
 	ext, ok := c.Extensions[extension]
 	if !ok {
-		return rec.Workload, fmt.Errorf("container %s is not ours: %w", c.ID, api.ErrConflict)
+		return rec, fmt.Errorf("container %s is not ours: %w", c.ID, api.ErrConflict)
 	}
 	if err := json.Unmarshal(ext.GetValue(), &rec); err != nil {
-		return rec.Workload, fmt.Errorf("container %s: its workload is damaged: %w", c.ID, err)
+		return rec, fmt.Errorf("container %s: its workload is damaged: %w", c.ID, err)
 	}
-	return rec.Workload, nil
+	return rec, nil
 }
 
 // task is what containerd knows of the container's process, nil when nothing.
@@ -246,27 +303,53 @@ func (r *Runtime) Start(ctx context.Context, k api.Key) error {
 func (r *Runtime) start(ctx context.Context, id string) error {
 	ctx, cancel := r.call(ctx)
 	defer cancel()
-	task, err := r.task(ctx, id)
-	if err != nil {
-		return err
-	}
-	if task == nil {
-		// The engine or the machine fell between the container and its process.
-		c, err := r.c.LoadContainer(ctx, id)
-		if err != nil {
-			return err
-		}
-		if err := r.newTask(ctx, c); err != nil {
-			return err
-		}
-	} else if task.Status != tasktypes.Status_CREATED {
-		return nil
-	}
 	if err := r.logs.Mark(id); err != nil {
 		return err
 	}
-	_, err = r.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
+	err := r.startTask(ctx, id)
+	if err == nil {
+		return nil
+	}
+	// Hardly ever: it runs already, or there is no task.
+	task, err2 := r.task(ctx, id)
+	switch {
+	case err2 != nil:
+		return err2
+	case task == nil:
+		if err := r.makeTask(ctx, id); err != nil {
+			return err
+		}
+		return r.startTask(ctx, id)
+	case task.Status != tasktypes.Status_CREATED:
+		return nil
+	}
+	return err
+}
+
+func (r *Runtime) startTask(ctx context.Context, id string) error {
+	_, err := r.c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
 	return errgrpc.ToNative(err)
+}
+
+// makeTask makes the task of a container when the engine or the machine fell
+// between the two.
+func (r *Runtime) makeTask(ctx context.Context, id string) error {
+	c, err := r.c.ContainerService().Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	rec, err := recordOf(c)
+	if err != nil {
+		return err
+	}
+	files, err := r.c.SnapshotService(r.cfg.Snapshotter).Mounts(ctx, id)
+	if errdefs.IsNotFound(err) {
+		files, err = r.files(ctx, id, rec.Parent)
+	}
+	if err != nil {
+		return err
+	}
+	return r.newTask(ctx, id, files)
 }
 
 // Stop implements runtime.Runtime.
@@ -393,12 +476,12 @@ func (r *Runtime) list(ctx context.Context) ([]runtime.Status, error) {
 	}
 	var out []runtime.Status
 	for _, c := range found {
-		w, err := workloadOf(c)
+		w, err := recordOf(c)
 		if err != nil {
 			r.log.Warn("container passed over", "container", c.ID, "err", err)
 			continue
 		}
-		out = append(out, r.status(c.ID, w, byID[c.ID]))
+		out = append(out, r.status(c.ID, w.Workload, byID[c.ID]))
 	}
 	slices.SortFunc(out, func(a, b runtime.Status) int { return compare(a.Key, b.Key) })
 	return out, nil

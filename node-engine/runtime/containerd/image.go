@@ -26,12 +26,12 @@ const (
 
 // image returns the image that `code` names, unpacked. However many ask for
 // one reference, it is fetched once; they share the outcome.
-func (r *Runtime) image(ctx context.Context, spec api.Microservice) (client.Image, error) {
+func (r *Runtime) image(ctx context.Context, spec api.Microservice) (known, error) {
 	platform := platforms.DefaultStrict()
 	if spec.Platform != "" {
 		p, err := platforms.Parse(spec.Platform)
 		if err != nil {
-			return nil, because(api.ReasonImageBad, "platform %q: %w", spec.Platform, err)
+			return known{}, because(api.ReasonImageBad, "platform %q: %w", spec.Platform, err)
 		}
 		platform = platforms.OnlyStrict(p)
 	}
@@ -39,35 +39,51 @@ func (r *Runtime) image(ctx context.Context, spec api.Microservice) (client.Imag
 		// Not the caller's context: the others wait for it too.
 		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.PullTimeout)
 		defer cancel()
-		return r.fetch(ctx, spec.Code, platform)
+		return r.fetch(ctx, spec.Code, spec.Platform, platform)
 	})
 	select {
 	case res := <-result:
 		if res.Err != nil {
-			return nil, res.Err
+			return known{}, res.Err
 		}
-		return res.Val.(client.Image), nil
+		return res.Val.(known), nil
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return known{}, context.Cause(ctx)
 	}
 }
 
-func (r *Runtime) fetch(ctx context.Context, code string, p platforms.MatchComparer) (client.Image, error) {
+func (r *Runtime) fetch(ctx context.Context, code, platform string, p platforms.MatchComparer) (known, error) {
 	img, err := r.find(ctx, code, p)
 	if err != nil {
-		return nil, err
+		return known{}, err
 	}
+	key := img.Target().Digest.String() + " " + platform
+	k, ok := r.known.get(key)
+	if ok {
+		k.Image = img // it may have another name
+	} else if k, err = r.unpack(ctx, img, key); err != nil {
+		return known{}, err
+	}
+	return k, r.markUsed(ctx, img.Metadata())
+}
+
+// unpack makes the image ready to be run, and learns what it asks for.
+func (r *Runtime) unpack(ctx context.Context, img client.Image, key string) (k known, err error) {
 	done, err := img.IsUnpacked(ctx, r.cfg.Snapshotter)
 	if err == nil && !done {
 		err = img.Unpack(ctx, r.cfg.Snapshotter)
 	}
 	if errdefs.IsNotFound(err) {
-		return nil, because(api.ReasonImageBad, "image %q is not whole or not made for this machine: %w", code, err)
+		return k, because(api.ReasonImageBad, "image %q is not whole or not made for this machine: %w", img.Name(), err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("unpack image %q: %w", code, err)
+		return k, fmt.Errorf("unpack image %q: %w", img.Name(), err)
 	}
-	return img, r.markUsed(ctx, img.Metadata())
+	if k, err = r.learn(ctx, img, key); err != nil {
+		return k, err
+	}
+	r.known.put(k)
+	return k, nil
 }
 
 // find looks in the archives, in the namespace and at the registry.

@@ -29,11 +29,10 @@ var capabilities = []string{
 
 // specOpts make the container's specification, default-deny: what is not
 // listed here or asked for by the image within these bounds is not given.
-func (c Config) specOpts(w runtime.Workload, image oci.Image) []oci.SpecOpts {
+func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts {
 	id := runtime.ID(w.Key)
 	opts := []oci.SpecOpts{
-		oci.WithDefaultSpec(),
-		oci.WithImageConfig(image),
+		image,
 		oci.WithHostname(id[:12]),
 		oci.WithEnv(w.Spec.Environment),
 		oci.WithEnv(w.Env()),

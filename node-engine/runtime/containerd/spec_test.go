@@ -91,7 +91,7 @@ func generate(t *testing.T, cfg Config, w runtime.Workload, user string) *oci.Sp
 	ctx := namespaces.WithNamespace(t.Context(), cfg.Namespace)
 	c := &containers.Container{ID: runtime.ID(w.Key)}
 	// Groups of the user are looked up in the image; this one has no files.
-	opts := slices.Insert(cfg.specOpts(w, fakeImage{blob: blob}), 1, oci.WithRootFSPath(t.TempDir()))
+	opts := slices.Insert(cfg.specOpts(w, oci.WithImageConfig(fakeImage{blob: blob})), 0, oci.WithRootFSPath(t.TempDir()))
 	s, err := oci.GenerateSpec(ctx, nil, c, opts...)
 	if err != nil {
 		t.Fatal(err)

@@ -87,7 +87,7 @@ func (r *Runtime) exited(ctx context.Context, exits chan<- runtime.Exit, id stri
 	if err != nil {
 		return // List will find it, if it is there
 	}
-	w, err := workloadOf(c)
+	w, err := recordOf(c)
 	if err != nil {
 		return
 	}

@@ -1,0 +1,13 @@
+package main
+
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/testbed/lab"
+)
+
+// idler is a service of containers that wait to be ended.
+func idler(l *lab.Lab, replicas int) api.Microservice {
+	m := l.Container("web", replicas)
+	m.Cmd = []string{"/app", "sleep"}
+	return m
+}
