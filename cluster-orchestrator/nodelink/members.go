@@ -8,6 +8,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/docs"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -27,12 +28,9 @@ type Members struct {
 
 type member struct {
 	Node  api.NodeID `json:"node"`
-	Since time.Time  `json:"since"` // certificates begin at this moment or later
+	Since time.Time  `json:"since"` // certificates made at this moment or later count
 	Key   string     `json:"key"`   // fingerprint of the key that joined
 }
-
-// backdate is how much earlier than their making certificates begin (package ca).
-const backdate = time.Hour
 
 // NewMembers are the members as loaded.
 func NewMembers(st store.Store, loaded []store.Doc, c api.ClusterID, v *trust.Verifier) (*Members, error) {
@@ -54,7 +52,7 @@ func (m *Members) Node(cs tls.ConnectionState) (api.NodeID, error) {
 	if !ok {
 		return "", fmt.Errorf("node %s was removed from cluster %s; it may join again with a new token: %w", id.Node, m.cluster, api.ErrForbidden)
 	}
-	if cs.PeerCertificates[0].NotBefore.Add(backdate).Before(known.Since) {
+	if ca.MadeAt(cs.PeerCertificates[0]).Before(known.Since) {
 		return "", fmt.Errorf("certificate of node %s is from before its name was given anew: %w", id.Node, api.ErrForbidden)
 	}
 	return id.Node, nil

@@ -26,13 +26,16 @@ const (
 	LeafLife    = 30 * 24 * time.Hour
 )
 
-// backdate is how far behind a machine's clock may be at its first handshake.
+// backdate is how far behind a machine's clock may be at its first handshake. A
+// certificate that lasts less than ten such is dated back by a tenth of its life,
+// or it would be due for renewal when it is made.
 const backdate = time.Hour
 
 // Authority signs certificates with one key. It is safe for concurrent use.
 type Authority struct {
 	pair Pair
 	id   identity.Identity
+	life time.Duration
 }
 
 // NewRoot makes a new root authority with a new key.
@@ -64,6 +67,21 @@ func New(p Pair) (*Authority, error) {
 	return &Authority{pair: p, id: id}, nil
 }
 
+// WithLife is the same authority, whose certificates last no longer than d; 0
+// leaves them as long as they are by default.
+func (a *Authority) WithLife(d time.Duration) *Authority {
+	b := *a
+	b.life = d
+	return &b
+}
+
+// MadeAt is when an authority of ours made the certificate, to the second.
+func MadeAt(c *x509.Certificate) time.Time {
+	// With a life of L seconds, the span is L + L/10 in whole seconds; of that, an
+	// eleventh is L/10 again.
+	return c.NotBefore.Add(min(backdate, (c.NotAfter.Sub(c.NotBefore) / 11).Truncate(time.Second)))
+}
+
 // Pair is the authority's key and chain, to be saved.
 func (a *Authority) Pair() Pair { return a.pair }
 
@@ -80,7 +98,7 @@ func (a *Authority) Hash() [sha256.Size]byte { return sha256.Sum256(a.Root().Raw
 // (PKCS #10, DER). A cluster that renews keeps its key, and what it signed
 // stays valid. Only the root's authority can (ErrForbidden).
 func (a *Authority) SignCluster(now time.Time, csr []byte, id api.ClusterID) ([]*x509.Certificate, error) {
-	t := template(identity.OfCluster(id), now, ClusterLife)
+	t := template(identity.OfCluster(id), now, a.lasts(ClusterLife))
 	t.Subject.CommonName = clusterSubject(id)
 	t.IsCA, t.MaxPathLenZero = true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
@@ -98,14 +116,18 @@ func (a *Authority) SignCluster(now time.Time, csr []byte, id api.ClusterID) ([]
 // SignNode makes the certificate of node id of the authority's cluster.
 func (a *Authority) SignNode(now time.Time, csr []byte, id api.NodeID) ([]*x509.Certificate, error) {
 	who := identity.OfNode(a.id.Cluster, id)
-	return a.sign(template(who, now, LeafLife), csr, who)
+	return a.sign(template(who, now, a.lasts(LeafLife)), csr, who)
 }
 
 // SignOwn makes a certificate for the authority's own machine, the root or the
 // cluster, for its servers and for itself as a client. Names are the DNS names
 // and addresses under which others, browsers say, know its servers.
 func (a *Authority) SignOwn(now time.Time, csr []byte, names ...string) ([]*x509.Certificate, error) {
-	t := template(a.id, now, LeafLife)
+	return a.sign(a.own(now, names), csr, a.id)
+}
+
+func (a *Authority) own(now time.Time, names []string) *x509.Certificate {
+	t := template(a.id, now, a.lasts(LeafLife))
 	for _, n := range names {
 		if ip := net.ParseIP(n); ip != nil {
 			t.IPAddresses = append(t.IPAddresses, ip)
@@ -113,6 +135,22 @@ func (a *Authority) SignOwn(now time.Time, csr []byte, names ...string) ([]*x509
 			t.DNSNames = append(t.DNSNames, n)
 		}
 	}
+	return t
+}
+
+func (a *Authority) lasts(most time.Duration) time.Duration {
+	if a.life > 0 {
+		return min(a.life, most)
+	}
+	return most
+}
+
+// SignServer makes a certificate for a server that speaks for the authority's
+// machine and runs elsewhere, a broker say. It is no client's: whoever takes its
+// key can listen, and still cannot act for the cluster at the root.
+func (a *Authority) SignServer(now time.Time, csr []byte, names ...string) ([]*x509.Certificate, error) {
+	t := a.own(now, names)
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	return a.sign(t, csr, a.id)
 }
 
@@ -147,6 +185,7 @@ func (a *Authority) sign(t *x509.Certificate, csr []byte, who identity.Identity)
 	if t.NotAfter.After(issuer.NotAfter) {
 		t.NotAfter = issuer.NotAfter
 	}
+	t.NotBefore = t.NotBefore.Add(-backdated(t.NotAfter.Sub(t.NotBefore)))
 	if !t.NotAfter.After(t.NotBefore) {
 		return fail(fmt.Errorf("the authority itself ended at %s; renew it first: %w", issuer.NotAfter.UTC().Format(time.RFC3339), api.ErrUnavailable))
 	}
@@ -164,10 +203,18 @@ func (a *Authority) sign(t *x509.Certificate, csr []byte, who identity.Identity)
 	return append([]*x509.Certificate{cert}, a.pair.Chain...), nil
 }
 
+// backdated is how much earlier than its making a certificate begins that lasts
+// for life: whole seconds, as everything in a certificate, so that MadeAt is exact.
+func backdated(life time.Duration) time.Duration {
+	return max(0, min(backdate, (life/10).Truncate(time.Second)))
+}
+
+// template is a certificate as it is asked for; sign dates it back.
 func template(who identity.Identity, now time.Time, life time.Duration) *x509.Certificate {
+	now = now.Truncate(time.Second)
 	t := &x509.Certificate{
 		Subject:               pkix.Name{CommonName: who.CommonName()},
-		NotBefore:             now.Add(-backdate),
+		NotBefore:             now,
 		NotAfter:              now.Add(life),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
@@ -183,6 +230,7 @@ func selfSign(key crypto.Signer, subject string, who identity.Identity, now time
 	t.IsCA, t.MaxPathLen, t.MaxPathLenZero = true, maxPath, maxPath == 0
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	t.ExtKeyUsage = nil
+	t.NotBefore = t.NotBefore.Add(-backdate)
 	var err error
 	if t.SerialNumber, err = newSerial(); err != nil {
 		return nil, err

@@ -133,6 +133,38 @@ func TestLeafEndsWithItsAuthority(t *testing.T) {
 	}
 }
 
+func TestShortLivesAndWhenTheyBegan(t *testing.T) {
+	munich := newCluster(t, newRoot(t), "munich")
+	for _, life := range []time.Duration{0, time.Second, 9 * time.Second, 25 * time.Second, time.Minute + 7*time.Second, 10*time.Hour - time.Second, 10 * time.Hour, 11 * time.Hour, 2 * ca.ClusterLife} {
+		chain, err := munich.WithLife(life).SignNode(now.Add(300*time.Millisecond), request(t), "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := life
+		if life == 0 || life > ca.LeafLife {
+			want = ca.LeafLife
+		}
+		if made := ca.MadeAt(chain[0]); !made.Equal(now) || !chain[0].NotAfter.Equal(now.Add(want)) {
+			t.Errorf("life %s: made at %s, ends %s; want %s, %s", life, made, chain[0].NotAfter, now, now.Add(want))
+		}
+	}
+}
+
+// A broker's key that is stolen does not act for the cluster.
+func TestABrokersCertificateIsNoClients(t *testing.T) {
+	munich := newCluster(t, newRoot(t), "munich")
+	chain, err := munich.SignServer(now, request(t), "broker.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, err := identity.Of(chain[0]); err != nil || id != identity.OfCluster("munich") || len(chain[0].DNSNames) != 1 {
+		t.Errorf("%v %v %v", id, err, chain[0].DNSNames)
+	}
+	if use := chain[0].ExtKeyUsage; len(use) != 1 || use[0] != x509.ExtKeyUsageServerAuth {
+		t.Errorf("good for %v", use)
+	}
+}
+
 func TestRenewedAuthorityKeepsWhatItSigned(t *testing.T) {
 	root := newRoot(t)
 	munich := newCluster(t, root, "munich")
