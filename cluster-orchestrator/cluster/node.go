@@ -30,6 +30,7 @@ type node struct {
 	reportSeq uint64
 	aliveSeq  uint64
 	synced    bool           // a whole report was taken in this boot and life
+	must      api.Generation // that it must hold before its report counts: a broker may hand it an older one first
 	complete  bool           // no report of this boot is missing: what it did not say is not there
 	awaited   bool           // the time after our start lasts until it has reported
 	ack       api.Generation // the newest that it said it holds
@@ -387,7 +388,7 @@ func (c *Core) nodeReport(r api.NodeReport) {
 		c.nodeInfo(n, *r.Info)
 	}
 	if r.Whole {
-		n.synced, n.differ = true, 0
+		n.synced, n.differ = r.Gen >= n.must, 0
 		present := make(map[api.InstanceID]bool, len(r.Observed))
 		for _, o := range r.Observed {
 			present[o.Instance] = true

@@ -147,6 +147,9 @@ func (c *Core) unassign(in *instance, held bool) {
 	c.touch(n)
 	n.drop[in.id()] = true
 	delete(n.put, in.id())
+	if n.silent {
+		n.must = n.gen
+	}
 	if held {
 		in.Vacancies = append(in.Vacancies, vacancy{n.info.ID, n.gen, room})
 	}

@@ -179,6 +179,11 @@ func (c *Core) forgetCluster(id api.ClusterID) error {
 		c.become(in, api.Requested, api.ReasonClusterLost, "cluster "+string(id)+" was forgotten")
 		c.tryPlace(in)
 	}
+	for _, i := range lost {
+		if s := c.services[i.Service()]; s != nil {
+			c.reconcile(s) // a roll-out that waited for this cluster goes on
+		}
+	}
 	return nil
 }
 
