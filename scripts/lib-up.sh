@@ -19,7 +19,7 @@ up_options() {
 	done
 	# An installation elsewhere does not become the user's current context.
 	if [ "$state" != "$top/.treeline" ]; then
-		config=(--config "$state/cli.yaml")
+		config=(--config "$state/config/treeline/config.yaml")
 		shown_cli="bin/treeline ${config[*]}"
 	fi
 	local tag

@@ -1,0 +1,175 @@
+package docs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// commandTime bounds one script or the commands of one document.
+const commandTime = 5 * time.Minute
+
+// TestUpCommandsDown brings an installation up as the README says, twice, runs
+// every command of the documents on it, takes it down, and does it once more.
+func TestUpCommandsDown(t *testing.T) {
+	if os.Geteuid() != 0 {
+		const reason = "scripts/up runs containers, as root alone"
+		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
+			t.Fatal(reason)
+		}
+		t.Skip(reason)
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(dir, "state")
+	down := func() string { return script(t, "down", state) }
+	t.Cleanup(func() { down() })
+
+	script(t, "up", state)
+	if said := script(t, "up", state); !strings.Contains(said, "found it up") {
+		t.Errorf("the second scripts/up says nothing of the first:\n%s", said)
+	}
+	reader := newReader(t, dir, state)
+	files, err := Documents(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		blocks, err := Blocks(top, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if commands := program(blocks); commands != "" {
+			t.Run(file, func(t *testing.T) { reader.run(t, commands) })
+		}
+	}
+	down()
+	if _, err := os.Stat(state); !os.IsNotExist(err) {
+		t.Errorf("scripts/down left %s: %v", state, err)
+	}
+	if said := down(); !strings.Contains(said, "nothing is up") {
+		t.Errorf("a second scripts/down: %s", said)
+	}
+	script(t, "up", state)
+	down()
+	for _, left := range leftBehind(dir) {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// script runs scripts/NAME and returns what it said.
+func script(t *testing.T, name, state string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join(top, "scripts", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := output(exec.Command(path, "--state", state))
+	if err != nil {
+		t.Fatalf("scripts/%s: %v\n%s", name, err, out)
+	}
+	return out
+}
+
+// output runs a command without a terminal. It writes to a file, because daemons
+// that a script leaves running would keep a pipe open.
+func output(cmd *exec.Cmd) (string, error) {
+	file, err := os.CreateTemp("", "output-")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	cmd.Stdout, cmd.Stderr = file, file
+	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
+	defer cancel()
+	if err = cmd.Start(); err == nil {
+		stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+		err = cmd.Wait()
+		stop()
+	}
+	text, _ := os.ReadFile(file.Name())
+	return string(text), err
+}
+
+// program is a document's commands as one script. Each line is shown before it
+// runs; one that ends with "# refused" must fail.
+func program(blocks []Block) string {
+	var b strings.Builder
+	for _, block := range blocks {
+		if block.Info != "sh test" {
+			continue
+		}
+		fmt.Fprintf(&b, "echo '@@ %s'\n", block)
+		for line := range strings.Lines(block.Text) {
+			line = strings.TrimRight(line, "\n")
+			if command, ok := strings.CutSuffix(line, "# refused"); ok {
+				line = fmt.Sprintf("if %s; then echo 'this was to be refused'; exit 1; fi", strings.TrimSpace(command))
+			}
+			b.WriteString(line + "\n")
+		}
+	}
+	return b.String()
+}
+
+// reader is somebody who follows the documents, in a copy of the checkout where
+// deploy/install leaves the machine alone.
+type reader struct {
+	dir string
+	env []string
+}
+
+func newReader(t *testing.T, dir, state string) *reader {
+	t.Helper()
+	from, err := filepath.Abs(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reader{dir: filepath.Join(dir, "checkout")}
+	prepare := fmt.Sprintf(`
+mkdir -p %[2]s/.path
+tar -C %[1]s --exclude=./.git --exclude=./.treeline -c . | tar -C %[2]s -x
+cp %[3]s/hello.yaml %[2]s/deploy/examples/hello.yaml
+mv %[2]s/deploy/install %[2]s/deploy/install.real
+printf '#!/bin/sh\nexec "$(dirname "$0")"/install.real "$@" --root %[4]s\n' >%[2]s/deploy/install
+chmod +x %[2]s/deploy/install
+ln -s %[2]s/bin/* %[2]s/.path/
+`, from, r.dir, state, filepath.Join(dir, "machine"))
+	if out, err := exec.Command("bash", "-euc", prepare).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	r.env = append(os.Environ(), "PATH="+filepath.Join(r.dir, ".path")+":"+os.Getenv("PATH"), "XDG_CONFIG_HOME="+filepath.Join(state, "config"))
+	return r
+}
+
+func (r *reader) run(t *testing.T, commands string) {
+	t.Helper()
+	// Every document begins with what scripts/up leaves.
+	cmd := exec.Command("bash", "-euo", "pipefail", "-c", "treeline apply -f deploy/examples/hello.yaml >/dev/null 2>&1\nset -x\n"+commands)
+	cmd.Dir, cmd.Env = r.dir, r.env
+	if out, err := output(cmd); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	} else if testing.Verbose() {
+		t.Log(out)
+	}
+}
+
+// leftBehind are processes that name the directory.
+func leftBehind(dir string) []string {
+	var left []string
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range lines {
+		text, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(text), dir+"/") {
+			left = append(left, strings.ReplaceAll(string(text), "\x00", " "))
+		}
+	}
+	return left
+}
