@@ -229,17 +229,8 @@ func pass[T any](ctx context.Context, ch chan<- T, v T) bool {
 func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, since api.Revision, ch chan<- api.Event) error {
 	s := source[api.Event]{client: a, kind: client.Events, list: client.ListOptions{Under: string(app)}}
 	for {
-		err := s.watch(ctx, since, func(s seen[api.Event]) (bool, error) {
-			if s.Object == nil {
-				return true, nil
-			}
-			since = max(since, s.Object.Seq)
-			return pass(ctx, ch, *s.Object), nil
-		})
-		if !errors.Is(err, api.ErrGone) {
-			return err
-		}
-		// The root restarted and keeps no changes of before; the events are kept.
+		// Listed first: a watch from revision 0, where an empty root is, begins now.
+		// And a root that restarted keeps no changes of before, but the events.
 		all, rev, err := a.Events(ctx, client.ListOptions{Under: string(app), Since: since}, "")
 		if err != nil {
 			return err
@@ -249,7 +240,17 @@ func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, s
 				return nil
 			}
 		}
-		since = rev
+		since = max(since, rev)
+		err = s.watch(ctx, since, func(s seen[api.Event]) (bool, error) {
+			if s.Object == nil {
+				return true, nil
+			}
+			since = max(since, s.Object.Seq)
+			return pass(ctx, ch, *s.Object), nil
+		})
+		if !errors.Is(err, api.ErrGone) {
+			return err
+		}
 	}
 }
 

@@ -66,9 +66,18 @@ func Main(ctx context.Context, args []string, stdio IO) int {
 		c.client.Close()
 	}
 	if err != nil && !c.ran {
-		err = usage("%s", strings.TrimSpace(err.Error()))
+		err = usage("%s", oneLine(err.Error()))
 	}
 	return c.report(ctx, err)
+}
+
+// oneLine puts cobra's suggestions behind what they are about.
+func oneLine(s string) string {
+	what, guesses, ok := strings.Cut(strings.TrimSpace(s), "\n\nDid you mean this?\n")
+	if !ok {
+		return what
+	}
+	return what + "; did you mean " + strings.Join(strings.Fields(guesses), " or ") + "?"
 }
 
 // cli is one run: what was said, and what is made of it when it is needed.

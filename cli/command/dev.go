@@ -67,9 +67,18 @@ You are signed in: the context is written and made the current one.`,
 			step := func(format string, args ...any) {
 				out.Printf("  %7.3fs  %s", c.Now().Sub(begun).Seconds(), fmt.Sprintf(format, args...))
 			}
-			return dev.Run(cmd.Context(), cfg, dev.Hooks{Step: step, Up: func(ctx context.Context, up dev.Up) error {
+			err = dev.Run(cmd.Context(), cfg, dev.Hooks{Step: step, Up: func(ctx context.Context, up dev.Up) error {
 				return c.devUp(ctx, p, cfg, up, name, sla)
 			}})
+			if err != nil || !cfg.Remove {
+				return err
+			}
+			return c.file().Update(func(all *contexts.All) error { // it leads nowhere now
+				if delete(all.Contexts, name); all.Current == name {
+					all.Current = ""
+				}
+				return nil
+			})
 		},
 	}
 	f := cmd.Flags()

@@ -169,6 +169,9 @@ func rejection(r api.Rejection) string {
 }
 
 func miss(r api.Rejection) string {
+	if r.Short != "" && strings.HasPrefix(strings.ToLower(Word(r.Constraint)), "vcpu") {
+		return "short of " + Clean(r.Short) // the unit says it
+	}
 	if r.Short != "" {
 		return "short of " + Clean(r.Short) + " " + Word(r.Constraint)
 	}

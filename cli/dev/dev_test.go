@@ -1,0 +1,333 @@
+package dev_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/command"
+	"github.com/treeline-edge/treeline/cli/dev"
+)
+
+// built is where the daemons and a workload are, built once. Workloads run as
+// nobody, who has to be able to reach it.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func binaries(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "treeline-dev-"); built.err != nil {
+			return
+		}
+		if built.err = os.Chmod(built.dir, 0o755); built.err != nil {
+			return
+		}
+		const module = "github.com/treeline-edge/treeline/"
+		cmd := exec.Command("go", "build", "-o", built.dir+"/",
+			module+"root-orchestrator", module+"cluster-orchestrator", module+"node-engine", module+"testbed/workload")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("build the daemons: %w: %s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.dir
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+// needRoot fails or skips where cgroups cannot be made.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
+		t.Fatal("the process runtime needs root")
+	}
+	t.Skip("needs root: the process runtime makes cgroups and changes users")
+}
+
+// installation is a running treeline dev.
+type installation struct {
+	up     dev.Up
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+func start(t *testing.T, cfg dev.Config) *installation {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	in := &installation{cancel: cancel, ended: make(chan error, 1)}
+	ready := make(chan dev.Up, 1)
+	go func() {
+		in.ended <- dev.Run(ctx, cfg, dev.Hooks{
+			Step: func(format string, args ...any) { t.Logf(format, args...) },
+			Up:   func(_ context.Context, up dev.Up) error { ready <- up; return nil },
+		})
+	}()
+	select {
+	case in.up = <-ready:
+	case err := <-in.ended:
+		cancel()
+		t.Fatalf("treeline dev ended: %v", err)
+	}
+	return in
+}
+
+func (in *installation) stop(t *testing.T) {
+	t.Helper()
+	in.cancel()
+	if err := <-in.ended; err != nil {
+		t.Fatalf("treeline dev: %v", err)
+	}
+}
+
+func (in *installation) client(t *testing.T) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Options{URL: in.up.URL, CA: in.up.CA, Tokens: client.Static(in.up.Session.Access)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func config(t *testing.T) dev.Config {
+	bin := binaries(t)
+	return dev.Config{
+		Bin: bin, Data: t.TempDir(), Listen: "127.0.0.1:0", Clusters: 2, Nodes: 3,
+		Runtime: "process", Network: "host", Allow: []string{bin}, Tenant: "dev",
+	}
+}
+
+const sla = `{"sla_version":"v2.0","applications":[{"application_name":"shop","application_namespace":"prod","microservices":[
+ {"microservice_name":"web","microservice_namespace":"v1","virtualization":"process","code":%q,"cmd":["log","20"],"memory":16,"replicas":3}]}]}`
+
+// until waits for a change after which ok holds of the application's instances.
+func until(t *testing.T, c *client.Client, ok func([]api.Instance) bool) []api.Instance {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		all, rev, err := c.Instances(ctx, client.ListOptions{})
+		if err == nil && ok(all) {
+			return all
+		}
+		switch {
+		case errors.Is(err, api.ErrUnavailable): // the root is down for a moment
+			time.Sleep(20 * time.Millisecond)
+			continue
+		case err != nil:
+			t.Fatal(err)
+		}
+		for _, err := range client.Watch[api.Instance](ctx, c, client.Instances, client.WatchOptions{Since: rev}) {
+			if err != nil && !errors.Is(err, api.ErrGone) {
+				t.Fatal(err)
+			}
+			break // look at all of them again
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("it does not come to that: %+v", all)
+		}
+	}
+}
+
+func running(n int) func([]api.Instance) bool {
+	return func(all []api.Instance) bool {
+		up := 0
+		for _, i := range all {
+			if i.State == api.Running && !i.Leaving {
+				up++
+			}
+		}
+		return up == n && len(all) == n
+	}
+}
+
+// The whole way: real daemons, joined by tokens; daemons that are killed come
+// back; their end leaves the workloads, the next start finds them, and --rm
+// takes everything along.
+func TestAnInstallationLives(t *testing.T) {
+	needRoot(t)
+	cfg := config(t)
+	in := start(t, cfg)
+	if n := len(in.up.Daemons); n != 6 {
+		t.Fatalf("%d daemons", n)
+	}
+	info, err := os.Stat(filepath.Join(cfg.Data, "admin-password"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("the password's file: %v, %v", info, err)
+	}
+	c := in.client(t)
+	doc := fmt.Sprintf(sla, filepath.Join(cfg.Bin, "workload"))
+	if _, err := c.Apply(t.Context(), []byte(doc), client.ApplyOptions{Tenant: "dev"}); err != nil {
+		t.Fatal(err)
+	}
+	before := until(t, c, running(3))
+
+	if err := dev.Run(t.Context(), cfg, dev.Hooks{Step: t.Logf}); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("a second installation in the same directory: %v", err)
+	}
+	for _, d := range in.up.Daemons {
+		if d.Name == "root" || d.Name == "c1" || d.Name == "c1-n1" {
+			if err := syscall.Kill(d.PID, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	until(t, c, running(3))
+	in.stop(t)
+
+	in = start(t, cfg)
+	after := until(t, in.client(t), running(3))
+	for i := range after {
+		if after[i].Epoch != before[i].Epoch || after[i].Restarts != 0 {
+			t.Errorf("%s was epoch %s and is epoch %s after %d restarts: it was not adopted", after[i].ID, before[i].Epoch, after[i].Epoch, after[i].Restarts)
+		}
+	}
+	in.stop(t)
+
+	cfg.Remove = true
+	in = start(t, cfg)
+	in.stop(t)
+	if _, err := os.Stat(cfg.Data); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the data is still there: %v", err)
+	}
+}
+
+// The commands against real daemons: what only they can answer.
+func TestCommandsReachNodes(t *testing.T) {
+	needRoot(t)
+	cfg := config(t)
+	cfg.Remove = true
+	home := t.TempDir()
+	env := func(k string) string { return map[string]string{"XDG_CONFIG_HOME": home, "HOME": home}[k] }
+	file := filepath.Join(home, "shop.json")
+	if err := os.WriteFile(file, fmt.Appendf(nil, sla, filepath.Join(cfg.Bin, "workload")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func(ctx context.Context, out io.Writer, args ...string) (string, int) {
+		var stderr bytes.Buffer
+		code := command.Main(ctx, args, command.IO{In: strings.NewReader(""), Out: out, Err: &stderr, Env: env, Now: time.Now})
+		return stderr.String(), code
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	up := &waiter{want: "one more node:", seen: make(chan struct{})}
+	ended := make(chan string, 1)
+	go func() {
+		said, code := run(ctx, up, "dev", "--bin-dir", cfg.Bin, "--data", cfg.Data, "--clusters", "2", "--nodes", "2",
+			"--runtime", "process", "--allow", cfg.Bin, "--rm")
+		ended <- fmt.Sprintf("exit %d\n%s", code, said)
+	}()
+	select {
+	case <-up.seen:
+	case said := <-ended:
+		t.Fatal(said)
+	}
+	for _, tt := range []struct {
+		args string
+		want []string
+		code int
+	}{
+		{"apply -f " + file, []string{"complete", "3/3"}, 0},
+		{"get nodes", []string{"c1-n1", "c2-n1", "ready", "process"}, 0},
+		{"get nodes c1/c1-n1 -o json", []string{`"id": "c1-n1"`}, 0},
+		{"describe node c1-n1 --cluster c1", []string{"Runtimes:", "process"}, 0},
+		{"logs shop/web --tail 1", []string{"shop.prod.web.v1#0 | line", "shop.prod.web.v1#2 | line"}, 0},
+		{"logs shop/web#0 --tail 1", []string{"line"}, 0},
+		{"token create --node --cluster c1", []string{"node-engine --token TL1."}, 0},
+		{"cordon c1-n1 --cluster c1", nil, 0},
+		{"get nodes c1-n1", []string{"cordoned"}, 0},
+		{"uncordon c1-n1 --cluster c1", nil, 0},
+		{"why shop/web#0", []string{"RUNNING", "on cluster"}, 0},
+		{"scale shop/web 1", nil, 0},
+		{"wait shop/web#2 --for=deleted --timeout 30s", nil, 0},
+		{"delete app shop --yes --wait --timeout 30s", nil, 0},
+		{"get nodes --cluster c9", nil, 6},
+	} {
+		var out bytes.Buffer
+		said, code := run(t.Context(), &out, strings.Fields(tt.args)...)
+		if code != tt.code {
+			t.Errorf("%s: exit %d, want %d\n%s%s", tt.args, code, tt.code, out.String(), said)
+		}
+		for _, w := range tt.want {
+			if !strings.Contains(out.String(), w) {
+				t.Errorf("%s does not say %q:\n%s%s", tt.args, w, out.String(), said)
+			}
+		}
+	}
+	cancel()
+	if said := <-ended; !strings.HasPrefix(said, "exit 0") {
+		t.Error(said)
+	}
+}
+
+// waiter is a writer that tells when a text has come by.
+type waiter struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+	want string
+	seen chan struct{}
+	once sync.Once
+}
+
+func (w *waiter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text.Write(b)
+	if strings.Contains(w.text.String(), w.want) {
+		w.once.Do(func() { close(w.seen) })
+	}
+	return len(b), nil
+}
+
+// What cannot start says what is missing, before anything is touched.
+func TestWhatCannotStart(t *testing.T) {
+	base := dev.Config{Bin: t.TempDir(), Data: filepath.Join(t.TempDir(), "data"), Listen: "127.0.0.1:0", Clusters: 1, Nodes: 1, Network: "host", Runtime: "process"}
+	for _, tt := range []struct {
+		change func(*dev.Config)
+		kind   error
+		says   string
+	}{
+		{func(*dev.Config) {}, api.ErrNotFound, "go build -o"},
+		{func(c *dev.Config) { c.Clusters = 0 }, api.ErrInvalid, "clusters"},
+		{func(c *dev.Config) { c.Nodes = -1 }, api.ErrInvalid, "nodes"},
+		{func(c *dev.Config) { c.Network = "bridge" }, api.ErrInvalid, "host or none"},
+		{func(c *dev.Config) { c.Listen = "7443" }, api.ErrInvalid, "host:port"},
+	} {
+		cfg := base
+		tt.change(&cfg)
+		err := dev.Run(t.Context(), cfg, dev.Hooks{Step: t.Logf})
+		if !errors.Is(err, tt.kind) || !strings.Contains(fmt.Sprint(err), tt.says) {
+			t.Errorf("%v, want %q", err, tt.says)
+		}
+		if _, err := os.Stat(cfg.Data); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the data directory was made")
+		}
+	}
+}
