@@ -97,6 +97,9 @@ func (t *Tally) endTest(e event) {
 // test of its own that failed: it does not build, it panics, it runs out of time.
 func (t *Tally) endPackage(e event) {
 	t.packages++
+	if t.failures[e.Package] > 0 { // also where the events were written by hand
+		e.Action = "fail"
+	}
 	took := time.Duration(e.Elapsed * float64(time.Second)).Round(10 * time.Millisecond)
 	switch e.Action {
 	case "pass":
