@@ -12,7 +12,7 @@ import (
 // stages are the moments of one deployment, in their order. The first and the
 // last three are seen at the root's API, the others are containerd's own
 // timestamps.
-var stages = []string{"accepted", "snapshot", "container", "task created", "task started", "running"}
+var stages = []string{"accepted", "container", "snapshot", "task created", "task started", "running"}
 
 // deploy measures how much longer it takes from an SLA's submission until its
 // instance is observed running at the root than containerd takes to create and
@@ -39,9 +39,9 @@ func deploy(r *run) error {
 			return err
 		}
 		var confined, open, over series
-		way := map[string]*series{}
+		way, floorWay := map[string]*series{}, map[string]*series{}
 		for _, s := range stages {
-			way[s] = &series{}
+			way[s], floorWay[s] = &series{}, &series{}
 		}
 		for i := 1; i <= r.n; i++ {
 			w := watch(l.Dir)
@@ -50,30 +50,25 @@ func deploy(r *run) error {
 				return err
 			}
 			bad := w.disturbed()
-			confined.add(ms(bare), bad)
+			confined.add(ms(bare["task started"]), bad)
+			split(bare, floorWay, bad)
 			w = watch(l.Dir)
 			at, err := d.once(i, floor)
 			if err != nil {
 				return err
 			}
 			bad = w.disturbed() || bad
-			over.add(ms(at["running"]-bare), bad)
-			last := time.Duration(0)
-			for _, s := range stages {
-				way[s].add(ms(at[s]-last), bad)
-				last = at[s]
-			}
-			way["running"].values[i-1] = ms(at["running"] - at["task started"])
+			d.total.add(ms(at["running"]), bad)
+			over.add(ms(at["running"]-bare["task started"]), bad)
+			split(at, way, bad)
 			w = watch(l.Dir)
-			bare, err = floor.once(r.n+i, false)
-			if err != nil {
+			if bare, err = floor.once(r.n+i, false); err != nil {
 				return err
 			}
-			open.add(ms(bare), w.disturbed())
+			open.add(ms(bare["task started"]), w.disturbed())
 			if err := r.ctx.Err(); err != nil {
 				return err
 			}
-			d.total.add(ms(at["running"]), bad)
 		}
 		base := confined.record("deploy.floor", "ms")
 		r.emit(base.noting("containerd alone: snapshot, container, task, start, with the OCI spec that the node engine writes"))
@@ -83,10 +78,25 @@ func deploy(r *run) error {
 		r.emit(over.record("deploy.overhead", "ms").atMost(30).over(base.Name, base.Median).
 			noting("each sample is a deployment less the floor's sample taken right before it; difference of the medians: %.1f ms", total.Median-base.Median))
 		for _, s := range stages {
-			r.emit(way[s].record("deploy.to."+s, "ms"))
+			rec := way[s].record("deploy.to."+s, "ms")
+			if f := floorWay[s].values; len(f) > 0 {
+				rec = rec.over("deploy.floor", quantile(f, 0.5))
+			}
+			r.emit(rec)
 		}
 		return nil
 	})
+}
+
+// split adds the stages between the moments.
+func split(at map[string]time.Duration, to map[string]*series, disturbed bool) {
+	last := time.Duration(0)
+	for _, s := range stages {
+		if t, ok := at[s]; ok {
+			to[s].add(ms(t-last), disturbed)
+			last = t
+		}
+	}
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -125,12 +125,13 @@ func (f *floor) events() (<-chan happened, error) {
 }
 
 // once creates and starts one container and removes it again. Confined is with
-// the seccomp profile.
-func (f *floor) once(i int, confined bool) (time.Duration, error) {
+// the seccomp profile. The moments, from the first call on, are those at which
+// the calls returned.
+func (f *floor) once(i int, confined bool) (map[string]time.Duration, error) {
 	id := fmt.Sprintf("floor-%d", i)
 	var spec oci.Spec
 	if err := json.Unmarshal(f.spec, &spec); err != nil {
-		return 0, err
+		return nil, err
 	}
 	spec.Linux.CgroupsPath = filepath.Join(filepath.Dir(spec.Linux.CgroupsPath), id)
 	for k, v := range spec.Annotations {
@@ -141,23 +142,26 @@ func (f *floor) once(i int, confined bool) (time.Duration, error) {
 	if !confined {
 		spec.Linux.Seccomp = nil
 	}
+	at := map[string]time.Duration{}
 	began := time.Now()
 	c, err := f.c.NewContainer(f.ctx, id,
 		client.WithImage(f.image), client.WithSnapshotter("overlayfs"), client.WithNewSnapshot(id, f.image),
 		client.WithRuntime("io.containerd.runc.v2", nil), client.WithSpec(&spec))
 	if err != nil {
-		return 0, fmt.Errorf("create a container: %w", err)
+		return nil, fmt.Errorf("create a container: %w", err)
 	}
+	at["snapshot"] = time.Since(began)
 	task, err := c.NewTask(f.ctx, cio.LogFile(filepath.Join(f.dir, id)))
 	if err != nil {
-		return 0, fmt.Errorf("create a task: %w", err)
+		return nil, fmt.Errorf("create a task: %w", err)
 	}
+	at["task created"] = time.Since(began)
 	if err := task.Start(f.ctx); err != nil {
-		return 0, fmt.Errorf("start a task: %w", err)
+		return nil, fmt.Errorf("start a task: %w", err)
 	}
-	took := time.Since(began)
+	at["task started"] = time.Since(began)
 	if _, err := task.Delete(f.ctx, client.WithProcessKill); err != nil {
-		return 0, fmt.Errorf("delete a task: %w", err)
+		return nil, fmt.Errorf("delete a task: %w", err)
 	}
-	return took, c.Delete(f.ctx, client.WithSnapshotCleanup)
+	return at, c.Delete(f.ctx, client.WithSnapshotCleanup)
 }
