@@ -14,6 +14,12 @@ type ClusterJoined struct {
 	JWTKeys map[string]string `json:"jwt_keys"` // kid → base64url Ed25519 public key, to check people's tokens
 }
 
+// ClusterKeys answers GET /v1/cluster/keys: with which keys people's tokens are
+// checked today, as in ClusterJoined.
+type ClusterKeys struct {
+	JWTKeys map[string]string `json:"jwt_keys"`
+}
+
 // JoinNode asks a cluster to take a node in: POST /v1/join/node.
 type JoinNode struct {
 	Token string   `json:"token"`

@@ -158,7 +158,8 @@ func (c *Core) take(in Input) error {
 }
 
 func (c *Core) start() {
-	c.boot++
+	// The wall clock only keeps the number growing where the store was lost.
+	c.boot = max(c.boot+1, uint64(max(0, c.wall.Unix())))
 	c.saveMeta()
 	c.rescale()
 	for _, id := range sortedKeys(c.nodes) {
@@ -185,7 +186,7 @@ func (c *Core) start() {
 		c.settle()
 	}
 	c.timers.Set(timerKey{what: timerReport}, c.now)
-	c.hello()
+	c.hello(c.root.gen)
 }
 
 func (c *Core) expire() {

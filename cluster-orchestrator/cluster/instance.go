@@ -25,6 +25,7 @@ type instance struct {
 	Offered   bool           `json:"handed_back,omitempty"` // the root may place it elsewhere
 	Bound     bool           `json:"bound,omitempty"`       // and it is not placed here until the root offers it anew
 	Moving    bool           `json:"moving,omitempty"`      // it is to leave its node as soon as another has room
+	GivenUp   bool           `json:"given_up,omitempty"`    // it failed on every node that fits; the root is to place it elsewhere
 	Vacancies []vacancy      `json:"vacancies,omitempty"`
 	Before    api.Resources  `json:"before,omitzero"` // room that an earlier placement may still take on its node
 

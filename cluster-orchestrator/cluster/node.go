@@ -185,6 +185,17 @@ func (n *node) hold(id api.InstanceID, room api.Resources) {
 	}
 }
 
+// stopsLeased reports whether something that stops when cut off is on its way
+// off the node: it keeps its lease for as long as its stop_grace takes.
+func (n *node) stopsLeased(c *Core) bool {
+	for id := range n.leaving {
+		if in := c.instances[id]; in != nil && in.Want.Spec.StopsWhenCutOff() {
+			return true
+		}
+	}
+	return false
+}
+
 func (n *node) release(id api.InstanceID) {
 	delete(n.leaving, id)
 	delete(n.unknown, id)
@@ -231,8 +242,9 @@ func (n *node) out() string {
 // refresh brings the node's candidate up to date, and remembers whether there is
 // more room than before for those that wait.
 func (c *Core) refresh(n *node) {
+	capacity := bounded(n.info.Capacity)
 	old := &c.cands[n.at]
-	free := n.info.Capacity.Minus(n.used)
+	free := capacity.Minus(n.used)
 	out := n.out()
 	rooms := old.Rooms
 	other := len(rooms) != 1 || !slices.Equal(rooms[0].Runtimes, n.info.Runtimes) ||
@@ -241,7 +253,7 @@ func (c *Core) refresh(n *node) {
 	if more && out == "" {
 		c.grown[n.info.ID] = true
 	}
-	if other || old.Out != out || old.Free != free || old.Capacity != n.info.Capacity {
+	if other || old.Out != out || old.Free != free || old.Capacity != capacity {
 		c.aggregateChanged()
 	}
 	if other {
@@ -250,8 +262,21 @@ func (c *Core) refresh(n *node) {
 	rooms[0].Arch, rooms[0].Privileged = n.info.Arch, n.info.Privileged
 	rooms[0].Free, rooms[0].Largest = free, free
 	*old = sched.Candidate{
-		ID: string(n.info.ID), Level: sched.Nodes, Out: out, Capacity: n.info.Capacity, Free: free,
+		ID: string(n.info.ID), Level: sched.Nodes, Out: out, Capacity: capacity, Free: free,
 		Rooms: rooms, Load: len(n.assigned),
+	}
+}
+
+// The most that a node may say it has, so that no lie overflows a sum.
+const (
+	mostMilliCPU = 1 << 30 // a million vCPUs
+	mostMemoryMB = 1 << 30 // a pebibyte
+)
+
+func bounded(r api.Resources) api.Resources {
+	return api.Resources{
+		MilliCPU: min(max(r.MilliCPU, 0), mostMilliCPU),
+		MemoryMB: min(max(r.MemoryMB, 0), mostMemoryMB),
 	}
 }
 
@@ -352,7 +377,7 @@ func (c *Core) nodeAlive(id api.NodeID, a api.Alive) {
 	} else if n.differ++; n.differ >= 2 {
 		n.differ, want = 0, true
 	}
-	if n.leased > 0 || want {
+	if n.leased > 0 || want || n.stopsLeased(c) {
 		c.emit(id.Addr(), api.Lease{Boot: n.boot, Seq: a.Seq, Gen: n.gen, WantWhole: want})
 	}
 }
@@ -460,6 +485,15 @@ func (c *Core) holdStranger(n *node, id api.InstanceID) {
 	}
 }
 
+// clip bounds what a node may have stored by way of explanation.
+func clip(detail string) string {
+	const most = 1024
+	if len(detail) <= most {
+		return detail
+	}
+	return strings.ToValidUTF8(detail[:most], "") + "…"
+}
+
 func (n *node) forget(id api.InstanceID) {
 	old, ok := n.observed[id]
 	if !ok {
@@ -519,7 +553,7 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	} else {
 		n.book(in.id(), in.needs())
 	}
-	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, o.Detail, o.Restarts, o.ExitCode
+	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, clip(o.Detail), o.Restarts, o.ExitCode
 	if !in.Moving {
 		in.Offered = false
 		c.waiting.remove(in.id())

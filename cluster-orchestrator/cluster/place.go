@@ -37,6 +37,10 @@ func (c *Core) tryPlace(in *instance) bool {
 		c.explain(in, api.ReasonNone, "waits until its earlier placement has ended", nil)
 		return false
 	}
+	if in.GivenUp {
+		c.handBack(in, api.ReasonTooManyFails, in.Detail, nil)
+		return false
+	}
 	req := c.request(in)
 	if best, ok := sched.PlaceBest(&req, c.cands, c.cfg.Plugin, in.seed()); ok {
 		c.moveTo(in, api.NodeID(best.ID))
@@ -120,7 +124,7 @@ func (c *Core) moveTo(in *instance, id api.NodeID) {
 		in.State = lifecycle.Must(in.State, lifecycle.Replace)
 	}
 	in.Epoch++
-	in.Node, in.Offered, in.Moving, in.why = id, false, false, nil
+	in.Node, in.Offered, in.Moving, in.GivenUp, in.why = id, false, false, false, nil
 	in.Restarts, in.ExitCode = 0, nil
 	n := c.nodes[id]
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
@@ -246,6 +250,10 @@ func (c *Core) escalate(in *instance) {
 		why := c.explanation(in, &req)
 		in.why = &why
 		c.changed(in)
+	case !ok && in.exclusive():
+		// It must have ended here before it may begin in another cluster.
+		in.GivenUp = true
+		c.stopFirst(in, api.ReasonTooManyFails)
 	case !ok:
 	case in.exclusive():
 		c.stopFirst(in, api.ReasonTooManyFails)

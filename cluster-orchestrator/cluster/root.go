@@ -45,14 +45,14 @@ func (c *Core) rootLink(up bool) {
 }
 
 // hello asks the root for all that this cluster does not have yet.
-func (c *Core) hello() {
+func (c *Core) hello(since api.Generation) {
 	c.root.helloAt = c.now
-	c.emit(api.ToRoot, api.Hello{Cluster: c.cfg.ID, Since: c.root.gen, Digest: c.root.wanted})
+	c.emit(api.ToRoot, api.Hello{Cluster: c.cfg.ID, Since: since, Digest: c.root.wanted})
 }
 
-func (c *Core) helloSoon() {
+func (c *Core) helloSoon(since api.Generation) {
 	if c.root.helloAt.IsZero() || c.now.Sub(c.root.helloAt) >= resend {
-		c.hello()
+		c.hello(since)
 	}
 }
 
@@ -63,7 +63,7 @@ func (c *Core) desired(d api.Desired) {
 	switch {
 	case d.From != 0 && d.From != r.gen:
 		if d.Gen > r.gen {
-			c.helloSoon()
+			c.helloSoon(r.gen)
 		}
 		return
 	case d.Gen < r.gen:
@@ -92,7 +92,7 @@ func (c *Core) desired(d api.Desired) {
 	r.due = true // the root counts what it reserved until it knows that we have it
 	if r.wanted != d.Digest {
 		// Something was lost between us; the whole set mends it.
-		c.emit(api.ToRoot, api.Hello{Cluster: c.cfg.ID, Digest: r.wanted})
+		c.helloSoon(0)
 	}
 }
 
@@ -128,7 +128,7 @@ func (c *Core) rewant(in *instance, a api.Assignment) {
 		c.unassign(in, true)
 	}
 	in.Want, in.Epoch = a, max(a.Epoch, in.Epoch)
-	in.Local, in.Leaving, in.Withdrawn, in.Offered, in.Bound, in.Moving = false, false, false, false, false, false
+	in.Local, in.Leaving, in.Withdrawn, in.Offered, in.Bound, in.Moving, in.GivenUp = false, false, false, false, false, false, false
 	in.avoid, in.why, in.Restarts, in.ExitCode = nil, nil, 0, nil
 	in.State = api.ClusterScheduled
 	in.Reason, in.Detail = api.ReasonUpdated, ""
@@ -213,7 +213,7 @@ func (c *Core) acked(a api.ReportAck) {
 	}
 	if a.Gen > r.gen {
 		// The stream should bring it; if it does not, the next answer finds us here again.
-		c.helloSoon()
+		c.helloSoon(r.gen)
 	}
 }
 

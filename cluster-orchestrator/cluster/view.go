@@ -90,8 +90,7 @@ func (c *Core) Digests() (desired, observed api.Digest) { return c.root.wanted, 
 func (c *Core) RootUp() bool { return c.root.up }
 
 // Aggregate is ⟨Σ, μ, σ⟩ of what is free on the nodes that take work, and per
-// kind of node the most that one instance can get. What was accepted and waits
-// for a node counts as taken.
+// kind of node the most that one instance can get.
 func (c *Core) Aggregate() api.Aggregate {
 	var a api.Aggregate
 	var sqCPU, sqMem float64

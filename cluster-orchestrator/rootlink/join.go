@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
 
@@ -117,27 +119,41 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.ClusterInfo) 
 	return c, enrol.Forget(dir, keyFile)
 }
 
-// Renew asks for a fresh certificate of the authority, with the same key, and
-// for what else a join answers: the keys for tokens, above all. The result is not
-// saved.
-func (c Credentials) Renew(ctx context.Context, client *http.Client) (Credentials, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+// Renew asks for a fresh certificate of the authority for the request (PKCS #10,
+// DER), which is for the same key, and for what else a join answers. The result
+// is not saved.
+func (c Credentials) Renew(ctx context.Context, client *http.Client, csr []byte) (Credentials, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	csr, err := enrol.Request(c.Pair.Key)
-	if err != nil {
-		return c, err
-	}
 	var renewed api.ClusterJoined
-	if err := call.JSON(ctx, client, c.URL+"/v1/cluster/renew", api.Renew{CSR: csr}, &renewed); err != nil {
+	if err := call.JSON(ctx, client, c.URL+"/v1/cluster/renew", api.Renew{CSR: enrol.Text(csr)}, &renewed); err != nil {
 		return c, err
 	}
-	old := c.Pair.Root()
-	if err := c.accept(renewed, c.Info.ID); err != nil {
-		return c, fmt.Errorf("renew the cluster's certificate: %w", err)
+	return c, c.accept(renewed, c.Info.ID)
+}
+
+// FetchKeys asks for the keys that people's tokens are signed with now. The
+// result is not saved.
+func (c Credentials) FetchKeys(ctx context.Context, client *http.Client) (Credentials, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+"/v1/cluster/keys", nil)
+	if err != nil {
+		return c, fmt.Errorf("fetch the keys for tokens: %w", err)
 	}
-	if !c.Pair.Root().Equal(old) {
-		return c, fmt.Errorf("renew the cluster's certificate: it is below another root: %w", api.ErrInvalid)
+	resp, err := call.Do(client, req)
+	if err != nil {
+		return c, fmt.Errorf("fetch the keys for tokens: %w", err)
 	}
+	defer resp.Body.Close()
+	var keys api.ClusterKeys
+	if err := json.NewDecoder(io.LimitReader(resp.Body, call.MaxAnswer)).Decode(&keys); err != nil {
+		return c, fmt.Errorf("fetch the keys for tokens: %w: %w", api.ErrUnavailable, err)
+	}
+	if len(keys.JWTKeys) == 0 {
+		return c, fmt.Errorf("fetch the keys for tokens: the root says that it has none: %w", api.ErrInvalid)
+	}
+	c.JWTKeys = keys.JWTKeys
 	return c, nil
 }
 
@@ -165,14 +181,16 @@ func (c *Credentials) accept(joined api.ClusterJoined, id api.ClusterID) error {
 // connection that died without a word is found by HTTP/2's pings.
 func Client(v *trust.Verifier, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{
-			TLSClientConfig:     v.Client(identity.OfRoot(), own),
-			ForceAttemptHTTP2:   true,
-			HTTP2:               &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 15 * time.Second},
-			TLSHandshakeTimeout: 10 * time.Second,
-			IdleConnTimeout:     time.Minute,
-			Proxy:               http.ProxyFromEnvironment,
-		},
+		Transport: keeper.NewTransport(own, func() *http.Transport {
+			return &http.Transport{
+				TLSClientConfig:     v.Client(identity.OfRoot(), own),
+				ForceAttemptHTTP2:   true,
+				HTTP2:               &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 15 * time.Second},
+				TLSHandshakeTimeout: 10 * time.Second,
+				IdleConnTimeout:     time.Minute,
+				Proxy:               http.ProxyFromEnvironment,
+			}
+		}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/reach"
 )
@@ -37,6 +38,8 @@ type Config struct {
 	Beat  time.Duration `yaml:"beat" usage:"between two signs of life of a node; 0: the core's default"`
 	Lease time.Duration `yaml:"lease" usage:"how long a node may run an exclusive instance without hearing from the cluster; 0: the core's default"`
 	Dead  time.Duration `yaml:"dead" usage:"silence of a node after which its instances are placed elsewhere; 0: the core's default"`
+
+	CertLife time.Duration `yaml:"cert_life" usage:"how long the certificates of nodes and of the cluster's servers last; each is renewed at two thirds of its life. 0: 30 days, and more there is not"`
 
 	MaxNodes      int           `yaml:"max_nodes" usage:"connections of nodes at once"`
 	OperatorToken daemon.Secret `yaml:"operator_token" usage:"the operator's token; empty: one is made at the first start, see <data>/operator-token"`
@@ -96,6 +99,9 @@ func (c Config) Validate() error {
 	// Two clocks drift apart, and a kill takes its time (see cluster.Config).
 	if least := lease + lease/10 + time.Second; dead < least {
 		return bad("dead", "%s is too near to the lease of %s: an exclusive instance could run twice; at least %s", dead, lease, least)
+	}
+	if c.CertLife != 0 && (c.CertLife < 5*time.Second || c.CertLife > ca.LeafLife) {
+		return bad("cert_life", "%s, want 5s to %s", c.CertLife, ca.LeafLife)
 	}
 	if c.MaxNodes < 1 {
 		return bad("max_nodes", "%d", c.MaxNodes)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	mathrand "math/rand/v2"
 	"net/http"
 	"os"
@@ -32,9 +33,8 @@ import (
 const OperatorFile = "operator-token"
 
 const (
-	refreshEvery = 7 * 24 * time.Hour // of what the root told us, the keys for tokens above all
-	refreshGap   = 10 * time.Minute   // between two that tokens with unknown keys ask for
-	refreshRetry = time.Minute
+	keysEvery = time.Hour   // a key that the root gave up counts here no longer than this
+	keysGap   = time.Minute // between two fetches, whatever tokens with unknown keys come
 )
 
 // identities is all by which the cluster knows itself and others.
@@ -43,9 +43,13 @@ type identities struct {
 	log      *slog.Logger
 	verifier *trust.Verifier
 	keeper   *keeper.Keeper // of the server's and client's certificate
+	upper    *keeper.Keeper // of the authority's certificate, which the root signs
+	life     time.Duration  // of what the authority signs; 0: the default
 	operator [sha256.Size]byte
 	tokens   *jwt.Verifier
 	unknown  chan struct{} // a token has a key that we do not know
+
+	saving sync.Mutex // one change of the credentials at a time, across its save
 
 	mu    sync.Mutex // guards the fields below
 	creds rootlink.Credentials
@@ -86,7 +90,9 @@ func join(ctx context.Context, cfg Config, dir *os.Root, version string, log *sl
 }
 
 func openIdentity(cfg Config, dir *os.Root, creds rootlink.Credentials, names []string, log *slog.Logger) (*identities, error) {
-	id := &identities{dir: dir, log: log, verifier: trust.New(creds.Pair.Root()), unknown: make(chan struct{}, 1)}
+	id := &identities{
+		dir: dir, log: log, verifier: trust.New(creds.Pair.Root()), unknown: make(chan struct{}, 1), life: cfg.CertLife,
+	}
 	if err := id.use(creds); err != nil {
 		return nil, err
 	}
@@ -114,7 +120,7 @@ func (id *identities) use(creds rootlink.Credentials) error {
 	}
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	id.creds, id.ca, id.keys = creds, authority, creds.Keys()
+	id.creds, id.ca, id.keys = creds, authority.WithLife(id.life), creds.Keys()
 	return nil
 }
 
@@ -130,7 +136,7 @@ func (id *identities) openKeeper(names []string) (*keeper.Keeper, error) {
 		return nil, err
 	}
 	return keeper.New(keeper.Options{
-		Pair: ca.Pair{Chain: chain, Key: key}, Log: id.log,
+		Pair: ca.Pair{Chain: chain, Key: key}, Log: id.log.With("of", "server"),
 		Renew: func(_ context.Context, csr []byte) ([]*x509.Certificate, error) {
 			return id.authority().SignOwn(time.Now(), csr, names...)
 		},
@@ -178,48 +184,70 @@ func (id *identities) authenticate(token string) (rights.Principal, error) {
 	return c.Principal(), nil
 }
 
-// keepMembership renews the authority's certificate and what else the root told
-// us, until ctx ends. A root that is away is asked again.
-func (id *identities) keepMembership(ctx context.Context, client *http.Client) error {
-	last := time.Now()
-	next := time.NewTimer(id.untilRenewal())
-	defer next.Stop()
+// openUpper makes the keeper of the authority's certificate. The key stays, so
+// that all that it signed stays valid.
+func (id *identities) openUpper(client *http.Client) (err error) {
+	var renewed rootlink.Credentials // between Renew and Save, both the keeper's
+	id.upper, err = keeper.New(keeper.Options{
+		Pair: id.credentials().Pair, KeepKey: true, Log: id.log.With("of", "authority"),
+		Renew: func(ctx context.Context, csr []byte) (_ []*x509.Certificate, err error) {
+			renewed, err = id.credentials().Renew(ctx, client, csr)
+			return renewed.Pair.Chain, err
+		},
+		Save: func(ca.Pair) error {
+			id.saving.Lock()
+			defer id.saving.Unlock()
+			return id.keep(renewed)
+		},
+	})
+	return err
+}
+
+// keep makes credentials durable, and uses them. The caller holds saving.
+func (id *identities) keep(creds rootlink.Credentials) error {
+	if err := creds.Save(id.dir); err != nil {
+		return err
+	}
+	return id.use(creds)
+}
+
+// followKeys fetches the keys that people's tokens are signed with, from time to
+// time and when a token comes with another, until ctx ends.
+func (id *identities) followKeys(ctx context.Context, client *http.Client) error {
+	var last time.Time
+	tick := time.NewTicker(keysEvery)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-id.unknown:
-			if time.Since(last) < refreshGap {
+			if time.Since(last) < keysGap {
 				continue
 			}
-		case <-next.C:
+		case <-tick.C:
 		}
 		last = time.Now()
-		wait := refreshRetry
-		if err := id.renew(ctx, client); err == nil {
-			wait = id.untilRenewal()
-		} else if ctx.Err() == nil {
-			id.log.Warn("membership not renewed", "retry_in", wait, "err", err)
+		if err := id.fetchKeys(ctx, client); err != nil && ctx.Err() == nil {
+			id.log.Warn("keys for people's tokens not fetched; those known count on", "err", err)
 		}
-		next.Reset(wait)
 	}
 }
 
-func (id *identities) untilRenewal() time.Duration {
-	due := time.Until(keeper.Due(id.credentials().Pair))
-	return max(refreshRetry, min(due, refreshEvery))
-}
-
-func (id *identities) renew(ctx context.Context, client *http.Client) error {
-	creds, err := id.credentials().Renew(ctx, client)
+func (id *identities) fetchKeys(ctx context.Context, client *http.Client) error {
+	creds, err := id.credentials().FetchKeys(ctx, client)
 	if err != nil {
 		return err
 	}
-	if err := creds.Save(id.dir); err != nil {
-		return err
+	id.saving.Lock()
+	defer id.saving.Unlock()
+	now := id.credentials()
+	if maps.Equal(now.JWTKeys, creds.JWTKeys) {
+		return nil
 	}
-	id.log.Info("membership renewed", "ends", creds.Pair.Chain[0].NotAfter)
-	return id.use(creds)
+	now.JWTKeys = creds.JWTKeys
+	id.log.Info("keys for people's tokens changed", "keys", len(now.JWTKeys))
+	return id.keep(now)
 }
 
 // operatorToken is the token in the data directory; at the first start it is

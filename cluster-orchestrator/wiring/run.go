@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -49,6 +50,7 @@ type orchestrator struct {
 	core   *cluster.Core
 	loop   *loop.Loop[cluster.Input]
 	broker *broker.Broker // nil: the broker is elsewhere
+	outer  *keeper.Keeper // of the certificate of a broker that is elsewhere, or nil
 	bus    bus.Bus
 	nodes  *nodes
 	desk   *jointoken.Desk
@@ -109,7 +111,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: o.loop.Run},
 		daemon.Part{Name: "certificate", Run: o.id.keeper.Run},
-		daemon.Part{Name: "membership", Run: func(ctx context.Context) error { return o.id.keepMembership(ctx, o.client) }},
+		daemon.Part{Name: "authority", Run: o.id.upper.Run},
+		daemon.Part{Name: "broker", Run: o.keepBroker},
+		daemon.Part{Name: "keys", Run: func(ctx context.Context) error { return o.id.followKeys(ctx, o.client) }},
 		daemon.Part{Name: "sweep", Run: o.sweep},
 		daemon.Part{Name: "cluster", Run: func(ctx context.Context) error { return o.live(ctx, dir, external) }},
 	)
@@ -164,6 +168,9 @@ func (o *orchestrator) build(st store.Store, docs []store.Doc, external string) 
 		Authenticate: o.id.authenticate, Version: daemon.Version(), Log: o.log,
 	})
 	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate)
+	if err := o.id.openUpper(o.client); err != nil {
+		return err
+	}
 	o.root = rootlink.New(rootlink.Options{
 		URL: o.id.credentials().URL, Client: o.client, Held: o.held, Post: o.loop.Post, Deliver: deliver,
 		Logs: o.logs, API: o.api.Handler(), Log: o.log,
@@ -184,6 +191,9 @@ func (o *orchestrator) openBus(members *nodelink.Members) (err error) {
 		if err != nil {
 			return err
 		}
+		if o.outer, err = o.id.brokerKeeper(o.cfg.Broker); err != nil {
+			return err
+		}
 		conf := o.id.verifier.Client(identity.OfCluster(o.id.info().ID), o.id.keeper.GetClientCertificate)
 		o.bus, err = mqtt.Dial(mqtt.Options{Addr: addr, ClientID: identity.ClusterCN, TLS: conf, Log: o.log})
 		return err
@@ -193,6 +203,14 @@ func (o *orchestrator) openBus(members *nodelink.Members) (err error) {
 		o.bus = o.broker.Bus()
 	}
 	return err
+}
+
+func (o *orchestrator) keepBroker(ctx context.Context) error {
+	if o.outer == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return o.outer.Run(ctx)
 }
 
 func (o *orchestrator) close() {

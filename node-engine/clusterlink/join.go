@@ -19,6 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
 
@@ -140,13 +141,15 @@ func Renew(client *http.Client, url string) func(context.Context, []byte) ([]*x5
 // no connection for longer than it is used: an idle node has one, to the broker.
 func Client(v *trust.Verifier, c Credentials, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{
-			TLSClientConfig:     v.Client(identity.OfCluster(c.Cluster), own),
-			ForceAttemptHTTP2:   true,
-			TLSHandshakeTimeout: 10 * time.Second,
-			IdleConnTimeout:     5 * time.Second,
-			Proxy:               http.ProxyFromEnvironment,
-		},
+		Transport: keeper.NewTransport(own, func() *http.Transport {
+			return &http.Transport{
+				TLSClientConfig:     v.Client(identity.OfCluster(c.Cluster), own),
+				ForceAttemptHTTP2:   true,
+				TLSHandshakeTimeout: 10 * time.Second,
+				IdleConnTimeout:     5 * time.Second,
+				Proxy:               http.ProxyFromEnvironment,
+			}
+		}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -236,11 +236,22 @@ func (l *Link) sign(ctx context.Context, csr []byte, key string, id api.ClusterI
 	if err := l.opt.Issued.add(ctx, now, id, key, chain[0]); err != nil {
 		return api.ClusterJoined{}, err
 	}
-	out := api.ClusterJoined{Chain: string(ca.EncodeChain(chain)), JWTKeys: map[string]string{}}
+	return api.ClusterJoined{Chain: string(ca.EncodeChain(chain)), JWTKeys: l.tokenKeys()}, nil
+}
+
+// keys tells a cluster with which keys people's tokens are checked today. It is
+// asked whenever a token comes with a key that the cluster does not know.
+func (l *Link) keys(w http.ResponseWriter, _ *http.Request, _ api.ClusterID) error {
+	writeJSON(w, api.ClusterKeys{JWTKeys: l.tokenKeys()})
+	return nil
+}
+
+func (l *Link) tokenKeys() map[string]string {
+	keys := map[string]string{}
 	for kid, pub := range l.opt.Keys() {
-		out.JWTKeys[kid] = base64.RawURLEncoding.EncodeToString(pub)
+		keys[kid] = base64.RawURLEncoding.EncodeToString(pub)
 	}
-	return out, nil
+	return keys
 }
 
 func readCSR(text string) (der []byte, fingerprint string, err error) {

@@ -99,6 +99,7 @@ func New(o Options) *Link {
 	l.mux.HandleFunc("GET /v1/cluster/desired", l.asCluster(l.desired))
 	l.mux.HandleFunc("POST /v1/cluster/report", l.asCluster(l.report))
 	l.mux.HandleFunc("POST /v1/cluster/renew", l.asCluster(l.renew))
+	l.mux.HandleFunc("GET /v1/cluster/keys", l.asCluster(l.keys))
 	l.mux.HandleFunc("POST /v1/cluster/streams/{id}", l.asCluster(l.deliver))
 	return l
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
@@ -27,6 +28,8 @@ type Config struct {
 	Role   string        `yaml:"role" usage:"the installation's name in a store that several share"`
 
 	Dead time.Duration `yaml:"dead" usage:"silence of a cluster after which its instances are placed elsewhere; 0: the core's default"`
+
+	CertLife time.Duration `yaml:"cert_life" usage:"how long the certificates of clusters last; each is renewed at two thirds of its life. 0: a year, and more there is not"`
 
 	Log daemon.Log `yaml:",inline"`
 }
@@ -57,6 +60,9 @@ func (c Config) Validate() error {
 	}
 	if c.Dead < 0 {
 		return bad("dead", "%s is less than nothing", c.Dead)
+	}
+	if c.CertLife != 0 && (c.CertLife < 5*time.Second || c.CertLife > ca.ClusterLife) {
+		return bad("cert_life", "%s, want 5s to %s", c.CertLife, ca.ClusterLife)
 	}
 	return nil
 }

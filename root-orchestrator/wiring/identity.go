@@ -38,12 +38,13 @@ type identities struct {
 	issued    *clusterlink.Issued
 }
 
-func openIdentity(dir *os.Root, st store.Store, loaded []store.Doc, external string, names []string, log *slog.Logger) (*identities, error) {
+func openIdentity(cfg Config, dir *os.Root, st store.Store, loaded []store.Doc, external string, names []string, log *slog.Logger) (*identities, error) {
 	id := &identities{}
 	var err error
 	if id.authority, err = openAuthority(dir, len(loaded) > 0); err != nil {
 		return nil, err
 	}
+	id.authority = id.authority.WithLife(cfg.CertLife)
 	if id.ring, err = openRing(dir); err != nil {
 		return nil, err
 	}

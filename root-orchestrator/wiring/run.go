@@ -71,7 +71,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	defer ln.Close()
 
 	external, names := reach.Of(ln.Addr(), cfg.URL, cfg.Names)
-	id, err := openIdentity(dir, st, loaded, external, names, log)
+	id, err := openIdentity(cfg, dir, st, loaded, external, names, log)
 	if err != nil {
 		return err
 	}

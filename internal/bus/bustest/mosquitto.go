@@ -47,8 +47,21 @@ func mosquittoBinary(t testing.TB) string {
 	return ""
 }
 
-// StartMosquitto runs Mosquitto with the files in shipped, deploy/mosquitto.
+// StartMosquitto runs Mosquitto with the files in shipped, deploy/mosquitto, and
+// with certificates of its own.
 func StartMosquitto(t testing.TB, shipped string) *Mosquitto {
+	t.Helper()
+	authority, certs := NewCA(t), t.TempDir()
+	authority.WriteServer(t, certs)
+	m := StartMosquittoAt(t, shipped, FreeAddr(t), certs)
+	m.CA = authority
+	return m
+}
+
+// StartMosquittoAt runs Mosquitto at addr with the files in shipped,
+// deploy/mosquitto, and ca.crt, broker.crt and broker.key in certs. What it has
+// no CA for, the methods of Wire, it cannot do.
+func StartMosquittoAt(t testing.TB, shipped, addr, certs string) *Mosquitto {
 	t.Helper()
 	mosquittoBinary(t)
 	dir, err := os.MkdirTemp("", "mosquitto")
@@ -56,27 +69,20 @@ func StartMosquitto(t testing.TB, shipped string) *Mosquitto {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	data := filepath.Join(dir, "data")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(data, 0o700)); err != nil {
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if os.Geteuid() == 0 { // Mosquitto gives up root for its own user
-		if u, err := user.Lookup("mosquitto"); err == nil {
-			uid, _ := strconv.Atoi(u.Uid)
-			gid, _ := strconv.Atoi(u.Gid)
-			if err := os.Chown(data, uid, gid); err != nil {
-				t.Fatal(err)
-			}
-		}
+	m := &Mosquitto{dir: dir, Wire: Wire{Addr: addr}}
+	m.makeData(t)
+	for _, name := range []string{"ca.crt", "broker.crt", "broker.key"} {
+		write(t, filepath.Join(dir, name), read(t, filepath.Join(certs, name)))
 	}
-	m := &Mosquitto{dir: dir, Wire: Wire{Addr: freeAddr(t), CA: NewCA(t)}}
-	m.CA.WriteServer(t, dir)
 	_, port, _ := net.SplitHostPort(m.Addr)
 	conf := read(t, filepath.Join(shipped, "mosquitto.conf"))
 	for old, new := range map[string]string{
 		"listener 8883\n":              "listener " + port + " 127.0.0.1\n",
 		"/etc/mosquitto/treeline/":     dir + "/",
-		"/var/lib/mosquitto/treeline/": data + "/",
+		"/var/lib/mosquitto/treeline/": m.data() + "/",
 	} {
 		if !strings.Contains(conf, old) {
 			t.Fatalf("deploy/mosquitto/mosquitto.conf does not contain %q any more", old)
@@ -101,6 +107,34 @@ func StartMosquitto(t testing.TB, shipped string) *Mosquitto {
 	return m
 }
 
+func (m *Mosquitto) data() string { return filepath.Join(m.dir, "data") }
+
+func (m *Mosquitto) makeData(t testing.TB) {
+	t.Helper()
+	if err := os.Mkdir(m.data(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	if u, err := user.Lookup("mosquitto"); err == nil { // Mosquitto gives up root for its own user
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		if err := os.Chown(m.data(), uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Lose takes all that the broker retained away, while it is stopped.
+func (m *Mosquitto) Lose(t testing.TB) {
+	t.Helper()
+	if err := os.RemoveAll(m.data()); err != nil {
+		t.Fatal(err)
+	}
+	m.makeData(t)
+}
+
 func read(t testing.TB, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -117,7 +151,8 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-func freeAddr(t testing.TB) string {
+// FreeAddr is an address of the loopback where nobody listens now.
+func FreeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,0 +1,92 @@
+package wiring
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
+)
+
+// BrokerDir holds, in the data directory of a cluster whose broker is elsewhere,
+// the files that the broker needs: ca.crt, broker.crt and broker.key.
+const BrokerDir = "broker"
+
+// brokerKeeper keeps those files fresh. The broker has to be told to read them
+// again, which is its operator's to arrange (deploy/mosquitto/README.md).
+func (id *identities) brokerKeeper(cfg BrokerConfig) (*keeper.Keeper, error) {
+	var names []string
+	for _, text := range []string{cfg.URL, cfg.Nodes} {
+		if u, err := url.Parse(text); err == nil && u.Hostname() != "" {
+			names = append(names, u.Hostname())
+		}
+	}
+	sign := func(csr []byte) ([]*x509.Certificate, error) {
+		return id.authority().SignServer(time.Now(), csr, names...)
+	}
+	key, csr, err := ca.NewRequest()
+	if err != nil {
+		return nil, err
+	}
+	chain, err := sign(csr)
+	if err != nil {
+		return nil, err
+	}
+	pair := ca.Pair{Chain: chain, Key: key}
+	if err := id.saveBroker(pair); err != nil {
+		return nil, err
+	}
+	return keeper.New(keeper.Options{
+		Pair: pair, Save: id.saveBroker, Log: id.log.With("of", "broker"),
+		Renew: func(_ context.Context, csr []byte) ([]*x509.Certificate, error) { return sign(csr) },
+	})
+}
+
+func (id *identities) saveBroker(p ca.Pair) error {
+	if err := id.dir.Mkdir(BrokerDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the broker's directory: %w", err)
+	}
+	dir, err := id.dir.OpenRoot(BrokerDir)
+	if err != nil {
+		return fmt.Errorf("open the broker's directory: %w", err)
+	}
+	defer dir.Close()
+	anchor, err := id.anchor(dir)
+	if err != nil {
+		return err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(p.Key)
+	if err != nil {
+		return fmt.Errorf("encode the broker's key: %w", err)
+	}
+	key := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	return errors.Join(
+		ca.WriteFile(dir, "ca.crt", anchor, 0o644),
+		ca.WriteFile(dir, "broker.key", key, 0o600),
+		ca.WriteFile(dir, "broker.crt", ca.EncodeChain(p.Chain), 0o644),
+	)
+}
+
+// anchor is what the broker trusts: the same certificate for as long as the
+// cluster has its key.
+func (id *identities) anchor(dir *os.Root) ([]byte, error) {
+	authority := id.authority()
+	if text, err := dir.ReadFile("ca.crt"); err == nil {
+		had, err := ca.DecodeChain(text)
+		if err == nil && had[0].CheckSignatureFrom(authority.Pair().Chain[0]) == nil {
+			return text, nil
+		}
+	}
+	cert, err := authority.Anchor(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return ca.EncodeChain([]*x509.Certificate{cert}), nil
+}
