@@ -75,8 +75,8 @@ func (r *rig) play(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
-		if strings.HasPrefix(line, "#") || line == "" && strings.HasSuffix(b.String(), "\n\n") {
-			b.WriteString(line + "\n")
+		if strings.HasPrefix(line, "#") {
+			b.WriteString(line + "\n\n")
 			continue
 		}
 		args, ok := strings.CutPrefix(line, "$ treeline ")

@@ -272,6 +272,11 @@ func TestCommandsReachNodes(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		said, code := run(t.Context(), &out, strings.Fields(tt.args)...)
+		// A workload that has just begun may not have written yet.
+		for begun := time.Now(); strings.HasPrefix(tt.args, "logs") && code == 0 && !containsAll(out.String(), tt.want) && time.Since(begun) < 20*time.Second; {
+			out.Reset()
+			said, code = run(t.Context(), &out, strings.Fields(tt.args)...)
+		}
 		if code != tt.code {
 			t.Errorf("%s: exit %d, want %d\n%s%s", tt.args, code, tt.code, out.String(), said)
 		}
@@ -285,6 +290,15 @@ func TestCommandsReachNodes(t *testing.T) {
 	if said := <-ended; !strings.HasPrefix(said, "exit 0") {
 		t.Error(said)
 	}
+}
+
+func containsAll(s string, parts []string) bool {
+	for _, p := range parts {
+		if !strings.Contains(s, p) {
+			return false
+		}
+	}
+	return true
 }
 
 // waiter is a writer that tells when a text has come by.
