@@ -548,17 +548,21 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	// That the node reports this placement means that no earlier one is left.
 	delete(n.unknown, in.id())
 	n.room[in.id()] = in.needs()
+	grew := in.Before != (api.Resources{})
 	if in.Before = (api.Resources{}); o.State == api.Completed {
 		n.book(in.id(), api.Resources{})
 	} else {
 		n.book(in.id(), in.needs())
 	}
+	before := in.view()
 	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, clip(o.Detail), o.Restarts, o.ExitCode
 	if !in.Moving {
 		in.Offered = false
 		c.waiting.remove(in.id())
 	}
-	c.changed(in)
+	if now := in.view(); grew || now.Digest() != before.Digest() || now.Detail != before.Detail {
+		c.changed(in)
+	}
 	c.refresh(n)
 	if o.State == api.Failed && o.Reason == api.ReasonTooManyFails {
 		c.escalate(in)

@@ -135,5 +135,16 @@ func (c *Counter) Next(j *Journal, kind, key string) uint64 {
 	return c.last
 }
 
+// Raise has the counter go on above n, if it is not there yet.
+func (c *Counter) Raise(n uint64, j *Journal, kind, key string) {
+	if n <= c.last {
+		return
+	}
+	if c.last = n; c.last >= c.reserved {
+		c.reserved = c.last + Block
+		j.amend(kind, key, counterRecord{c.reserved})
+	}
+}
+
 // Last is the number handed out last.
 func (c *Counter) Last() uint64 { return c.last }

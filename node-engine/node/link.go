@@ -115,7 +115,7 @@ func (c *Core) lease(m api.Lease) {
 			continue
 		}
 		switch {
-		case w.phase == running || w.phase == starting:
+		case w.phase == running || w.phase == starting || w.phase == stopping:
 			c.guard(w)
 		case w.phase == idle:
 			c.drive(w)
@@ -145,6 +145,9 @@ func (c *Core) leaseEnded() {
 func (c *Core) cut(w *work) {
 	switch w.phase {
 	case creating, created, starting, running:
+	case stopping:
+		c.stop(w, 0) // its grace ends with the lease
+		return
 	default:
 		return
 	}

@@ -296,19 +296,33 @@ func (c *Core) rollOut(s *service, live []*instance) {
 		return
 	}
 	rev := s.app.SpecRevs[s.id]
+	for _, in := range live {
+		if in.SpecRev != rev && in.State != api.Running {
+			c.update(in, s)
+		}
+	}
 	settling := false
 	for _, in := range live {
-		if in.SpecRev == rev {
-			settling = settling || in.State != api.Running && in.State != api.Completed
-		}
+		settling = settling || in.SpecRev == rev && in.settles()
 	}
 	for _, in := range live {
-		if in.SpecRev == rev || in.State == api.Running && settling {
-			continue
+		if in.SpecRev != rev && in.State == api.Running && !settling {
+			c.update(in, s)
+			settling = in.SpecRev == rev
 		}
-		settling = settling || in.State == api.Running
-		c.update(in, s)
 	}
+}
+
+// settles reports whether it is open yet if the instance's spec works. One that
+// fits nowhere says nothing about that and holds nobody up.
+func (in *instance) settles() bool {
+	switch in.State {
+	case api.Running, api.Completed:
+		return false
+	case api.Requested:
+		return in.Fails > 0
+	}
+	return true
 }
 
 func (c *Core) create(s *service, id api.InstanceID) *instance {

@@ -119,11 +119,10 @@ func (c *Core) joinCluster(info api.ClusterInfo) error {
 		}
 		return nil
 	}
-	block := 0
-	for _, other := range c.clusters {
-		block = max(block, other.Info.Block+1)
-	}
-	info.Block = block
+	// A block is given once: what a forgotten cluster added may still be around.
+	info.Block = c.blocks
+	c.blocks++
+	c.journal.Put(kindMeta, metaBlocks, c.blocks)
 	cl := newCluster(info)
 	cl.Joined, cl.lastHeard = c.wall, c.now
 	c.addCluster(cl)
@@ -401,6 +400,9 @@ func (c *Core) observe(cl *cluster, r api.Report) {
 			cl.observed[o.Instance] = o.Digest()
 			cl.known = cl.known.Toggle(o.Digest())
 		}
+		if in := cl.assigned[o.Instance]; in != nil && o.Epoch.Root() > in.Epoch.Root() {
+			c.overtaken(cl, in, o)
+		}
 		switch in := cl.assigned[o.Instance]; {
 		case in != nil && o.Epoch.Root() == in.Epoch.Root() && o.Epoch >= in.Epoch:
 			c.observed(cl, in, o)
@@ -408,6 +410,28 @@ func (c *Core) observe(cl *cluster, r api.Report) {
 			c.adopt(cl, o)
 		}
 	}
+}
+
+// mostRevision bounds what a cluster may make the root skip to, so that none can
+// use the numbers up.
+const mostRevision = 1 << 42
+
+// overtaken takes that a cluster holds a placement from beyond all that this
+// root remembers: its store was restored from an older copy. It goes on above,
+// and believes what runs.
+func (c *Core) overtaken(cl *cluster, in *instance, o api.Observed) {
+	newest := o.Epoch.Root()
+	if newest <= c.Revision() || newest >= mostRevision {
+		return
+	}
+	c.counter.Raise(uint64(newest), &c.journal, kindMeta, metaCounter)
+	c.touch(cl)
+	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
+	in.Epoch = api.EpochOf(newest, 0)
+	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
+	cl.put[in.ID] = true
+	in.gen = cl.gen
+	c.changed(in)
 }
 
 func (cl *cluster) forget(id api.InstanceID) {

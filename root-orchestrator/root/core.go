@@ -61,6 +61,7 @@ type Core struct {
 	eventSlot int                    // where the next is stored
 
 	counter step.Counter
+	blocks  int // given to clusters so far
 	journal step.Journal
 	timers  step.Timers[timerKey]
 	dirty   dirty
@@ -276,6 +277,7 @@ const (
 	kindEvent    = "event"
 	kindMeta     = "meta"
 	metaCounter  = "revision"
+	metaBlocks   = "blocks"
 )
 
 // Restore takes in what an earlier life saved. Kinds that are not the core's are
@@ -289,6 +291,8 @@ func (c *Core) Restore(docs []store.Doc) error {
 		switch {
 		case d.Kind == kindMeta && d.Key == metaCounter:
 			err = c.counter.Restore(d.Data)
+		case d.Kind == kindMeta && d.Key == metaBlocks:
+			err = json.Unmarshal(d.Data, &c.blocks)
 		case d.Kind == kindCluster:
 			err = c.restoreCluster(d)
 		case d.Kind == kindApp:
