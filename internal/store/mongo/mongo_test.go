@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,11 +18,12 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/internal/store/mongo/mongotest"
 	"github.com/treeline-edge/treeline/internal/store/storetest"
 )
 
 func TestStore(t *testing.T) {
-	uri := server(t)
+	uri := mongotest.URI(t)
 	var places atomic.Int64
 	storetest.Run(t, func(*testing.T) storetest.Place {
 		role := fmt.Sprintf("suite-%d", places.Add(1))
@@ -53,7 +51,7 @@ func deviations(t *testing.T, uri string) []storetest.Deviation {
 }
 
 func TestRolesShareADatabase(t *testing.T) {
-	uri := server(t)
+	uri := mongotest.URI(t)
 	root, cluster := open(t, uri, "root"), open(t, uri, "cluster-a")
 	d := store.Doc{Kind: "app", Key: "acme/shop", Version: 1, Data: []byte("of the root")}
 	if err := root.Save(t.Context(), []store.Doc{d}); err != nil {
@@ -69,7 +67,7 @@ func TestRolesShareADatabase(t *testing.T) {
 }
 
 func TestTwoProcessesOfOneRoleMeetInAConflict(t *testing.T) {
-	uri := server(t)
+	uri := mongotest.URI(t)
 	one, two := open(t, uri, "same"), open(t, uri, "same")
 	d := store.Doc{Kind: "app", Key: "acme/shop", Version: 1, Data: []byte("one")}
 	if err := one.Save(t.Context(), []store.Doc{d}); err != nil {
@@ -82,7 +80,7 @@ func TestTwoProcessesOfOneRoleMeetInAConflict(t *testing.T) {
 }
 
 func TestForeignRecordIsCorruption(t *testing.T) {
-	uri := server(t)
+	uri := mongotest.URI(t)
 	s := open(t, uri, "foreign")
 	client, err := driver.Connect(options.Client().ApplyURI(uri))
 	if err != nil {
@@ -140,7 +138,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 }
 
 func BenchmarkSave(b *testing.B) {
-	s := open(b, server(b), "bench")
+	s := open(b, mongotest.URI(b), "bench")
 	data := make([]byte, 1024)
 	for i := range b.N {
 		if err := s.Save(b.Context(), []store.Doc{{Kind: "app", Key: "one", Version: uint64(i + 1), Data: data}}); err != nil {
@@ -157,82 +155,6 @@ func open(t testing.TB, uri, role string) *mongo.Store {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
-}
-
-// server is the URI of a database of this test alone, on the server that
-// TREELINE_TEST_MONGODB_URI names or on a FerretDB of its own.
-func server(t testing.TB) string {
-	t.Helper()
-	uri := os.Getenv("TREELINE_TEST_MONGODB_URI")
-	binary := os.Getenv("TREELINE_TEST_FERRETDB")
-	switch {
-	case uri != "":
-	case binary != "":
-		uri = ferretDB(t, binary)
-	case os.Getenv("TREELINE_TEST_REQUIRE") == "1":
-		t.Fatal("TREELINE_TEST_REQUIRE=1 asks for a MongoDB server: set TREELINE_TEST_MONGODB_URI, or TREELINE_TEST_FERRETDB=$(scripts/ferretdb)")
-	default:
-		t.Skip("no MongoDB server: set TREELINE_TEST_MONGODB_URI, or TREELINE_TEST_FERRETDB=$(scripts/ferretdb)")
-	}
-
-	database := fmt.Sprintf("treeline_test_%d", time.Now().UnixNano())
-	base, query, _ := strings.Cut(uri, "?")
-	if i := strings.Index(base[len("mongodb://"):], "/"); i >= 0 {
-		base = base[:len("mongodb://")+i]
-	}
-	t.Cleanup(func() {
-		client, err := driver.Connect(options.Client().ApplyURI(uri))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		ctx := context.WithoutCancel(t.Context())
-		if err := errors.Join(client.Database(database).Drop(ctx), client.Disconnect(ctx)); err != nil {
-			t.Error(err)
-		}
-	})
-	if query != "" {
-		query = "?" + query
-	}
-	return base + "/" + database + query
-}
-
-// ferretDB starts a server that ends with the test.
-func ferretDB(t testing.TB, binary string) string {
-	t.Helper()
-	dir := t.TempDir()
-	addr := freeAddr(t)
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(binary, "--handler=sqlite", "--sqlite-url=file:"+dir+"/", "--state-dir="+dir,
-		"--listen-addr="+addr, "--debug-addr=-", "--telemetry=disable", "--log-level=warn")
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("start %s: %v", binary, err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		_ = log.Close()
-		if t.Failed() {
-			b, _ := os.ReadFile(log.Name())
-			t.Logf("the end of what FerretDB said:\n%s", b[max(0, len(b)-4096):])
-		}
-	})
-
-	uri := "mongodb://" + addr
-	client, err := driver.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(20 * time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) }()
-	// The driver tries until somebody answers.
-	if err := client.Ping(t.Context(), nil); err != nil {
-		t.Fatalf("FerretDB does not answer at %s: %v", addr, err)
-	}
-	return uri
 }
 
 func freeAddr(t testing.TB) string {
