@@ -163,7 +163,8 @@ unmount_below() {
 	done
 }
 
-# choose_ports: sets port to the first of twenty free ones, the same every time.
+# choose_ports: sets port to the first of twenty free ones, the same every time. A
+# directory keeps them from an installation that is coming up beside this one.
 choose_ports() {
 	local used base
 	if port=$(cat "$state/port" 2>/dev/null); then
@@ -171,7 +172,8 @@ choose_ports() {
 	fi
 	used=$(ss -Hltn | awk '{ sub(/.*:/, "", $4); print $4 }')
 	for ((base = 18080; base < 30000; base += 20)); do
-		if ! awk -v a=$base -v b=$((base + 20)) '$1 >= a && $1 < b { found = 1 } END { exit !found }' <<<"$used"; then
+		if ! awk -v a=$base -v b=$((base + 20)) '$1 >= a && $1 < b { found = 1 } END { exit !found }' <<<"$used" &&
+			mkdir "/run/treeline-ports-$base" 2>/dev/null; then
 			port=$base
 			echo "$port" >"$state/port"
 			return 0
@@ -179,6 +181,9 @@ choose_ports() {
 	done
 	fail "there are no twenty free ports in a row from 18080 to 30000"
 }
+
+# free_ports: lets others have the ports.
+free_ports() { [ ! -f "$state/port" ] || rmdir "/run/treeline-ports-$(cat "$state/port")" 2>/dev/null || true; }
 
 # instance_urls: turns names of instances into lines of "name url".
 instance_urls() {

@@ -35,7 +35,7 @@ packages() {
 	local pair missing=()
 	PATH=$PATH:/usr/sbin:/sbin
 	for pair in "$@"; do
-		command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+		command -v "${pair%%:*}" >/dev/null || [[ " ${missing[*]} " = *" ${pair#*:} "* ]] || missing+=("${pair#*:}")
 	done
 	[ ${#missing[@]} -gt 0 ] || return 0
 	command -v apt-get >/dev/null || fail "missing: ${missing[*]}" "this is no Debian: install them by hand, then run this again"
