@@ -38,6 +38,14 @@ func TestCapacity(t *testing.T) {
 				t.Errorf("why does not say what cluster %s is short of: %+v", cluster, why.Root)
 			}
 		}
+		for _, node := range []string{"cpu", "mem", "even1"} {
+			named := slices.ContainsFunc(why.Clusters, func(c api.ClusterWhy) bool {
+				return slices.ContainsFunc(c.Answer.Candidates, func(r api.Rejection) bool { return r.Candidate == node && r.Short != "" })
+			})
+			if !named {
+				t.Errorf("why does not tell the operator what node %s is short of: %+v", node, why.Clusters)
+			}
+		}
 		if len(why.WouldHelp) == 0 {
 			t.Error("why does not say what would help")
 		}
@@ -66,12 +74,9 @@ func TestCapacity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := slices.IndexFunc(why.Clusters, func(c api.ClusterWhy) bool { return c.Cluster == "frag" })
-		if n < 0 {
-			t.Fatalf("why does not say what cluster frag answered: %+v", why)
+		if p := why.Placements; len(p) != 2 || p[0].Cluster != "frag" || p[0].Reason != api.ReasonNoCapacity || p[1].Cluster != "even" {
+			t.Errorf("placements %+v, want frag, which had no capacity, and then even", p)
 		}
-		shortOf(t, why.Clusters[n].Answer, "cpu", "memory")
-		shortOf(t, why.Clusters[n].Answer, "mem", "vcpus")
 	})
 
 	sub(t, l, "fits on no node, said node by node to the operator alone", func(t *testing.T) {

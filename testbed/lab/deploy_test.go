@@ -1,36 +1,56 @@
 package lab_test
 
 import (
+	"io"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
+// TestDeploy takes applications from an SLA to processes and containers on two
+// clusters, and away again without a trace.
 func TestDeploy(t *testing.T) {
+	t.Parallel()
 	l := open(t, lab.Options{})
 	east, west := l.Cluster("east", lab.ClusterOptions{}), l.Cluster("west", lab.ClusterOptions{})
-	e1 := east.Node("e1", lab.NodeOptions{})
-	w1 := west.Node("w1", lab.NodeOptions{})
+	e1, w1 := east.Node("e1", containers(t)), west.Node("w1", lab.NodeOptions{})
 	l.Wait("both clusters have their node", func(v lab.View) bool {
 		return lab.Nodes("east", 1)(v) && lab.Nodes("west", 1)(v)
 	})
+	mounts := len(lab.MountsUnder(l.Dir))
 
 	took := lab.Stopwatch()
-	l.Apply(lab.App("shop", lab.On(l.Process("web", 1), "east", ""), lab.On(l.Process("db", 1), "west", "")))
-	l.Wait("both services run", func(v lab.View) bool {
-		return l.Running("shop", "web", 1)(v) && l.Running("shop", "db", 1)(v)
-	})
-	l.Measured("deploy_process_two_clusters", took())
+	l.Apply(lab.App("first", l.Container("web", 1)))
+	l.Wait("it runs", l.Running("first", "web", 1))
+	l.Measured("deploy_container_image_unpacked", took())
+	l.Delete("first")
+
+	took = lab.Stopwatch()
+	l.Apply(lab.App("shop", lab.Needing(l.Container("web", 1), 0.1, 64), l.Process("db", 1)))
+	l.Wait("the container runs", l.Running("shop", "web", 1))
+	l.Measured("deploy_container", took())
+	l.Wait("both services run", l.Running("shop", "db", 1))
 	web, db := l.Workload(l.ID("shop", "web", 0)), l.Workload(l.ID("shop", "db", 0))
 	if web.Node != e1.Name || db.Node != w1.Name {
 		t.Errorf("web runs on %q and db on %q, want e1 and w1", web.Node, db.Node)
+	}
+	logs, err := l.API.Logs(l.Context(), web.Instance, false, -1)
+	if err != nil {
+		t.Fatalf("logs: %v", err)
+	}
+	text, err := io.ReadAll(logs)
+	_ = logs.Close()
+	if err != nil || !strings.Contains(string(text), "sleeping") {
+		t.Errorf("its logs are %q (%v)", text, err)
 	}
 
 	took = lab.Stopwatch()
 	l.Scale("shop", "web", 4)
 	l.Wait("four run", l.Running("shop", "web", 4))
-	l.Measured("scale_process_1_to_4", took())
+	l.Measured("scale_container_1_to_4", took())
 	l.Scale("shop", "web", 1)
 	l.Wait("one runs", func(v lab.View) bool { return len(v.Instances) == 2 && l.Running("shop", "web", 1)(v) })
 	if !web.Alive() {
@@ -39,9 +59,24 @@ func TestDeploy(t *testing.T) {
 
 	took = lab.Stopwatch()
 	l.Delete("shop")
-	l.Measured("delete_process", took())
+	l.Measured("delete", took())
 	if left := l.Workloads(); len(left) != 0 {
 		t.Errorf("deleted, and there run %+v", left)
 	}
-	_ = filepath.Base
+	if left := l.Tasks(e1); len(left) != 0 {
+		t.Errorf("deleted, and containerd has %v", left)
+	}
+	if now := len(lab.MountsUnder(l.Dir)); now != mounts {
+		t.Errorf("deleted, and there are %d mounts, were %d: %v", now, mounts, lab.MountsUnder(l.Dir))
+	}
+	for _, g := range lab.CgroupsOf(filepath.Base(l.Dir) + "-") {
+		// What is left is the node's own, above those of its workloads, and empty.
+		node := strings.HasPrefix(filepath.Base(g), filepath.Base(l.Dir)) || filepath.Base(g) == "shims"
+		if procs, err := os.ReadFile(filepath.Join(g, "cgroup.procs")); err != nil || len(procs) > 0 || !node {
+			t.Errorf("deleted, and there is the cgroup %s", g)
+		}
+	}
+	if files, _ := os.ReadDir(filepath.Join(w1.Data, "process", "w")); len(files) > 0 {
+		t.Errorf("deleted, and the node keeps %v", files)
+	}
 }

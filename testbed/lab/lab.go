@@ -4,6 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -231,15 +235,33 @@ func (l *Lab) Cluster(id api.ClusterID, o ClusterOptions) *Cluster {
 	}, o.Args...)...)
 	c.env = append(c.env, append([]string{"TREELINE_TOKEN=" + tok, "TREELINE_OPERATOR_TOKEN=" + operatorToken}, o.Env...)...)
 	c.Start()
-	var err error
-	c.API, err = client.New(client.Options{
-		URL: "https://" + c.Link.Addr(), CA: l.ca, Expect: "treeline://cluster/" + string(id), Tokens: client.Static(operatorToken),
-	})
-	if err != nil {
-		l.t.Fatalf("%v", err)
-	}
+	c.API = c.As(client.Static(operatorToken))
 	l.Wait("the root hears cluster "+string(id), func(v View) bool { return v.Clusters[id].Status == api.ClusterReady })
 	return c
+}
+
+// As is another client of the cluster.
+func (c *Cluster) As(tokens client.Tokens) *client.Client {
+	c.lab.t.Helper()
+	as, err := client.New(client.Options{
+		URL: "https://" + c.Link.Addr(), CA: c.lab.ca, Expect: "treeline://cluster/" + string(c.ID), Tokens: tokens,
+	})
+	if err != nil {
+		c.lab.t.Fatalf("%v", err)
+	}
+	return as
+}
+
+// NodeOf is what the cluster shows its operator of a node.
+func (c *Cluster) NodeOf(id api.NodeID) (n api.Node, err error) {
+	_, err = c.API.Do(c.lab.ctx, client.Request{Method: http.MethodGet, Path: "/v1/nodes/" + string(id)}, &n)
+	return n, err
+}
+
+// Ready is what the cluster's /readyz says, nil if it is ready.
+func (c *Cluster) Ready() error {
+	_, err := c.API.Do(c.lab.ctx, client.Request{Method: http.MethodGet, Path: "/readyz", Open: true}, nil)
+	return err
 }
 
 // Start starts the cluster, again if it was ended, and lets its link lead there.
@@ -341,6 +363,23 @@ func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
 // Status is the path of the node's status socket.
 func (n *Node) Status() string { return filepath.Join(n.Data, "status.sock") }
 
+// Ready is what the node's /readyz says, nil if it is ready.
+func (n *Node) Ready() error {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", n.Status())
+	}
+	c := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	resp, err := c.Get("http://node/readyz")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+		return errors.New(string(text))
+	}
+	return nil
+}
+
 // KillAll ends the node's engine and all its workloads: what a power cut does.
 func (n *Node) KillAll() {
 	n.Kill9()
@@ -354,7 +393,7 @@ func (n *Node) KillAll() {
 // Apply applies an SLA for the lab's tenant.
 func (l *Lab) Apply(sla api.SLA) {
 	l.t.Helper()
-	if err := l.TryApply(encode(sla)); err != nil {
+	if err := l.TryApply(Encode(sla)); err != nil {
 		l.t.Fatalf("apply: %v", err)
 	}
 }

@@ -60,7 +60,8 @@ func (l *Lab) ID(app, service string, n int) api.InstanceID {
 	return l.ServiceID(app, service).Instance(n)
 }
 
-func encode(sla api.SLA) []byte {
+// Encode is the SLA as JSON.
+func Encode(sla api.SLA) []byte {
 	b, err := json.Marshal(sla)
 	if err != nil {
 		panic(fmt.Sprintf("an SLA that is no JSON: %v", err)) // its types allow none
