@@ -314,6 +314,9 @@ func (r *FakeRuntime) machineEnds(forgets bool) {
 
 // found lists what the runtime has, as the node engine asks at its start.
 func (r *FakeRuntime) found() []api.WorkloadEvent {
+	if r.down {
+		return nil // it does not answer
+	}
 	var out []api.WorkloadEvent
 	for _, v := range r.all() {
 		spec := v.spec
