@@ -19,6 +19,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
@@ -45,6 +46,8 @@ type fakeRoot struct {
 	streamC chan any // api.Desired or api.StreamRequest for the open stream
 	reports []api.Report
 	changed chan struct{}
+
+	opened, renewals, keyAsks int
 }
 
 func newRoot(t *testing.T) *fakeRoot {
@@ -67,6 +70,8 @@ func newRoot(t *testing.T) *fakeRoot {
 	mux.HandleFunc("POST /v1/join/cluster", r.join)
 	mux.HandleFunc("GET /v1/cluster/desired", r.desired)
 	mux.HandleFunc("POST /v1/cluster/report", r.report)
+	mux.HandleFunc("POST /v1/cluster/renew", r.renew)
+	mux.HandleFunc("GET /v1/cluster/keys", r.keys)
 	mux.HandleFunc("POST /v1/cluster/streams/{id}", r.deliver)
 	r.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path != "/v1/join/cluster" {
@@ -122,18 +127,52 @@ func (r *fakeRoot) join(w http.ResponseWriter, req *http.Request) {
 		call.Write(w, err)
 		return
 	}
-	out := api.ClusterJoined{Chain: string(ca.EncodeChain(chain)), Info: in.Info, JWTKeys: map[string]string{}}
+	out := api.ClusterJoined{Chain: string(ca.EncodeChain(chain)), Info: in.Info, JWTKeys: r.tokenKeys()}
 	out.Info.Tenant = "acme"
-	for kid, pub := range r.ring.Public() {
-		out.JWTKeys[kid] = base64.RawURLEncoding.EncodeToString(ed25519.PublicKey(pub))
-	}
 	_ = json.NewEncoder(w).Encode(out)
+}
+
+func (r *fakeRoot) tokenKeys() map[string]string {
+	keys := map[string]string{}
+	for kid, pub := range r.ring.Public() {
+		keys[kid] = base64.RawURLEncoding.EncodeToString(ed25519.PublicKey(pub))
+	}
+	return keys
+}
+
+func (r *fakeRoot) keys(w http.ResponseWriter, _ *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keyAsks++
+	_ = json.NewEncoder(w).Encode(api.ClusterKeys{JWTKeys: r.tokenKeys()})
+}
+
+func (r *fakeRoot) renew(w http.ResponseWriter, req *http.Request) {
+	var in api.Renew
+	_ = json.NewDecoder(req.Body).Decode(&in)
+	b, _ := pem.Decode([]byte(in.CSR))
+	id, err := identity.Of(req.TLS.PeerCertificates[0])
+	var chain []*x509.Certificate
+	if err == nil {
+		chain, err = r.ca.SignCluster(time.Now(), b.Bytes, id.Cluster)
+	}
+	if err != nil {
+		call.Write(w, err)
+		return
+	}
+	r.mu.Lock()
+	r.renewals++
+	r.mu.Unlock()
+	_ = json.NewEncoder(w).Encode(api.ClusterJoined{
+		Chain: string(ca.EncodeChain(chain)), Info: api.ClusterInfo{ID: id.Cluster, Tenant: "acme"}, JWTKeys: r.tokenKeys(),
+	})
 }
 
 func (r *fakeRoot) desired(w http.ResponseWriter, req *http.Request) {
 	c := make(chan any, 16)
 	r.mu.Lock()
 	r.streamC = c
+	r.opened++
 	if req.URL.Query().Get("digest") != fmt.Sprint(uint64(r.digest)) {
 		c <- api.Desired{Gen: r.gen, Put: r.want, Digest: r.digest}
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
@@ -73,7 +74,7 @@ func quiet(t *testing.T) *slog.Logger {
 // tier is a cluster that serves.
 type tier struct {
 	*life
-	root  *fakeRoot
+	ca    *x509.Certificate // the root's
 	cfg   cluster.Config
 	url   string
 	token string // the operator's
@@ -82,10 +83,16 @@ type tier struct {
 
 func startCluster(t *testing.T, root *fakeRoot) *tier {
 	t.Helper()
-	c := &tier{root: root, cfg: cluster.Defaults()}
-	c.cfg.Data, c.cfg.Listen, c.cfg.Name = filepath.Join(t.TempDir(), "cluster"), "127.0.0.1:0", "munich"
-	c.cfg.Token = daemon.Secret(root.token())
+	c := newCluster(t, root.ca.Root(), root.token())
 	c.run(t)
+	return c
+}
+
+// newCluster is a cluster that does not run yet.
+func newCluster(t *testing.T, root *x509.Certificate, token string) *tier {
+	c := &tier{ca: root, cfg: cluster.Defaults()}
+	c.cfg.Data, c.cfg.Listen, c.cfg.Name = filepath.Join(t.TempDir(), "cluster"), "127.0.0.1:0", "munich"
+	c.cfg.Token = daemon.Secret(token)
 	return c
 }
 
@@ -98,7 +105,7 @@ func (c *tier) run(t *testing.T) {
 	c.cfg.Listen = address // a restart keeps it
 	c.url = "https://" + address
 	c.token = strings.TrimSpace(wait(t, filepath.Join(c.cfg.Data, cluster.OperatorFile)))
-	v := trust.New(c.root.ca.Root())
+	v := trust.New(c.ca)
 	tr := &http.Transport{TLSClientConfig: v.Client(identity.OfCluster("munich"), nil), ForceAttemptHTTP2: true}
 	c.http = &http.Client{Transport: tr}
 	t.Cleanup(tr.CloseIdleConnections)

@@ -1,0 +1,147 @@
+package tiers
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/store/mongo/mongotest"
+	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
+)
+
+const shop = `{"sla_version":"v2.0","applications":[{"application_name":"shop","application_namespace":"prod","microservices":[
+	{"microservice_name":"web","microservice_namespace":"v1","virtualization":"container","code":"example.org/web:1","memory":64,"vcpus":0.5}]}]}`
+
+// realRoot is a root orchestrator that serves, and its first admin.
+type realRoot struct {
+	*life
+	cfg   root.Config
+	admin *client.Client
+}
+
+func startRoot(t *testing.T, store string) *realRoot {
+	t.Helper()
+	r := &realRoot{cfg: root.Defaults()}
+	r.cfg.Data, r.cfg.Listen, r.cfg.Store = filepath.Join(t.TempDir(), "root"), "127.0.0.1:0", daemon.Secret(store)
+	check(t, r.cfg.Validate())
+	r.life = begin(t, func(ctx context.Context) error { return root.Run(ctx, r.cfg, quiet(t)) })
+	url := "https://" + strings.TrimSpace(wait(t, filepath.Join(r.cfg.Data, root.AddressFile)))
+	user, code, _ := strings.Cut(strings.TrimSpace(wait(t, filepath.Join(r.cfg.Data, root.SignInFile))), " ")
+	connect := func(tokens client.Tokens) *client.Client {
+		c, err := client.New(client.Options{URL: url, CA: []byte(wait(t, filepath.Join(r.cfg.Data, root.CAFile))), Tokens: tokens})
+		check(t, err)
+		t.Cleanup(c.Close)
+		return c
+	}
+	s, err := connect(nil).Redeem(t.Context(), api.Redeem{User: user, Code: code, Password: "correct horse battery"})
+	check(t, err)
+	r.admin = connect(client.Static(s.Access))
+	return r
+}
+
+func (r *realRoot) anchor(t *testing.T) *x509.Certificate {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.cfg.Data, root.CAFile))
+	check(t, err)
+	b, _ := pem.Decode(text)
+	cert, err := x509.ParseCertificate(b.Bytes)
+	check(t, err)
+	return cert
+}
+
+// eventually waits until ok says so: the stores of others tell nobody.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not come to be that %s", what)
+		}
+	}
+}
+
+func TestMongoKeepsRootAndCluster(t *testing.T) {
+	db := mongotest.Start(t)
+	uri := "mongodb://" + db.Addr + "/treeline"
+	r := startRoot(t, uri)
+	ctx := t.Context()
+	check(t, r.admin.CreateTenant(ctx, "acme", "Acme"))
+	tok, err := r.admin.CreateToken(ctx, api.TokenRequest{Kind: "cluster"})
+	check(t, err)
+	c := newCluster(t, r.anchor(t), tok.Token)
+	c.cfg.Store = daemon.Secret(uri)
+	c.cfg.Dead = 2 * time.Minute
+	c.run(t)
+	_, cfg := c.startNode(t, "n1")
+	rt := cfg.Fake.(*fakeRuntime)
+	web := api.ServiceID("acme/shop.prod.web.v1")
+	settled := func(n int) bool {
+		page, _, err := r.admin.Instances(ctx, client.ListOptions{})
+		running := 0
+		for _, i := range page {
+			if i.State == api.Running {
+				running++
+			}
+		}
+		return err == nil && running == n && len(rt.running()) == n
+	}
+	_, err = r.admin.Apply(ctx, []byte(shop), client.ApplyOptions{Tenant: "acme"})
+	check(t, err)
+	eventually(t, "one instance runs", func() bool { return settled(1) })
+
+	// The store goes away. What would change something is not confirmed, though it
+	// may take effect when the store is back; what runs runs on, what is known is told.
+	db.Stop()
+	_, err = r.admin.Scale(ctx, web, 2, 0)
+	if !errors.Is(err, api.ErrUnavailable) {
+		t.Errorf("scaled without a store: %v", err)
+	}
+	err = c.do(c.token, "POST", "/v1/nodes/n1/uncordon", nil, nil)
+	if !errors.Is(err, api.ErrUnavailable) {
+		t.Errorf("uncordoned without a store: %v", err)
+	}
+	for what, d := range map[string]func() (*http.Response, error){
+		"root":    func() (*http.Response, error) { return r.admin.Raw(ctx, client.Request{Method: "GET", Path: "/readyz"}) },
+		"cluster": func() (*http.Response, error) { return c.http.Get(c.url + "/readyz") },
+	} {
+		resp, err := d()
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if !errors.Is(err, api.ErrUnavailable) && (resp == nil || resp.StatusCode != http.StatusServiceUnavailable) {
+			t.Errorf("the %s is ready without its store: %v", what, err)
+		}
+	}
+	if page, _, err := r.admin.Instances(ctx, client.ListOptions{}); err != nil || len(page) == 0 || len(rt.running()) != 1 {
+		t.Errorf("without a store: %d instances are shown (%v), %d run", len(page), err, len(rt.running()))
+	}
+
+	// It comes back: what was refused may be asked again.
+	db.Restart(t)
+	eventually(t, "the service is scaled", func() bool {
+		_, err := r.admin.Scale(ctx, web, 2, 0)
+		return err == nil
+	})
+	eventually(t, "two instances run", func() bool { return settled(2) })
+	if creates, stops := rt.counts(); creates != 2 || stops != 0 {
+		t.Errorf("%d creations and %d stops, want 2 and 0", creates, stops)
+	}
+
+	// A restart finds everything in the store.
+	c.stop()
+	c.cfg.Token = ""
+	c.run(t)
+	c.until(t, "n1", api.NodeReady)
+	_, err = r.admin.DeleteApp(ctx, "acme/shop.prod", 0)
+	check(t, err)
+	eventually(t, "all is gone", func() bool { return settled(0) })
+}

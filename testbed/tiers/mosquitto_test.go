@@ -1,0 +1,74 @@
+package tiers
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
+	"github.com/treeline-edge/treeline/internal/bus/bustest"
+	node "github.com/treeline-edge/treeline/node-engine/wiring"
+)
+
+const shipped = "../../deploy/mosquitto"
+
+// startWithMosquitto is a cluster whose broker is Mosquitto, from the files that
+// we ship and with the certificates that the cluster writes for it.
+func startWithMosquitto(t *testing.T, root *fakeRoot) (*tier, *bustest.Mosquitto) {
+	t.Helper()
+	addr := bustest.FreeAddr(t)
+	c := newCluster(t, root.ca.Root(), root.token())
+	c.cfg.Broker.URL = "mqtts://" + addr
+	c.cfg.Dead = time.Minute // the broker is away for a while in these tests
+	c.run(t)
+	return c, bustest.StartMosquittoAt(t, shipped, addr, filepath.Join(c.cfg.Data, cluster.BrokerDir))
+}
+
+func TestMosquittoCarriesACluster(t *testing.T) {
+	root := newRoot(t)
+	c, broker := startWithMosquitto(t, root)
+	_, one := c.startNode(t, "n1")
+	_, two := c.startNode(t, "n2")
+	running := func() int {
+		return len(one.Fake.(*fakeRuntime).running()) + len(two.Fake.(*fakeRuntime).running())
+	}
+	root.set(web(0))
+	root.observed(web(0).Instance, api.Running)
+	root.set()
+	root.until("it is gone", func(r api.Report) bool { return len(r.Observed) == 1 && r.Observed[0].Stopped })
+	if running() != 0 {
+		t.Errorf("withdrawn, and %d run", running())
+	}
+
+	// The broker loses all that it retained, while the root asks for more and takes
+	// something away: signs of life and their digests mend it.
+	root.set(web(1), web(2))
+	root.observed(web(1).Instance, api.Running)
+	root.observed(web(2).Instance, api.Running)
+	broker.Stop(t)
+	broker.Lose(t)
+	root.set(web(2), web(3))
+	broker.Start(t)
+	root.observed(web(3).Instance, api.Running)
+	root.until("what was taken away is gone", func(r api.Report) bool {
+		for _, o := range r.Observed {
+			if o.Instance == web(1).Instance && o.Stopped {
+				return true
+			}
+		}
+		return false
+	})
+	n1, _ := one.Fake.(*fakeRuntime).counts()
+	n2, _ := two.Fake.(*fakeRuntime).counts()
+	if running() != 2 || n1+n2 != 4 {
+		t.Errorf("%d run after %d creations; want 2 after 4", running(), n1+n2)
+	}
+
+	// Its CN would make it the cluster.
+	cfg := c.nodeConfig(t, "cluster", c.nodeToken(api.TokenRequest{}))
+	if _, err := node.Join(t.Context(), cfg, quiet(t)); !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("a node called cluster: %v", err)
+	}
+}
