@@ -69,6 +69,7 @@ func (c *Core) restoreWork(d store.Doc) error {
 		return err
 	}
 	w := &work{
+		remains:    true, // until the runtime has listed what it has
 		assignment: r.Assignment, wanted: r.Wanted, have: r.Have, haveSpec: r.HaveSpec, attempt: r.Attempt,
 		fails: r.Fails, restarts: r.Restarts, observed: r.Observed,
 	}
