@@ -115,6 +115,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "broker", Run: o.keepBroker},
 		daemon.Part{Name: "keys", Run: func(ctx context.Context) error { return o.id.followKeys(ctx, o.client) }},
 		daemon.Part{Name: "sweep", Run: o.sweep},
+		daemon.Part{Name: "memory", Run: releaseMemory},
 		daemon.Part{Name: "cluster", Run: func(ctx context.Context) error { return o.live(ctx, dir, external) }},
 	)
 }

@@ -55,7 +55,10 @@ func (w *ward) workloads() error {
 		id := l.ID("mortal", "web", i)
 		watch := watch(l.Dir)
 		before := l.Instance(id).Restarts
-		victim := l.Workload(id)
+		victim, err := w.process(id)
+		if err != nil {
+			return err
+		}
 		began := time.Now()
 		victim.Kill9()
 		l.Wait("it runs again", lab.Is(id, func(i api.Instance) bool { return i.State == api.Running && i.Restarts > before }))
@@ -72,19 +75,22 @@ func (w *ward) engines() error {
 	l.Apply(lab.App("adopted", idler(l, 1)))
 	id := l.ID("adopted", "web", 0)
 	l.Wait("it runs", l.Running("adopted", "web", 1))
-	n := w.nodes[w.where(id)]
-	if n == nil {
-		return fmt.Errorf("the node of %s is not known", id)
+	p, err := w.process(id)
+	if err != nil {
+		return err
 	}
-	pid := l.Workload(id).PID
+	n := w.nodes[api.NodeID(p.Node)]
+	if n == nil {
+		return fmt.Errorf("the node %q of %s is not known", p.Node, id)
+	}
 	var s series
 	for range w.run.n {
 		watch := watch(l.Dir)
 		began := time.Now()
 		n.Restart()
 		s.add(time.Since(began).Seconds(), watch.disturbed())
-		if now := l.Workload(id).PID; now != pid {
-			return fmt.Errorf("%s was process %d and is %d: it was not adopted", id, pid, now)
+		if now := l.Workload(id).PID; now != p.PID {
+			return fmt.Errorf("%s was process %d and is %d: it was not adopted", id, p.PID, now)
 		}
 	}
 	l.Delete("adopted")
@@ -93,7 +99,26 @@ func (w *ward) engines() error {
 }
 
 // where is the node whose cgroup the instance's process is in.
-func (w *ward) where(id api.InstanceID) api.NodeID { return api.NodeID(w.lab.Workload(id).Node) }
+func (w *ward) where(id api.InstanceID) (api.NodeID, error) {
+	p, err := w.process(id)
+	return api.NodeID(p.Node), err
+}
+
+// process is the instance's one process. A container counts as started a moment
+// before its program is in place of runc's, and can be known by its environment.
+func (w *ward) process(id api.InstanceID) (p lab.Workload, err error) {
+	err = w.until(func() bool {
+		all := w.lab.WorkloadsOf(id)
+		if len(all) == 1 {
+			p = all[0]
+		}
+		return len(all) == 1
+	})
+	if err != nil {
+		err = fmt.Errorf("find the process of %s: %w", id, err)
+	}
+	return p, err
+}
 
 // clusterRestart kills the cluster orchestrator and waits for all its nodes.
 func (w *ward) clusterRestart() error {
@@ -166,7 +191,11 @@ func (w *ward) silentNodes() error {
 		victims := map[api.NodeID][]api.InstanceID{}
 		for i := range recoveryNodes {
 			id := l.ID("movable", "web", i)
-			if on := w.where(id); len(victims) < lostAtOnce || victims[on] != nil {
+			on, err := w.where(id)
+			if err != nil {
+				return err
+			}
+			if len(victims) < lostAtOnce || victims[on] != nil {
 				victims[on] = append(victims[on], id)
 			}
 		}
