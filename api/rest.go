@@ -67,6 +67,13 @@ type Replicas struct {
 	Replicas int `json:"replicas"`
 }
 
+// WhyRequest asks a cluster where it could place an instance that it does not
+// have: POST /v1/why, answered with an Explanation.
+type WhyRequest struct {
+	Instance InstanceID   `json:"instance"`
+	Spec     Microservice `json:"spec"`
+}
+
 // Login signs a user in: POST /v1/auth/login.
 type Login struct {
 	User     string `json:"user"` // "acme/alice", or "admin" in the system tenant

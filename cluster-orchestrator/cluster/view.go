@@ -80,6 +80,13 @@ func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 	return sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, in.seed())), true
 }
 
+// WhyOf is Why for an instance that the cluster does not have, because the root
+// never offered it.
+func (c *Core) WhyOf(id api.InstanceID, spec *api.Microservice) api.Explanation {
+	req := sched.RequestFor(id, spec)
+	return sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, sched.SeedOf(id, 0)))
+}
+
 // Gen is the generation of the root's desired set that the cluster holds.
 func (c *Core) Gen() api.Generation { return c.root.gen }
 

@@ -47,6 +47,7 @@ type Core interface {
 	Instance(api.InstanceID) (api.Instance, bool)
 	Instances() []api.Instance
 	Why(api.InstanceID) (api.Explanation, bool)
+	WhyOf(api.InstanceID, *api.Microservice) api.Explanation
 	Aggregate() api.Aggregate
 	RootUp() bool
 }

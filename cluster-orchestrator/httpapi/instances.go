@@ -39,6 +39,7 @@ func (a *API) registerInstances() {
 	handle(a, huma.Operation{OperationID: "listInstances", Method: http.MethodGet, Path: "/v1/instances", Summary: "List instances", Tags: tags}, a.instances)
 	handle(a, huma.Operation{OperationID: "getInstance", Method: http.MethodGet, Path: "/v1/instances/{id}", Summary: "Show an instance", Tags: tags, Errors: []int{404}}, a.instance)
 	handle(a, huma.Operation{OperationID: "whyInstance", Method: http.MethodGet, Path: "/v1/instances/{id}/why", Summary: "Explain, node by node, where an instance could be placed now", Tags: tags, Errors: []int{404}}, a.why)
+	handle(a, huma.Operation{OperationID: "why", Method: http.MethodPost, Path: "/v1/why", Summary: "Explain, node by node, where an instance that is not here could be placed now", Tags: tags}, a.whyOf)
 	handle(a, huma.Operation{OperationID: "instanceLogs", Method: http.MethodGet, Path: "/v1/instances/{id}/logs", Summary: "Stream what an instance writes", Tags: tags, Errors: []int{404, 409, 503, 504}}, a.logs)
 	handle(a, huma.Operation{OperationID: "scaleService", Method: http.MethodPost, Path: "/v1/services/{id}/scale", Summary: "Scale a service here, while the root is away", Tags: tags, Errors: []int{404, 409}}, a.scale)
 }
@@ -120,6 +121,15 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *instanceIn) (*bod
 		}
 	}
 	return &body[api.Explanation]{why}, nil
+}
+
+func (a *API) whyOf(ctx context.Context, p rights.Principal, in *body[api.WhyRequest]) (*body[api.Explanation], error) {
+	if err := a.allowed(p, rights.NodesRead); err != nil {
+		return nil, err
+	}
+	var why api.Explanation
+	err := a.opt.Owner.Read(ctx, func() { why = a.opt.Core.WhyOf(in.Body.Instance, &in.Body.Spec) })
+	return &body[api.Explanation]{why}, err
 }
 
 func (a *API) scale(ctx context.Context, p rights.Principal, in *scaleIn) (*none, error) {
