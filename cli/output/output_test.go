@@ -92,6 +92,10 @@ func TestWhyOfWhatRuns(t *testing.T) {
 			{Epoch: api.EpochOf(9, 0), Cluster: "dublin", At: noon.Add(-2 * time.Hour), Reason: api.ReasonClusterLost, Score: 0.5},
 			{Epoch: api.EpochOf(17, 0), Cluster: "munich", At: noon.Add(-time.Hour), Score: 0.72},
 		},
+		Clusters: []api.ClusterWhy{{Cluster: "munich", At: noon, Answer: api.Explanation{
+			Considered: 3, Causes: []api.Cause{{Constraint: "memory", Count: 1, Detail: "need 512 MiB, best free 310 MiB"}, {Constraint: "fits", Count: 2}},
+			Candidates: []api.Rejection{{Candidate: "n07", Constraint: "memory", Need: "512 MiB", Have: "310 MiB", Short: "202 MiB"}},
+		}}},
 	})
 	if err != nil {
 		t.Fatal(err)

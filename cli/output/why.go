@@ -5,12 +5,16 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 )
 
 // fits is the constraint under which an explanation counts what is not ruled out.
 const fits = "fits"
+
+// fresh is the age up to which an answer is from now.
+const fresh = 2 * time.Second
 
 // shownNodes is how many nodes of a cluster the narrow picture names.
 const shownNodes = 10
@@ -41,6 +45,9 @@ func Why(p Printer, w api.Why) error {
 	nowhere := i.Cluster == "" || i.State == api.ClusterScheduled
 	if nowhere || p.Format == Wide {
 		candidates(&b, p, w)
+	}
+	if !nowhere && p.Format != Wide {
+		now(&b, p, w)
 	}
 	if len(w.Placements) > 0 {
 		placements(&b, p, w)
@@ -102,10 +109,21 @@ func candidates(b *strings.Builder, p Printer, w api.Why) {
 	}
 }
 
+// now draws what the cluster of a placed instance answers: where else it could
+// go, if it had to. What it holds on its own node is taken there.
+func now(b *strings.Builder, p Printer, w api.Why) {
+	for _, c := range w.Clusters {
+		if c.Cluster == w.Instance.Cluster && c.Answer.Considered > 0 {
+			b.WriteString("  room for one more like it:\n")
+			askedLine(b, p, c, len(c.Cluster))
+		}
+	}
+}
+
 func askedLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
 	a := c.Answer
 	fmt.Fprintf(b, "    %-*s  %s: %s", width, c.Cluster, plural(a.Considered, "node"), causes(a.Causes))
-	if !c.At.IsZero() {
+	if !c.At.IsZero() && p.Now().Sub(c.At) >= fresh {
 		fmt.Fprintf(b, " %s", p.Paint(Faint, "(said "+p.Age(c.At)+" ago)"))
 	}
 	b.WriteByte('\n')

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -59,23 +58,6 @@ func (a *API) shownEvent(p rights.Principal, e api.Event) api.Event {
 		e.Tier = "node"
 	}
 	return e
-}
-
-func (a *API) shownWhy(p rights.Principal, w api.Why) api.Why {
-	w.Instance = a.shownInstance(p, w.Instance)
-	w.Clusters = append([]api.ClusterWhy(nil), w.Clusters...)
-	for i, c := range w.Clusters {
-		if a.sees(p, c.Cluster) {
-			continue
-		}
-		w.Clusters[i].Answer.Candidates = nil
-		if n := c.Answer.Nearest; n != nil {
-			unnamed := *n
-			unnamed.Candidate = "a node"
-			w.Clusters[i].Answer.Nearest = &unnamed
-		}
-	}
-	return w
 }
 
 // instanceKey sorts the tenth instance behind the second.
@@ -135,47 +117,6 @@ func (a *API) getInstance(ctx context.Context, p rights.Principal, in *objectIn)
 		return nil, err
 	}
 	return object(a.shownInstance(p, i), i.Revision, in.IfNoneMatch), nil
-}
-
-func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
-	ID string `path:"id" doc:"The instance's id, with ~ for / and #."`
-},
-) (*struct{ Body api.Why }, error) {
-	id := api.InstanceFromPath(in.ID)
-	if err := rights.Allowed(p, rights.AppsRead, id.Tenant()); err != nil {
-		return nil, err
-	}
-	var w api.Why
-	var ok bool
-	if err := a.owner.Read(ctx, func() { w, ok = a.core.Why(id, a.opt.Now()) }); err != nil {
-		return nil, err
-	}
-	if !ok {
-		return nil, missing("instance", id)
-	}
-	a.askCluster(ctx, p, &w)
-	return &struct{ Body api.Why }{a.shownWhy(p, w)}, nil
-}
-
-// whyWait bounds how long an explanation waits for the cluster's part of it.
-const whyWait = 3 * time.Second
-
-// askCluster adds what the cluster that has the instance says, node by node, for
-// those who may see nodes. Without an answer the explanation is the root's alone.
-func (a *API) askCluster(ctx context.Context, p rights.Principal, w *api.Why) {
-	c := w.Instance.Cluster
-	if c == "" || !a.sees(p, c) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, whyWait)
-	defer cancel()
-	answer := api.ClusterWhy{Cluster: c, At: a.opt.Now()}
-	err := a.call(ctx, p, rights.NodesRead, c, http.MethodGet, "/v1/instances/"+api.PathOf(w.Instance.ID)+"/why", nil, &answer.Answer)
-	if err != nil {
-		a.opt.Log.Debug("cluster does not explain", "cluster", c, "instance", w.Instance.ID, "err", err)
-		return
-	}
-	w.Clusters = append(slices.DeleteFunc(w.Clusters, func(o api.ClusterWhy) bool { return o.Cluster == c }), answer)
 }
 
 type logsIn struct {

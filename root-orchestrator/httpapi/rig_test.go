@@ -189,6 +189,8 @@ func problemIn(t *testing.T, text string) api.Problem {
 type played struct {
 	mu      sync.Mutex // guards all below
 	asked   []string   // "<cluster> <kind> <method> <path>"
+	bodies  string     // all that was sent along
+	silent  api.ClusterID
 	answers map[string]string
 	revoked []api.ClusterID
 
@@ -204,11 +206,12 @@ func (p *played) Ask(_ context.Context, c api.ClusterID, r api.StreamRequest) (i
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = append(p.asked, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", c, r.Kind, r.Method, r.Path)))
+	p.bodies += string(r.Body)
 	if r.Kind == "logs" {
 		return io.NopCloser(strings.NewReader("line 1\nline 2\n")), nil
 	}
 	text, ok := p.answers[r.Method+" "+r.Path]
-	if !ok {
+	if !ok || c == p.silent {
 		return nil, fmt.Errorf("cluster %s is not connected now: %w", c, api.ErrUnavailable)
 	}
 	return io.NopCloser(bytes.NewReader([]byte(text))), nil

@@ -227,7 +227,7 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	switch {
 	case in.State == api.Requested:
 		w.Summary = fmt.Sprintf("%s waits for a cluster, since %s: %s", id.Name(), age, in.Detail)
-		w.WouldHelp = wouldHelp(w)
+		w.WouldHelp = WouldHelp(w)
 	case in.State == api.Running:
 		w.Summary = fmt.Sprintf("%s runs on cluster %s, since %s", id.Name(), in.Cluster, age)
 	default:
@@ -239,8 +239,8 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	return w, true
 }
 
-// wouldHelp turns the nearest misses into what a person can do.
-func wouldHelp(w api.Why) []string {
+// WouldHelp turns the nearest misses into what a person can do.
+func WouldHelp(w api.Why) []string {
 	var out []string
 	add := func(r *api.Rejection) {
 		if r == nil {

@@ -1,0 +1,150 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Clusters that are asked for one explanation: how many at once, how many in all,
+// and how long it waits for them.
+const (
+	whyAtOnce = 16
+	whyMost   = 64
+	whyWait   = 3 * time.Second
+)
+
+func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
+	ID string `path:"id" doc:"The instance's id, with ~ for / and #."`
+},
+) (*struct{ Body api.Why }, error) {
+	id := api.InstanceFromPath(in.ID)
+	if err := rights.Allowed(p, rights.AppsRead, id.Tenant()); err != nil {
+		return nil, err
+	}
+	var w api.Why
+	var s api.Service
+	var clusters []api.Cluster
+	var ok bool
+	err := a.owner.Read(ctx, func() {
+		if w, ok = a.core.Why(id, a.opt.Now()); ok && w.Instance.Cluster == "" {
+			s, _ = a.core.Service(id.Service())
+			clusters = a.core.Clusters()
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, missing("instance", id)
+	}
+	w.Clusters = slices.Clone(w.Clusters)
+	if c := w.Instance.Cluster; c != "" {
+		a.askClusters(ctx, p, &w, []api.ClusterID{c}, nil)
+	} else {
+		a.askClusters(ctx, p, &w, worthAsking(w, clusters), placing(s.Spec))
+	}
+	return &struct{ Body api.Why }{a.shownWhy(p, w)}, nil
+}
+
+// worthAsking are the clusters that an instance without one could be on, as far
+// as its SLA goes.
+func worthAsking(w api.Why, clusters []api.Cluster) (ask []api.ClusterID) {
+	for _, c := range clusters {
+		ruledOut := slices.ContainsFunc(w.Root.Candidates, func(r api.Rejection) bool {
+			return r.Candidate == string(c.ID) && r.Constraint == sched.ConstraintCluster
+		})
+		if !ruledOut {
+			ask = append(ask, c.ID)
+		}
+	}
+	return ask
+}
+
+// placing is what of a spec decides on its place: commands and environments,
+// which may hold secrets, are not a cluster's before the instance is.
+func placing(m api.Microservice) *api.Microservice {
+	return &api.Microservice{
+		Virtualization: m.Virtualization, Memory: m.Memory, VCPUs: m.VCPUs,
+		Privileged: m.Privileged, Arch: m.Arch, Constraints: m.Constraints,
+	}
+}
+
+// askClusters adds what the clusters say, node by node, of those whose nodes the
+// principal may see. Without a spec the cluster is asked about an instance that it
+// has. A cluster that does not answer leaves the explanation as the root has it.
+func (a *API) askClusters(ctx context.Context, p rights.Principal, w *api.Why, clusters []api.ClusterID, spec *api.Microservice) {
+	ctx, cancel := context.WithTimeout(ctx, whyWait)
+	defer cancel()
+	method, path := http.MethodGet, "/v1/instances/"+api.PathOf(w.Instance.ID)+"/why"
+	var body any
+	if spec != nil {
+		method, path, body = http.MethodPost, "/v1/why", api.WhyRequest{Instance: w.Instance.ID, Spec: *spec}
+	}
+	clusters = slices.DeleteFunc(clusters, func(c api.ClusterID) bool { return !a.sees(p, c) })
+	clusters = clusters[:min(len(clusters), whyMost)]
+	answers := make([]*api.ClusterWhy, len(clusters))
+	slots := make(chan struct{}, whyAtOnce)
+	var wg sync.WaitGroup
+	for i, c := range clusters {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			answer := &api.ClusterWhy{Cluster: c, At: a.opt.Now()}
+			if err := a.call(ctx, p, rights.NodesRead, c, method, path, body, &answer.Answer); err != nil {
+				a.opt.Log.Debug("cluster does not explain", "cluster", c, "instance", w.Instance.ID, "err", err)
+				return
+			}
+			answers[i] = answer
+		})
+	}
+	wg.Wait()
+	for _, answer := range answers {
+		if answer == nil {
+			continue
+		}
+		w.Clusters = append(slices.DeleteFunc(w.Clusters, func(o api.ClusterWhy) bool { return o.Cluster == answer.Cluster }), *answer)
+	}
+	if spec != nil {
+		nearestHelps(w)
+	}
+}
+
+// nearestHelps has the advice follow the nearest miss of all nodes that were
+// asked about: the root's own view sums nodes up, and may miss by less than any.
+func nearestHelps(w *api.Why) {
+	var near *api.ClusterWhy
+	for i, c := range w.Clusters {
+		if n := c.Answer.Nearest; n != nil && (near == nil || n.Shortfall < near.Answer.Nearest.Shortfall) {
+			near = &w.Clusters[i]
+		}
+	}
+	if near != nil {
+		w.WouldHelp = root.WouldHelp(api.Why{Root: w.Root, Clusters: []api.ClusterWhy{*near}})
+	}
+}
+
+// shownWhy is the explanation as the principal may see it: nodes are named to
+// those who may see them.
+func (a *API) shownWhy(p rights.Principal, w api.Why) api.Why {
+	w.Instance = a.shownInstance(p, w.Instance)
+	for i, c := range w.Clusters {
+		if a.sees(p, c.Cluster) {
+			continue
+		}
+		w.Clusters[i].Answer.Candidates = nil
+		if n := c.Answer.Nearest; n != nil {
+			unnamed := *n
+			unnamed.Candidate = "a node"
+			w.Clusters[i].Answer.Nearest = &unnamed
+		}
+	}
+	return w
+}
