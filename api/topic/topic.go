@@ -20,7 +20,7 @@ type Leaf struct {
 // The leaves of a node's subtree.
 var (
 	Desired  = Leaf{Name: "desired", QoS: 1, Retain: true} // the whole desired set: api.Desired
-	Delta    = Leaf{Name: "delta", QoS: 1}                 // a change of a large desired set: api.Desired
+	Delta    = Leaf{Name: "delta", QoS: 1}                 // a change of a large desired set, or a whole in parts: api.Desired
 	Lease    = Leaf{Name: "lease", QoS: 0}                 // api.Lease
 	Stream   = Leaf{Name: "stream", QoS: 1}                // asks the node to dial a stream out: api.StreamRequest
 	Observed = Leaf{Name: "observed", QoS: 1, Up: true}    // api.NodeReport

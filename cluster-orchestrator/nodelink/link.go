@@ -22,6 +22,7 @@ import (
 	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/bus/parts"
 )
 
 const (
@@ -89,7 +90,8 @@ func (l *Link) Run(ctx context.Context) error {
 		topic.Alive:    alive,
 		topic.Will:     will,
 	} {
-		err := l.opt.Bus.Subscribe(ctx, leaf.Every(), leaf.QoS, func(m bus.Message) { l.take(m, fn) })
+		halves := map[api.NodeID]*parts.Joiner{} // of nodes that speak in parts; one goroutine per subscription
+		err := l.opt.Bus.Subscribe(ctx, leaf.Every(), leaf.QoS, func(m bus.Message) { l.take(m, halves, fn) })
 		if err != nil {
 			return fmt.Errorf("listen to the nodes: %w", err)
 		}
@@ -100,10 +102,15 @@ func (l *Link) Run(ctx context.Context) error {
 
 // take hands in a node's message. The topic says whose it is: the broker lets
 // nobody else write there.
-func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input, error)) {
-	id, _, ok := topic.Parse(m.Topic)
+func (l *Link) take(m bus.Message, halves map[api.NodeID]*parts.Joiner, read func(api.NodeID, []byte) (cluster.Input, error)) {
+	id, leaf, ok := topic.Parse(m.Topic)
 	if !ok {
 		return
+	}
+	if leaf == topic.Observed {
+		if m.Payload, ok = join(halves, id, m.Payload); !ok {
+			return
+		}
 	}
 	in, err := read(id, m.Payload)
 	if err != nil {
@@ -113,6 +120,21 @@ func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input,
 		return
 	}
 	l.opt.Post(in)
+}
+
+// join keeps a joiner only for nodes of which a message is half here.
+func join(halves map[api.NodeID]*parts.Joiner, id api.NodeID, payload []byte) ([]byte, bool) {
+	j := halves[id]
+	if j == nil {
+		j = &parts.Joiner{}
+	}
+	whole, ok := j.Add(payload)
+	if j.Waits() {
+		halves[id] = j
+	} else {
+		delete(halves, id)
+	}
+	return whole, ok
 }
 
 func observed(id api.NodeID, payload []byte) (cluster.Input, error) {
@@ -172,7 +194,7 @@ func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, n api.NodeID, ms
 		payload, err = json.Marshal(msg)
 	}
 	if err == nil {
-		err = l.opt.Bus.Publish(ctx, bus.Message{Topic: leaf.Of(n), Payload: payload, QoS: leaf.QoS, Retain: leaf.Retain})
+		err = l.publishParts(ctx, leaf, n, payload)
 	}
 	switch {
 	case err == nil:
@@ -181,4 +203,26 @@ func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, n api.NodeID, ms
 	default:
 		l.opt.Log.Warn("message to a node refused", "node", n, "topic", leaf.Name, "bytes", len(payload), "err", err)
 	}
+}
+
+// publishParts publishes a message of any size. Only one message is retained, so
+// a set that takes several is not: the older one that is goes, and a node that
+// connects later asks by its sign of life.
+func (l *Link) publishParts(ctx context.Context, leaf topic.Leaf, n api.NodeID, payload []byte) error {
+	all, err := parts.Split(payload)
+	if err != nil {
+		return err
+	}
+	if len(all) > 1 && leaf.Retain {
+		if err := l.opt.Bus.Publish(ctx, bus.Message{Topic: leaf.Of(n), QoS: leaf.QoS, Retain: true}); err != nil {
+			return err
+		}
+		leaf = topic.Delta
+	}
+	for _, p := range all {
+		if err := l.opt.Bus.Publish(ctx, bus.Message{Topic: leaf.Of(n), Payload: p, QoS: leaf.QoS, Retain: leaf.Retain}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/bus/parts"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
@@ -88,7 +89,7 @@ func (l *Link) Run(ctx context.Context) error {
 	}()
 	for leaf, fn := range map[topic.Leaf]func(bus.Message){
 		topic.Desired: l.desired,
-		topic.Delta:   l.desired,
+		topic.Delta:   l.delta(),
 		topic.Lease:   l.lease,
 		topic.Stream:  func(m bus.Message) { l.stream(ctx, m) },
 	} {
@@ -105,6 +106,17 @@ func (l *Link) desired(m bus.Message) {
 	var d api.Desired
 	if l.decode(m, &d) {
 		l.opt.Post(node.Desired{Desired: d})
+	}
+}
+
+// delta takes changes, and wholes that are too large for one message.
+func (l *Link) delta() func(bus.Message) {
+	var half parts.Joiner // the subscription's goroutine's
+	return func(m bus.Message) {
+		var ok bool
+		if m.Payload, ok = half.Add(m.Payload); ok {
+			l.desired(m)
+		}
 	}
 }
 
@@ -175,7 +187,7 @@ func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, payload []byte, 
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
 	if err == nil {
-		err = l.opt.Bus.Publish(ctx, bus.Message{Topic: leaf.Of(l.opt.ID), Payload: payload, QoS: leaf.QoS, Retain: leaf.Retain})
+		err = l.publishParts(ctx, leaf, payload)
 	}
 	switch {
 	case err == nil:
@@ -184,4 +196,17 @@ func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, payload []byte, 
 	default:
 		l.opt.Log.Warn("message to the cluster refused", "topic", leaf.Name, "bytes", len(payload), "err", err)
 	}
+}
+
+func (l *Link) publishParts(ctx context.Context, leaf topic.Leaf, payload []byte) error {
+	all, err := parts.Split(payload)
+	if err != nil {
+		return err
+	}
+	for _, p := range all {
+		if err := l.opt.Bus.Publish(ctx, bus.Message{Topic: leaf.Of(l.opt.ID), Payload: p, QoS: leaf.QoS, Retain: leaf.Retain}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -110,7 +110,9 @@ func TestMongoKeepsRootAndCluster(t *testing.T) {
 		t.Errorf("uncordoned without a store: %v", err)
 	}
 	for what, d := range map[string]func() (*http.Response, error){
-		"root":    func() (*http.Response, error) { return r.admin.Raw(ctx, client.Request{Method: "GET", Path: "/readyz"}) },
+		"root": func() (*http.Response, error) {
+			return r.admin.Raw(ctx, client.Request{Method: "GET", Path: "/readyz"})
+		},
 		"cluster": func() (*http.Response, error) { return c.http.Get(c.url + "/readyz") },
 	} {
 		resp, err := d()

@@ -79,6 +79,7 @@ type tier struct {
 	url   string
 	token string // the operator's
 	http  *http.Client
+	log   *slog.Logger // nil: quiet
 }
 
 func startCluster(t *testing.T, root *fakeRoot) *tier {
@@ -99,8 +100,11 @@ func newCluster(t *testing.T, root *x509.Certificate, token string) *tier {
 func (c *tier) run(t *testing.T) {
 	t.Helper()
 	check(t, c.cfg.Validate())
-	cfg := c.cfg
-	c.life = begin(t, func(ctx context.Context) error { return cluster.Run(ctx, cfg, quiet(t)) })
+	cfg, log := c.cfg, c.log
+	if log == nil {
+		log = quiet(t)
+	}
+	c.life = begin(t, func(ctx context.Context) error { return cluster.Run(ctx, cfg, log) })
 	address := strings.TrimSpace(wait(t, filepath.Join(c.cfg.Data, cluster.AddressFile)))
 	c.cfg.Listen = address // a restart keeps it
 	c.url = "https://" + address

@@ -1,0 +1,72 @@
+package tiers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	node "github.com/treeline-edge/treeline/node-engine/wiring"
+)
+
+// large is an instance whose spec takes 3 KiB, and hardly any room.
+func large(n int) api.Assignment {
+	a := web(n)
+	a.Spec.Memory, a.Spec.VCPUs = 1, 0.001
+	a.Spec.Environment = []string{fmt.Sprintf("NUMBER=%d", n), "TEXT=" + strings.Repeat("x", 3<<10)}
+	return a
+}
+
+// Two thousand instances of large specs on one node are six times what one
+// message takes, and their whole report is more than one too.
+func manyOnOneNode(t *testing.T, root *fakeRoot, c *tier) {
+	cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
+	cfg.CPUs, cfg.Memory = 100, 1<<20
+	run := func(ctx context.Context) error { return node.Run(ctx, cfg, quiet(t)) }
+	l := begin(t, run)
+	rt := cfg.Fake.(*fakeRuntime)
+	c.until(t, "n1", api.NodeReady)
+	var all []api.Assignment
+	for n := range 2000 {
+		all = append(all, large(n))
+	}
+	began := time.Now()
+	root.set(all...)
+	eventually(t, "all run", func() bool { return len(rt.running()) == len(all) })
+	t.Logf("%d instances in %s", len(all), time.Since(began))
+
+	// A node that was away learns what it has missed though nothing could be retained.
+	l.stop()
+	cfg.Token = ""
+	all = append(all[500:], large(5000))
+	root.set(all...)
+	begin(t, run)
+	eventually(t, "what changed meanwhile is so", func() bool {
+		_, stops := rt.counts()
+		return len(rt.running()) == len(all) && stops == 500
+	})
+	if creates, _ := rt.counts(); creates != 2001 {
+		t.Errorf("%d creations, want 2001", creates)
+	}
+	root.until("all is reported", func(r api.Report) bool {
+		for _, o := range r.Observed {
+			if o.Instance == large(5000).Instance && o.State == api.Running {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func TestManyLargeInstancesOnOneNode(t *testing.T) {
+	root := newRoot(t)
+	manyOnOneNode(t, root, startCluster(t, root))
+}
+
+func TestManyLargeInstancesOnOneNodeOverMosquitto(t *testing.T) {
+	root := newRoot(t)
+	c, _ := startWithMosquitto(t, root)
+	manyOnOneNode(t, root, c)
+}

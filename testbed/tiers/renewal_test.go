@@ -1,0 +1,157 @@
+package tiers
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/node-engine/clusterlink"
+	node "github.com/treeline-edge/treeline/node-engine/wiring"
+)
+
+// tally counts a daemon's log by its messages, with what "of" says.
+type tally struct {
+	of string
+	*counts
+}
+
+type counts struct {
+	mu sync.Mutex // guards n
+	n  map[string]int
+}
+
+func newTally() tally { return tally{counts: &counts{n: map[string]int{}}} }
+
+func (c tally) Enabled(context.Context, slog.Level) bool { return true }
+func (c tally) WithGroup(string) slog.Handler            { return c }
+
+func (c tally) WithAttrs(attrs []slog.Attr) slog.Handler {
+	for _, a := range attrs {
+		if a.Key == "of" {
+			c.of = " " + a.Value.String()
+		}
+	}
+	return c
+}
+
+func (c tally) Handle(_ context.Context, r slog.Record) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n[r.Message+c.of]++
+	return nil
+}
+
+func (c tally) said(message string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[message]
+}
+
+// Every certificate is replaced more than once, and outlived, while the stream
+// from the root and the connection to the broker stay the same, and what comes
+// on them and beside them goes on.
+func TestCertificatesAreRenewedUnderOpenConnections(t *testing.T) {
+	root := newRoot(t)
+	root.ca = root.ca.WithLife(12 * time.Second)
+	c := newCluster(t, root.ca.Root(), root.token())
+	c.cfg.CertLife = 9 * time.Second
+	clusterLog := newTally()
+	c.log = slog.New(clusterLog)
+	c.run(t)
+	nodeLog := newTally()
+	cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
+	begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, slog.New(nodeLog)) })
+	c.until(t, "n1", api.NodeReady)
+
+	eventually(t, "everything was renewed twice", func() bool {
+		root.mu.Lock()
+		defer root.mu.Unlock()
+		return root.renewals >= 2 && clusterLog.said("certificate renewed authority") >= 2 &&
+			clusterLog.said("certificate renewed server") >= 2 && nodeLog.said("certificate renewed") >= 2
+	})
+	// The first certificates have ended, all of them.
+	root.mu.Lock()
+	opened := root.opened
+	root.mu.Unlock()
+	if connects := nodeLog.said("connected to the broker"); opened != 1 || connects != 1 {
+		t.Errorf("%d streams from the root and %d connections to the broker, want one each", opened, connects)
+	}
+	root.set(web(0))
+	root.observed(web(0).Instance, api.Running)
+	alice := root.bearer("acme/alice", "acme", rights.ApplicationProvider)
+	logs := api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5, Token: alice}
+	if text, err := root.ask(t.Context(), logs); err != nil || !strings.HasPrefix(string(text), "tail 5") {
+		t.Errorf("logs after the renewals: %q, %v", text, err)
+	}
+	if n := clusterLog.said("report not taken by the root; it will be repeated") + clusterLog.said("certificate not renewed authority") + nodeLog.said("certificate not renewed"); n > 0 {
+		t.Errorf("%d reports or renewals failed", n)
+	}
+}
+
+// What was removed stays out: over a restart of the cluster, with the certificate
+// that it has, until it joins anew.
+func TestARemovedNodeStaysOutOverARestart(t *testing.T) {
+	root := newRoot(t)
+	c := startCluster(t, root)
+	n, cfg := c.startNode(t, "n1")
+	check(t, c.do(c.token, "DELETE", "/v1/nodes/n1", nil, nil))
+	c.stop()
+	c.cfg.Token = ""
+	c.run(t)
+	refusedEverywhere(t, c, cfg.Data)
+	var page api.Page[api.Node]
+	check(t, c.do(c.token, "GET", "/v1/nodes", nil, &page))
+	if len(page.Items) != 0 {
+		t.Errorf("the cluster has %+v", page.Items)
+	}
+
+	// The name may be given again; what the old certificate opens is not.
+	n.stop()
+	for second := time.Now().Unix(); time.Now().Unix() == second; {
+		time.Sleep(10 * time.Millisecond) // certificates count in seconds of the wall's clock
+	}
+	c.startNode(t, "n1")
+	refusedEverywhere(t, c, cfg.Data)
+}
+
+// refusedEverywhere tries the renewal and the broker with a node's credentials.
+func refusedEverywhere(t *testing.T, c *tier, data string) {
+	t.Helper()
+	dir, err := os.OpenRoot(data)
+	check(t, err)
+	defer dir.Close()
+	creds, err := clusterlink.Load(dir)
+	check(t, err)
+	k, err := keeper.New(keeper.Options{Pair: creds.Pair})
+	check(t, err)
+	v := trust.New(creds.Pair.Root())
+	client := clusterlink.Client(v, creds, k.GetClientCertificate)
+	defer client.CloseIdleConnections()
+	_, csr, err := ca.NewRequest()
+	check(t, err)
+	if _, err := clusterlink.Renew(client, c.url)(t.Context(), csr); !errors.Is(err, api.ErrForbidden) {
+		t.Errorf("a removed node renews: %v", err)
+	}
+	conf := v.Client(identity.OfCluster("munich"), k.GetClientCertificate)
+	conf.NextProtos = []string{"mqtt"}
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(c.url, "https://"), conf)
+	check(t, err)
+	defer conn.Close()
+	// A node that is let in is waited for to say CONNECT, for longer than this.
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a removed node is let in by the broker: %v", err)
+	}
+}
