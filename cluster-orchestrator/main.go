@@ -13,7 +13,7 @@ import (
 func main() {
 	// What a cluster holds is its nodes' connections, which live long; what it
 	// throws away is small. Collecting at half of what is alive, rather than at as
-	// much again, saves a fifth of its memory and costs it less than it can measure.
+	// much again, saves a tenth of its memory for a part of a percent of a core.
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}
