@@ -466,6 +466,21 @@ func (c *Core) nodeObserved(n *node, o api.Observed) {
 	}
 }
 
+// emptied notes, for a restart too, that what leaves the node takes no room there
+// any more.
+func (c *Core) emptied(n *node, id api.InstanceID) {
+	in := c.instances[id]
+	if in == nil {
+		return
+	}
+	for i := range in.Vacancies {
+		if v := &in.Vacancies[i]; v.Node == n.info.ID && v.Room != (api.Resources{}) {
+			v.Room = api.Resources{}
+			c.save(in)
+		}
+	}
+}
+
 // holdStranger books room for what the node has and was not given, or was given
 // before it fell silent.
 func (c *Core) holdStranger(n *node, id api.InstanceID) {
@@ -473,6 +488,7 @@ func (c *Core) holdStranger(n *node, id api.InstanceID) {
 		if n.hold(id, api.Resources{}); n.leaving[id] {
 			n.book(id, api.Resources{})
 			delete(n.unknown, id)
+			c.emptied(n, id)
 		}
 		return
 	}

@@ -104,6 +104,11 @@ func (c *Core) happenedUnclaimed(e api.WorkloadEvent) {
 
 // missing handles an instance of which the runtime has nothing.
 func (c *Core) missing(w *work) {
+	if w.phase == stopping {
+		// A creation ordered before the stop may not have been carried out yet; only the
+		// stop's own answer says that nothing is left (seed 341).
+		return
+	}
 	w.remains = false
 	switch w.phase {
 	case done:
@@ -114,8 +119,6 @@ func (c *Core) missing(w *work) {
 			return
 		}
 		c.timers.SetEarlier(timerKey{timerWork, w.assignment.Instance}, c.now.Add(c.pause(w)))
-	case stopping:
-		c.gone(w)
 	default:
 		if w.observed.State == api.Running || w.observed.State == api.Created {
 			// The machine or the runtime restarted without it: that is no failure of
