@@ -201,3 +201,20 @@ func TestAllPagesAreRead(t *testing.T) {
 		t.Errorf("%v at %d %v", apps, rev, err)
 	}
 }
+
+// A new root's lists are at revision 0: what happens until the watch begins must
+// not be missed.
+func TestAWatchFromNothingIsFromTheFirstChange(t *testing.T) {
+	c := serve(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		if at := r.Header.Get("Last-Event-ID"); at != "0" {
+			t.Errorf("begins at %q, which is now", at)
+		}
+		_, _ = io.WriteString(w, "event: change\nid: 1.1\ndata: {\"id\":\"a/x.y\",\"revision\":1}\n\n")
+	})
+	for change, err := range client.Watch[api.App](t.Context(), c, client.Apps, client.WatchOptions{}) {
+		if err != nil || change.ID != "a/x.y" {
+			t.Errorf("%+v %v", change, err)
+		}
+		break
+	}
+}

@@ -31,7 +31,7 @@ const (
 
 // WatchOptions narrow a watch.
 type WatchOptions struct {
-	Since  api.Revision // 0: from now on
+	Since  api.Revision // what a list said; 0, as a new root's says, is from the first change
 	Tenant api.Tenant
 	Under  string // an application's or a service's id
 }
@@ -57,10 +57,7 @@ const (
 // again and watch from there.
 func Watch[T any](ctx context.Context, c *Client, kind Kind, o WatchOptions) iter.Seq2[Change[T], error] {
 	return func(yield func(Change[T], error) bool) {
-		w := watcher{client: c, kind: kind, opt: o}
-		if o.Since > 0 {
-			w.at = strconv.FormatUint(uint64(o.Since), 10)
-		}
+		w := watcher{client: c, kind: kind, opt: o, at: strconv.FormatUint(uint64(o.Since), 10)}
 		pause := minPause
 		for {
 			more := true
@@ -120,10 +117,7 @@ func (w *watcher) connect(ctx context.Context, fn func(event string, data []byte
 	if w.opt.Under != "" {
 		q.Set("under", w.opt.Under)
 	}
-	h := http.Header{"Accept": {"text/event-stream"}}
-	if w.at != "" {
-		h.Set("Last-Event-ID", w.at)
-	}
+	h := http.Header{"Accept": {"text/event-stream"}, "Last-Event-ID": {w.at}}
 	resp, err := w.client.send(ctx, Request{Method: http.MethodGet, Path: string(w.kind), Query: q, Header: h})
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -561,5 +562,54 @@ func TestMetricsAreForThisMachineAndItsAdmins(t *testing.T) {
 		if w.Code != tt.want {
 			t.Errorf("from %s with a token of %d bytes: %d, want %d", tt.from, len(tt.token), w.Code, tt.want)
 		}
+	}
+}
+
+func TestNothingIsMissedBetweenAnEmptyListAndItsWatch(t *testing.T) {
+	r := newRig(t)
+	c := r.client(r.user("acme/dora", rights.ApplicationProvider))
+	apps, rev, err := c.Apps(t.Context(), client.ListOptions{})
+	if err != nil || len(apps) != 0 || rev != 0 {
+		t.Fatalf("a new root lists %v at %d: %v", apps, rev, err)
+	}
+	r.apply("acme", "shop", 1) // before the watch begins
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for change, err := range client.Watch[api.App](ctx, c, client.Apps, client.WatchOptions{Since: rev}) {
+		if err != nil || change.ID != "acme/shop.prod" {
+			t.Errorf("%+v %v", change, err)
+		}
+		return
+	}
+	t.Error("the application was missed")
+}
+
+// What a cluster keeps of its nodes' tokens is asked of it.
+func TestTokensForNodesAreTheClusters(t *testing.T) {
+	r := newRig(t)
+	op := r.client(r.user("op/carl", rights.InfrastructureProvider))
+	r.join("munich", "op")
+	r.clusters.answers["GET /v1/tokens"] = httpAnswer(200, api.Page[api.JoinToken]{Items: []api.JoinToken{{ID: "0123456789ab", Kind: "node"}}})
+	r.clusters.answers["DELETE /v1/tokens/0123456789ab"] = "HTTP/1.1 204 No Content\r\n\r\n"
+	if all, err := op.NodeTokens(t.Context(), "munich"); err != nil || len(all) != 1 || all[0].ID != "0123456789ab" {
+		t.Errorf("%v %v", all, err)
+	}
+	check(t, op.RevokeNodeToken(t.Context(), "munich", "0123456789ab"))
+	asked := len(r.clusters.asked)
+	for _, id := range []string{"../nodes/n1", "a b", "A", "x?y"} {
+		if err := op.RevokeNodeToken(t.Context(), "munich", id); !errors.Is(err, api.ErrNotFound) {
+			t.Errorf("token %q: %v", id, err)
+		}
+	}
+	rival := r.client(r.user("rival/rob", rights.InfrastructureProvider))
+	if _, err := rival.NodeTokens(t.Context(), "munich"); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("another operator: %v", err)
+	}
+	dev := r.client(r.user("op/dora", rights.ApplicationProvider))
+	if err := dev.RevokeNodeToken(t.Context(), "munich", "0123456789ab"); !errors.Is(err, api.ErrForbidden) {
+		t.Errorf("a developer: %v", err)
+	}
+	if len(r.clusters.asked) != asked {
+		t.Errorf("the cluster was asked %q", r.clusters.asked[asked:])
 	}
 }

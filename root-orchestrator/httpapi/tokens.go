@@ -30,6 +30,14 @@ func (a *API) registerTokens() {
 		Method: http.MethodDelete, Path: "/v1/tokens/{id}", Summary: "Revoke join token", Tags: tags, Errors: []int{404},
 		DefaultStatus: http.StatusNoContent,
 	}, rights.ClustersJoin, a.revokeToken)
+	handle(a, huma.Operation{
+		Method: http.MethodGet, Path: "/v1/clusters/{id}/tokens", Summary: "List join tokens for nodes", Tags: tags, Errors: []int{404, 503, 504},
+		Description: "Asked of the cluster itself, which checks the asker's rights again.",
+	}, rights.NodesJoin, a.listNodeTokens)
+	handle(a, huma.Operation{
+		Method: http.MethodDelete, Path: "/v1/clusters/{id}/tokens/{token}", Summary: "Revoke join token for nodes", Tags: tags,
+		Errors: []int{404, 503, 504}, DefaultStatus: http.StatusNoContent,
+	}, rights.NodesJoin, a.revokeNodeToken)
 }
 
 func (a *API) createToken(ctx context.Context, p rights.Principal, in *struct{ Body api.TokenRequest }) (*struct{ Body api.JoinToken }, error) {
@@ -100,4 +108,23 @@ func (a *API) revokeToken(ctx context.Context, p rights.Principal, in *struct {
 		return nil, err
 	}
 	return nil, a.opt.Desk.Revoke(ctx, in.ID)
+}
+
+func (a *API) listNodeTokens(ctx context.Context, p rights.Principal, in *struct {
+	ID string `path:"id" doc:"The cluster."`
+},
+) (*struct{ Body api.Page[api.JoinToken] }, error) {
+	out := &struct{ Body api.Page[api.JoinToken] }{}
+	return out, a.call(ctx, p, rights.NodesJoin, api.ClusterID(in.ID), http.MethodGet, "/v1/tokens", nil, &out.Body)
+}
+
+func (a *API) revokeNodeToken(ctx context.Context, p rights.Principal, in *struct {
+	ID    string `path:"id" doc:"The cluster."`
+	Token string `path:"token" doc:"The token's id, as the list has it."`
+},
+) (*nothing, error) {
+	if !api.ValidMachineName(in.Token) { // lower-case letters and digits, as ids of tokens are
+		return nil, missing("join token", in.Token) // nor may it become another path at the cluster
+	}
+	return nil, a.call(ctx, p, rights.NodesJoin, api.ClusterID(in.ID), http.MethodDelete, "/v1/tokens/"+in.Token, nil, nil)
 }
