@@ -24,9 +24,9 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
-	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/problem"
 )
 
 // maxBody bounds what people send.
@@ -89,12 +89,11 @@ func New(o Options) *API {
 	a := &API{opt: o, router: chi.NewRouter()}
 	a.router.Use(a.recovered, limitBody, a.authenticate)
 	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		call.Write(w, &newProblem(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them").Problem)
+		problem.Write(w, problem.New(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
 	})
 	a.router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
-		call.Write(w, &newProblem(http.StatusMethodNotAllowed, r.Method+" does nothing on "+r.URL.Path).Problem)
+		problem.Write(w, problem.New(http.StatusMethodNotAllowed, r.Method+" does nothing on "+r.URL.Path))
 	})
-	huma.NewError = humaError
 	a.huma = humachi.New(a.router, configOf(o.Version))
 	a.registerNodes()
 	a.registerInstances()
@@ -137,12 +136,12 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 		}
 		token, ok := strings.CutPrefix(h, "Bearer ")
 		if !ok {
-			call.Write(w, fmt.Errorf("the Authorization header is not \"Bearer <token>\": %w", api.ErrUnauthenticated))
+			problem.Write(w, problemOf(fmt.Errorf("the Authorization header is not \"Bearer <token>\": %w", api.ErrUnauthenticated)))
 			return
 		}
 		p, err := a.opt.Authenticate(token)
 		if err != nil {
-			call.Write(w, err)
+			problem.Write(w, problemOf(err))
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, p)))
@@ -168,7 +167,7 @@ func (a *API) recovered(next http.Handler) http.Handler {
 				panic(e)
 			}
 			a.opt.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", e)
-			call.Write(w, &newProblem(http.StatusInternalServerError, "something went wrong here; the cluster's log says what").Problem)
+			problem.Write(w, problem.New(http.StatusInternalServerError, "something went wrong here; the cluster's log says what"))
 		}()
 		next.ServeHTTP(w, r)
 	})
@@ -183,11 +182,11 @@ func handle[I, O any](a *API, op huma.Operation, fn func(context.Context, rights
 		p, _ := ctx.Value(principalKey{}).(rights.Principal)
 		out, err := fn(ctx, p, in)
 		if err != nil {
-			problem := problemOf(err)
-			if problem.Status == http.StatusInternalServerError {
+			refused := problemOf(err)
+			if refused.Status == http.StatusInternalServerError {
 				a.opt.Log.Error("request failed", "operation", op.OperationID, "user", p.User, "err", err)
 			}
-			return nil, problem
+			return nil, refused
 		}
 		return out, nil
 	})

@@ -163,7 +163,7 @@ var modules = []struct {
 	{"github.com/mochi-mqtt/server", []string{"internal/bus/broker"}, "the embedded broker"},
 	{"github.com/eclipse/paho.mqtt.golang", []string{"internal/bus/mqtt"}, "the MQTT client"},
 	{"github.com/go-chi/chi", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi"}, "the router under huma"},
-	{"github.com/danielgtaylor/huma", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi"}, "OpenAPI from the handlers"},
+	{"github.com/danielgtaylor/huma", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi", "internal/problem"}, "OpenAPI from the handlers"},
 	{"github.com/containerd", []string{"node-engine/runtime"}, "containers"},
 	{"github.com/distribution/reference", []string{"node-engine/runtime/containerd"}, "image references, read as containerd reads them"},
 	{"google.golang.org/protobuf", []string{"node-engine/runtime/containerd"}, "containerd keeps a container's extensions in it"},

@@ -34,6 +34,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -133,10 +134,10 @@ func New(o Options) *API {
 	}
 	a.router.Use(a.recovered, a.authenticate, newBuckets(o.Rate, 4*o.Rate, o.Now).wrap, readBody, newAnswers(o.Now).wrap)
 	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		writeProblem(w, newProblem(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
+		problem.Write(w, problem.New(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
 	})
 	a.router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
-		writeProblem(w, newProblem(http.StatusMethodNotAllowed, r.Method+" does nothing on "+r.URL.Path))
+		problem.Write(w, problem.New(http.StatusMethodNotAllowed, r.Method+" does nothing on "+r.URL.Path))
 	})
 	a.huma = humachi.New(a.router, configOf(o.Version))
 	a.registerAuth()
@@ -149,9 +150,6 @@ func New(o Options) *API {
 	a.router.Get("/v1/docs", a.docs)
 	return a
 }
-
-// Huma takes the form of its errors from a package variable.
-func init() { huma.NewError = humaError }
 
 func configOf(version string) huma.Config {
 	if version == "" {
@@ -235,7 +233,7 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 		}
 		token, ok := strings.CutPrefix(h, "Bearer ")
 		if !ok {
-			writeProblem(w, newProblem(http.StatusUnauthorized, "the Authorization header is not \"Bearer <token>\""))
+			problem.Write(w, problem.New(http.StatusUnauthorized, "the Authorization header is not \"Bearer <token>\""))
 			return
 		}
 		p, err := a.opt.Accounts.Authenticate(token)
@@ -259,7 +257,7 @@ func (a *API) recovered(next http.Handler) http.Handler {
 				panic(e)
 			}
 			a.opt.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", e)
-			writeProblem(w, newProblem(http.StatusInternalServerError, "something went wrong here; the root's log says what"))
+			problem.Write(w, problem.New(http.StatusInternalServerError, "something went wrong here; the root's log says what"))
 		}()
 		next.ServeHTTP(w, r)
 	})
@@ -271,7 +269,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if p.Status == http.StatusInternalServerError {
 		a.opt.Log.Error("request failed", "method", r.Method, "path", r.URL.Path, "err", err)
 	}
-	writeProblem(w, p)
+	problem.Write(w, p)
 }
 
 // route is one operation with the action that it takes, "" for those that
@@ -303,11 +301,11 @@ func handle[I, O any](a *API, op huma.Operation, action rights.Action, fn func(c
 		}
 		out, err := fn(ctx, p, in)
 		if err != nil {
-			problem := problemOf(err)
-			if problem.Status == http.StatusInternalServerError {
+			refused := problemOf(err)
+			if refused.Status == http.StatusInternalServerError {
 				a.opt.Log.Error("request failed", "operation", op.OperationID, "user", p.User, "err", err)
 			}
-			return nil, problem
+			return nil, refused
 		}
 		return out, nil
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/yaml"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
@@ -216,7 +217,7 @@ func decodeSLA(contentType string, body []byte) (api.SLA, error) {
 		}
 		return parseSLA(body)
 	}
-	return api.SLA{}, newProblem(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Type %q: an SLA is application/json or application/yaml", contentType))
+	return api.SLA{}, problem.New(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Type %q: an SLA is application/json or application/yaml", contentType))
 }
 
 // parseSLA turns the parser's faults into the problem's.
@@ -226,7 +227,7 @@ func parseSLA(doc []byte) (api.SLA, error) {
 	if !errors.As(err, &f) {
 		return sla, err
 	}
-	p := newProblem(http.StatusUnprocessableEntity, "the SLA is invalid")
+	p := problem.New(http.StatusUnprocessableEntity, "the SLA is invalid")
 	for _, x := range f.Faults {
 		msg := x.Message
 		if x.Fix != "" {

@@ -10,6 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/problem"
 )
 
 func (a *API) registerAuth() {
@@ -52,7 +53,7 @@ func (a *API) registerAuth() {
 		Method: http.MethodGet, Path: "/v1/auth/me", Summary: "Who am I", OperationID: "whoAmI", Tags: tags, Errors: []int{401}, Security: signedIn,
 	}, "", func(_ context.Context, p rights.Principal, _ *struct{}) (*struct{ Body rights.Principal }, error) {
 		if p.User == "" {
-			return nil, newProblem(http.StatusUnauthorized, "no token came along; sign in first")
+			return nil, problem.New(http.StatusUnauthorized, "no token came along; sign in first")
 		}
 		return &struct{ Body rights.Principal }{p}, nil
 	})
@@ -89,7 +90,7 @@ func (a *API) slowGuessing(ctx huma.Context, next func(huma.Context)) {
 // guess slows down guessing one user's password from many addresses.
 func (a *API) guess(user string) error {
 	if ok, _ := a.signins.take(user); !ok {
-		return newProblem(http.StatusTooManyRequests, "too many sign-ins of this user, wait a moment")
+		return problem.New(http.StatusTooManyRequests, "too many sign-ins of this user, wait a moment")
 	}
 	return nil
 }
@@ -112,7 +113,7 @@ func (a *API) registerPersonalTokens(tags []string) {
 	},
 	) (*struct{ Body personalToken }, error) {
 		if p.PAT != "" {
-			return nil, newProblem(http.StatusForbidden, "a personal token makes no personal tokens; sign in")
+			return nil, problem.New(http.StatusForbidden, "a personal token makes no personal tokens; sign in")
 		}
 		text, pat, err := a.opt.Accounts.CreatePAT(ctx, account.UserID(p.User), in.Body.Name, in.Body.Roles, time.Duration(in.Body.TTL)*time.Second)
 		return &struct{ Body personalToken }{personalToken{pat, text}}, err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -195,12 +196,12 @@ func clusterProblem(id api.ClusterID, resp *http.Response) error {
 	var p api.Problem
 	err := json.NewDecoder(resp.Body).Decode(&p)
 	if err != nil || p.Status != resp.StatusCode {
-		p = newProblem(resp.StatusCode, resp.Status).Problem
+		p = problem.New(resp.StatusCode, resp.Status).Problem
 	}
 	p.Detail = fmt.Sprintf("cluster %s: %s", id, p.Detail)
 	if p.Status == http.StatusUnauthorized || p.Status >= 500 && p.Status != http.StatusGatewayTimeout {
 		detail := p.Detail
-		p = newProblem(http.StatusServiceUnavailable, detail).Problem
+		p = problem.New(http.StatusServiceUnavailable, detail).Problem
 	}
 	return &p
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/treeline-edge/treeline/internal/problem"
 )
 
 // Bounds of what is kept for requests that are repeated.
@@ -56,12 +58,12 @@ func (a *answers) wrap(next http.Handler) http.Handler {
 			return
 		}
 		if len(key) > maxKey {
-			writeProblem(w, newProblem(http.StatusUnprocessableEntity, "the Idempotency-Key is longer than 255 bytes"))
+			problem.Write(w, problem.New(http.StatusUnprocessableEntity, "the Idempotency-Key is longer than 255 bytes"))
 			return
 		}
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			writeProblem(w, newProblem(http.StatusBadRequest, "the body could not be read"))
+			problem.Write(w, problem.New(http.StatusBadRequest, "the body could not be read"))
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -70,7 +72,7 @@ func (a *answers) wrap(next http.Handler) http.Handler {
 
 		mine, p := a.begin(id, sum)
 		if p != nil {
-			writeProblem(w, p)
+			problem.Write(w, p)
 			return
 		}
 		if mine.done {
@@ -86,21 +88,21 @@ func (a *answers) wrap(next http.Handler) http.Handler {
 }
 
 // begin finds the answer of an earlier request, or takes the key for this one.
-func (a *answers) begin(id answerKey, sum [sha256.Size]byte) (*answer, *problem) {
+func (a *answers) begin(id answerKey, sum [sha256.Size]byte) (*answer, *problem.Problem) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.expire()
 	if old, ok := a.kept[id]; ok {
 		switch {
 		case old.request != sum:
-			return nil, newProblem(http.StatusUnprocessableEntity, "the Idempotency-Key was used for another request")
+			return nil, problem.New(http.StatusUnprocessableEntity, "the Idempotency-Key was used for another request")
 		case !old.done:
-			return nil, newProblem(http.StatusConflict, "the request with this Idempotency-Key is under way")
+			return nil, problem.New(http.StatusConflict, "the request with this Idempotency-Key is under way")
 		}
 		return old, nil
 	}
 	if len(a.kept) >= maxAnswers {
-		return nil, newProblem(http.StatusServiceUnavailable, noMoreSpace)
+		return nil, problem.New(http.StatusServiceUnavailable, noMoreSpace)
 	}
 	n := &answer{request: sum, at: a.now()}
 	a.kept[id] = n

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/treeline-edge/treeline/internal/problem"
 )
 
 // bodyWait is how long a body may take to come.
@@ -18,10 +20,10 @@ const bodyWait = 30 * time.Second
 // readBody reads the body, at most 1 MiB of it, before anything looks into it.
 // One that says that it is larger is refused before a byte is read.
 func readBody(next http.Handler) http.Handler {
-	large := newProblem(http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB")
+	large := problem.New(http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > maxBody {
-			writeProblem(w, large)
+			problem.Write(w, large)
 			return
 		}
 		if r.ContentLength != 0 {
@@ -29,11 +31,11 @@ func readBody(next http.Handler) http.Handler {
 			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 			var tooLarge *http.MaxBytesError
 			if errors.As(err, &tooLarge) {
-				writeProblem(w, large)
+				problem.Write(w, large)
 				return
 			}
 			if err != nil {
-				writeProblem(w, newProblem(http.StatusBadRequest, "the body could not be read"))
+				problem.Write(w, problem.New(http.StatusBadRequest, "the body could not be read"))
 				return
 			}
 			r.Body = io.NopCloser(bytes.NewReader(body))
@@ -116,7 +118,7 @@ func (b *buckets) wrap(next http.Handler) http.Handler {
 
 func tooMany(w http.ResponseWriter, wait time.Duration) {
 	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-	writeProblem(w, newProblem(http.StatusTooManyRequests, "too many requests, wait a moment"))
+	problem.Write(w, problem.New(http.StatusTooManyRequests, "too many requests, wait a moment"))
 }
 
 func hostOf(addr string) string {

@@ -14,6 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
@@ -153,5 +154,38 @@ func refusedEverywhere(t *testing.T, c *tier, data string) {
 	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a removed node is let in by the broker: %v", err)
+	}
+}
+
+// A token with a key that the cluster has not seen has it ask the root, once.
+func TestNewTokenKeysAreFetched(t *testing.T) {
+	root := newRoot(t)
+	c := startCluster(t, root)
+	ring, err := jwt.NewRing(time.Now())
+	check(t, err)
+	root.mu.Lock()
+	root.ring, root.signer.Ring = ring, ring
+	root.mu.Unlock()
+	otto := root.bearer("acme/otto", "acme", rights.InfrastructureProvider)
+	stranger := newRoot(t).bearer("acme/otto", "acme", rights.InfrastructureProvider)
+	if err := c.do(otto, "GET", "/v1/nodes", nil, nil); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("a key that is new: %v", err)
+	}
+	eventually(t, "the new key counts", func() bool { return c.do(otto, "GET", "/v1/nodes", nil, nil) == nil })
+	for range 20 {
+		if err := c.do(stranger, "GET", "/v1/nodes", nil, nil); !errors.Is(err, api.ErrUnauthenticated) {
+			t.Errorf("a key that nobody knows: %v", err)
+		}
+	}
+	c.stop()
+	c.cfg.Token = ""
+	c.run(t)
+	if err := c.do(otto, "GET", "/v1/nodes", nil, nil); err != nil {
+		t.Errorf("the new key is forgotten over a restart: %v", err)
+	}
+	root.mu.Lock()
+	defer root.mu.Unlock()
+	if root.keyAsks != 1 || root.renewals != 0 {
+		t.Errorf("the root was asked for keys %d times and for %d renewals, want 1 and 0", root.keyAsks, root.renewals)
 	}
 }

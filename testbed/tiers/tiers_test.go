@@ -100,6 +100,7 @@ func newCluster(t *testing.T, root *x509.Certificate, token string) *tier {
 func (c *tier) run(t *testing.T) {
 	t.Helper()
 	check(t, c.cfg.Validate())
+	_ = os.Remove(filepath.Join(c.cfg.Data, cluster.AddressFile)) // an earlier life's would be found
 	cfg, log := c.cfg, c.log
 	if log == nil {
 		log = quiet(t)

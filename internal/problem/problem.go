@@ -1,0 +1,141 @@
+// Package problem is how our REST APIs say what is wrong: problem details (RFC
+// 9457) with a stable code and the faults of a document by their pointers, in
+// huma's answers and beside them. Importing it gives huma's own errors that form.
+//
+//	return nil, problem.Of(err, "the root's log")
+//	problem.Write(w, problem.New(http.StatusNotFound, "no such path"))
+package problem
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Problem is api.Problem as huma writes it.
+type Problem struct{ api.Problem }
+
+// Huma takes the form of its errors from a package variable, one for all APIs of
+// a process.
+func init() { huma.NewError = fromHuma }
+
+// GetStatus is huma's.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// Error is error's.
+func (p *Problem) Error() string { return p.Problem.Error() }
+
+// ContentType is huma's.
+func (p *Problem) ContentType(ct string) string {
+	if ct == "application/json" {
+		return "application/problem+json"
+	}
+	return ct
+}
+
+// GetHeaders is huma's.
+func (p *Problem) GetHeaders() http.Header {
+	switch p.Status {
+	case http.StatusUnauthorized:
+		return http.Header{"Www-Authenticate": {"Bearer"}}
+	case http.StatusServiceUnavailable:
+		return http.Header{"Retry-After": {"1"}}
+	}
+	return nil
+}
+
+// codes are those of statuses that no kind of error stands for.
+var codes = map[int]string{
+	http.StatusBadRequest:           "malformed",
+	http.StatusMethodNotAllowed:     "method_not_allowed",
+	http.StatusNotAcceptable:        "not_acceptable",
+	http.StatusUnsupportedMediaType: "unsupported_media_type",
+	http.StatusPreconditionRequired: "precondition_required",
+	http.StatusTooManyRequests:      "too_many_requests",
+}
+
+// New is a problem of the status, with its code.
+func New(status int, detail string, fields ...api.ProblemField) *Problem {
+	_, code := api.HTTPStatus(api.KindOf(status))
+	if c, ok := codes[status]; ok {
+		code = c
+	}
+	retry := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
+	return &Problem{api.Problem{
+		Type: api.ProblemType(code), Title: http.StatusText(status), Status: status, Code: code,
+		Detail: detail, Errors: fields, Retryable: retry,
+	}}
+}
+
+// faults is implemented by errors that hold all the faults of a document.
+type faults interface{ ProblemFields() []api.ProblemField }
+
+// Of is the answer to an error. What is of no kind is our fault; its text stays
+// in log, "the root's log" say, where the caller writes it.
+func Of(err error, log string) *Problem {
+	var p *Problem
+	var wire *api.Problem
+	var f faults
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.As(err, &wire): // another tier's, handed on
+		return &Problem{*wire}
+	}
+	status, _ := api.HTTPStatus(err)
+	if status == http.StatusInternalServerError {
+		return New(status, fmt.Sprintf("something went wrong here; %s says what", log))
+	}
+	p = New(status, err.Error())
+	if errors.As(err, &f) {
+		p.Errors = f.ProblemFields()
+	}
+	return p
+}
+
+// Write answers outside of huma.
+func Write(w http.ResponseWriter, p *Problem) {
+	for k, v := range p.GetHeaders() {
+		w.Header()[k] = v
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p) // who asked is gone
+}
+
+// fromHuma is huma's own errors (validation, body too large) in our form.
+func fromHuma(status int, msg string, errs ...error) huma.StatusError {
+	var fields []api.ProblemField
+	for _, err := range errs {
+		var d huma.ErrorDetailer
+		switch {
+		case err == nil:
+		case errors.As(err, &d):
+			e := d.ErrorDetail()
+			f := api.ProblemField{Detail: e.Message}
+			if at, ok := strings.CutPrefix(e.Location, "body"); ok {
+				f.Pointer = pointer(at)
+			} else {
+				f.Where = e.Location
+			}
+			fields = append(fields, f)
+		default:
+			fields = append(fields, api.ProblemField{Detail: err.Error()})
+		}
+	}
+	return New(status, msg, fields...)
+}
+
+var index = regexp.MustCompile(`\[(\d+)\]`)
+
+// pointer turns huma's ".items[3].name" into a JSON pointer.
+func pointer(at string) string {
+	return strings.ReplaceAll(index.ReplaceAllString(at, ".$1"), ".", "/")
+}
