@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
@@ -100,6 +101,9 @@ func TestCapacity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if len(why.Clusters) != 1 || why.Clusters[0].Cluster != "frag" {
+			t.Fatalf("the SLA names frag, and there answered %+v", why.Clusters)
+		}
 		shortOf(t, why.Clusters[0].Answer, "cpu", "memory")
 		dev := l.User("dev", "Application_Provider")
 		if why, err = dev.Why(l.Context(), id); err != nil {
@@ -149,7 +153,7 @@ func TestBurst(t *testing.T) {
 	const instances, perNode = 200, 40
 	var clusters []*lab.Cluster
 	for _, name := range []api.ClusterID{"east", "west"} {
-		c := l.Cluster(name, lab.ClusterOptions{})
+		c := l.Cluster(name, steady())
 		for _, n := range []string{"1", "2", "3"} {
 			c.Node(string(name)+n, lab.NodeOptions{CPUs: perNode * 0.1, Memory: perNode * 32})
 		}
@@ -158,7 +162,7 @@ func TestBurst(t *testing.T) {
 	l.Wait("all nodes take work", func(v lab.View) bool { return lab.Nodes("east", 3)(v) && lab.Nodes("west", 3)(v) })
 	took := lab.Stopwatch()
 	l.Apply(lab.App("burst", lab.Needing(l.Process("w", instances), 0.1, 32)))
-	l.Wait("all run", l.Running("burst", "w", instances))
+	l.WaitWithin(3*time.Minute, "all run", l.Running("burst", "w", instances))
 	l.Measured("burst_200_all_running", took())
 
 	on, seen := map[string]int{}, map[api.InstanceID]int{}

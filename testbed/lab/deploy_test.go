@@ -15,7 +15,7 @@ import (
 func TestDeploy(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
-	east, west := l.Cluster("east", lab.ClusterOptions{}), l.Cluster("west", lab.ClusterOptions{})
+	east, west := l.Cluster("east", steady()), l.Cluster("west", steady())
 	e1, w1 := east.Node("e1", containers(t)), west.Node("w1", lab.NodeOptions{})
 	l.Wait("both clusters have their node", func(v lab.View) bool {
 		return lab.Nodes("east", 1)(v) && lab.Nodes("west", 1)(v)

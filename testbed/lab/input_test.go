@@ -33,7 +33,7 @@ import (
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
-	c := l.Cluster("munich", lab.ClusterOptions{})
+	c := l.Cluster("munich", steady())
 	a, b := c.Node("a", lab.NodeOptions{}), c.Node("b", lab.NodeOptions{})
 	l.Wait("both nodes take work", lab.Nodes("munich", 2))
 	l.Apply(lab.App("shop", lab.On(l.Process("web", 1), "munich", "b")))
@@ -215,7 +215,7 @@ func TestImages(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := l.Cluster("munich", lab.ClusterOptions{})
+	c := l.Cluster("munich", steady())
 	node := containers(t)
 	node.Args = []string{"--config", config}
 	c.Node("n1", node)
@@ -252,7 +252,7 @@ func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20
 	l := open(t, lab.Options{RootDisk: size})
-	c := l.Cluster("munich", lab.ClusterOptions{Disk: size})
+	c := l.Cluster("munich", lab.ClusterOptions{Disk: size, Args: steady().Args})
 	n := c.Node("n1", lab.NodeOptions{Disk: size, CPUs: 4})
 	l.Wait("the node takes work", lab.Nodes("munich", 1))
 	l.Apply(lab.App("shop", l.Process("web", 1)))

@@ -78,9 +78,9 @@ func (j *janitor) close() error {
 // What belongs to it carries the lab's directory in its command line, or an
 // instance of the lab's tenant in its environment.
 func sweep(dir, tenant string) error {
+	var errs []error
 	// A process may start another while we look, so look until there is none.
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	for deadline := time.Now().Add(time.Minute); ; {
 		pids := processesOf(dir, tenant)
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGKILL)
@@ -89,11 +89,11 @@ func sweep(dir, tenant string) error {
 			break
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("processes %v do not end", pids)
+			errs = append(errs, fmt.Errorf("processes %v do not end", pids))
+			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	var errs []error
 	for _, m := range slices.Backward(MountsUnder(dir)) {
 		if err := unix.Unmount(m, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))

@@ -41,3 +41,9 @@ func sub(t *testing.T, l *lab.Lab, name string, fn func(t *testing.T)) {
 		fn(t)
 	})
 }
+
+// steady are clusters that are slow to call a node dead, for tests of other
+// things: on a machine that is busy enough a node may fall silent for a while.
+func steady() lab.ClusterOptions {
+	return lab.ClusterOptions{Args: []string{"--dead", "30s"}}
+}

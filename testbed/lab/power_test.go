@@ -14,7 +14,7 @@ import (
 func TestPowerCut(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
-	c := l.Cluster("munich", lab.ClusterOptions{})
+	c := l.Cluster("munich", steady())
 	nodes := []*lab.Node{c.Node("n1", containers(t)), c.Node("n2", lab.NodeOptions{})}
 	l.Wait("both nodes take work", lab.Nodes("munich", 2))
 	l.Apply(lab.App("shop", l.Container("web", 2), l.Process("db", 2), lab.Exclusive(l.Process("ledger", 1))))

@@ -48,14 +48,22 @@ func (l *Lab) WorkloadsOf(id api.InstanceID) []Workload {
 	return slices.DeleteFunc(l.Workloads(), func(w Workload) bool { return w.Instance != id })
 }
 
-// Workload is the one process of an instance; none or several fail the test.
+// Workload is the one process of an instance; several fail the test. There may be
+// none for a moment: a container that was started carries its instance's name from
+// its exec on, and a node that is starved stops an exclusive instance.
 func (l *Lab) Workload(id api.InstanceID) Workload {
 	l.t.Helper()
-	all := l.WorkloadsOf(id)
-	if len(all) != 1 {
-		l.t.Fatalf("%s has %d processes, want 1: %+v", id, len(all), all)
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		switch all := l.WorkloadsOf(id); len(all) {
+		case 0:
+		case 1:
+			return all[0]
+		default:
+			l.t.Fatalf("%s has %d processes, want 1: %+v", id, len(all), all)
+		}
 	}
-	return all[0]
+	l.t.Fatalf("%s has no process\n%s", id, l.Story())
+	return Workload{}
 }
 
 func (l *Lab) workload(pid int) (Workload, bool) {
