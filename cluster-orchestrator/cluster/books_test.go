@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -15,7 +16,7 @@ func (w *world) checkBooks() {
 	w.t.Helper()
 	c := w.c
 	var rootWanted, rootKnown api.Digest
-	for _, id := range sortedKeys(c.instances) {
+	for _, id := range step.Keys(c.instances) {
 		in := c.instances[id]
 		if !in.Local && !in.Leaving {
 			rootWanted = rootWanted.Toggle(in.Want.Digest())
@@ -31,7 +32,7 @@ func (w *world) checkBooks() {
 		w.t.Fatalf("%d nodes, %d candidates", len(c.nodes), len(c.cands))
 	}
 	silent := 0
-	for _, id := range sortedKeys(c.nodes) {
+	for _, id := range step.Keys(c.nodes) {
 		n := c.nodes[id]
 		var wanted, known api.Digest
 		var used api.Resources
@@ -87,7 +88,7 @@ func (w *world) checkBooks() {
 func (w *world) checkExclusive() {
 	w.t.Helper()
 	runs := map[api.InstanceID]api.NodeID{}
-	for _, id := range sortedKeys(w.nodes) {
+	for _, id := range step.Keys(w.nodes) {
 		for _, o := range w.nodes[id].has {
 			if a, ok := w.want[o.Instance]; ok && a.Spec.Exclusive && !w.nodes[id].off {
 				if other, twice := runs[o.Instance]; twice {
@@ -194,8 +195,8 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				t.Fatalf("seed %d: node %s is left with %v, leaving %v, room %v, observed %v", seed, id, n.used, n.leaving, n.room, n.observed)
 			}
 		}
-		if len(w.c.waiting.at)+len(w.c.services) > 0 {
-			t.Fatalf("seed %d: %v wait", seed, w.c.waiting.at)
+		if len(w.c.waiting.List())+len(w.c.services) > 0 {
+			t.Fatalf("seed %d: %v wait", seed, w.c.waiting.List())
 		}
 	}
 }

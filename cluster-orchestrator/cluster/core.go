@@ -62,9 +62,9 @@ type Core struct {
 	nodes     map[api.NodeID]*node
 	instances map[api.InstanceID]*instance
 	services  map[api.ServiceID]*service
-	cands     []sched.Candidate // one per node, at node.at
-	waiting   queue             // instances that fit nowhere, in the order they came
-	held      []api.InstanceID  // to be placed again at a pace, after half the cluster fell silent
+	cands     []sched.Candidate          // one per node, at node.at
+	waiting   step.Queue[api.InstanceID] // instances that fit nowhere, in the order they came
+	held      []api.InstanceID           // to be placed again at a pace, after half the cluster fell silent
 	grown     map[api.NodeID]bool
 	touched   map[api.NodeID]bool
 	scale     int         // what the timing is multiplied with; it never shrinks
@@ -107,7 +107,6 @@ func New(cfg Config) *Core {
 		nodes:     map[api.NodeID]*node{},
 		instances: map[api.InstanceID]*instance{},
 		services:  map[api.ServiceID]*service{},
-		waiting:   newQueue(),
 		grown:     map[api.NodeID]bool{},
 		touched:   map[api.NodeID]bool{},
 		root:      newRoot(),
@@ -162,21 +161,21 @@ func (c *Core) start() {
 	c.boot = max(c.boot+1, uint64(max(0, c.wall.Unix())))
 	c.saveMeta()
 	c.rescale()
-	for _, id := range sortedKeys(c.nodes) {
+	for _, id := range step.Keys(c.nodes) {
 		n := c.nodes[id]
 		n.lastAlive, n.awaited = c.now, true
 		c.timers.Set(timerKey{timerDead, id}, c.now.Add(c.dead()))
 		c.touch(n) // numbers of an earlier life may have been lost: begin anew above them
 		c.refresh(n)
 	}
-	for _, id := range sortedKeys(c.instances) {
+	for _, id := range step.Keys(c.instances) {
 		in := c.instances[id]
 		in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return c.nodes[v.Node] == nil })
 		for i := range in.Vacancies {
 			in.Vacancies[i].Gen = c.nodes[in.Vacancies[i].Node].gen
 		}
 		if in.Moving || in.Node == "" && !in.Leaving && !in.Withdrawn && !in.Bound {
-			c.waiting.add(id)
+			c.waiting.Add(id)
 		}
 		c.finish(in)
 	}
@@ -218,12 +217,12 @@ func (c *Core) settle() {
 	}
 	c.settled = true
 	c.timers.Clear(timerKey{what: timerSettle})
-	for _, id := range c.waiting.list() {
+	for _, id := range c.waiting.List() {
 		if in := c.instances[id]; in != nil && in.Node == "" {
 			c.tryPlace(in)
 		}
 	}
-	for _, id := range sortedKeys(c.nodes) {
+	for _, id := range step.Keys(c.nodes) {
 		if n := c.nodes[id]; n.draining && n.heard {
 			c.evictAll(n)
 		}
@@ -288,13 +287,4 @@ func (c *Core) Restore(docs []store.Doc) error {
 		c.journal.Restored(d)
 	}
 	return nil
-}
-
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -170,7 +170,7 @@ func (c *Core) finish(in *instance) {
 	if delete(s.instances, id); len(s.instances) == 0 {
 		delete(c.services, id.Service())
 	}
-	c.waiting.remove(id)
+	c.waiting.Remove(id)
 	if in.inList {
 		c.root.known = c.root.known.Toggle(in.shown)
 	}
@@ -192,7 +192,7 @@ func (c *Core) dropVacancy(in *instance, id api.NodeID) {
 	}
 	c.changed(in)
 	c.finish(in)
-	if c.waiting.has(in.id()) && in.Node == "" {
+	if c.waiting.Has(in.id()) && in.Node == "" {
 		c.tryPlace(in)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -20,7 +21,7 @@ func (c *Core) cordon(id api.NodeID, on bool) error {
 			if in.Moving {
 				in.Moving, in.Offered = false, false
 				if !n.silent {
-					c.waiting.remove(in.id())
+					c.waiting.Remove(in.id())
 				}
 				c.changed(in)
 			}
@@ -61,7 +62,7 @@ func (c *Core) localScale(id api.ServiceID, replicas int) error {
 		return fmt.Errorf("no instance of %s is in cluster %s, so there is no SLA to scale by: %w", id, c.cfg.ID, api.ErrNotFound)
 	}
 	var live, withdrawn []*instance
-	for _, i := range sortedKeys(s.instances) {
+	for _, i := range step.Keys(s.instances) {
 		in := s.instances[i]
 		switch {
 		case in.Leaving:
@@ -113,7 +114,7 @@ func (c *Core) addLocal(like *instance) *instance {
 func (c *Core) withdraw(in *instance) {
 	in.Withdrawn, in.Offered, in.Moving = true, false, false
 	in.Reason, in.Detail = api.ReasonScaledLocally, "the cluster's operator scaled the service down"
-	c.waiting.remove(in.id())
+	c.waiting.Remove(in.id())
 	if in.Local {
 		c.unwant(in.id())
 		return

@@ -3,10 +3,10 @@ package cluster
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -29,11 +29,11 @@ func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
 // and is handed back to the root.
 func (c *Core) tryPlace(in *instance) bool {
 	if in.Leaving || in.Withdrawn || in.Bound || in.State == api.Completed {
-		c.waiting.remove(in.id())
+		c.waiting.Remove(in.id())
 		return false
 	}
 	if in.exclusive() && c.mustWait(in) {
-		c.waiting.add(in.id())
+		c.waiting.Add(in.id())
 		c.explain(in, api.ReasonNone, "waits until its earlier placement has ended", nil)
 		return false
 	}
@@ -51,7 +51,7 @@ func (c *Core) tryPlace(in *instance) bool {
 		in.avoid = nil
 		return c.tryPlace(in)
 	}
-	c.waiting.add(in.id())
+	c.waiting.Add(in.id())
 	why := c.explanation(in, &req)
 	if !c.settled || c.mustWait(in) {
 		c.explain(in, api.ReasonNoCapacity, "waits for room that is about to be known", &why)
@@ -105,7 +105,7 @@ func (c *Core) handBack(in *instance, r api.Reason, detail string, why *api.Expl
 			return
 		}
 		in.Bound = true
-		c.waiting.remove(in.id())
+		c.waiting.Remove(in.id())
 	}
 	if in.Offered && in.Reason == r && in.Detail == detail {
 		return
@@ -134,7 +134,7 @@ func (c *Core) moveTo(in *instance, id api.NodeID) {
 	c.touch(n)
 	n.put[in.id()] = true
 	delete(n.drop, in.id())
-	c.waiting.remove(in.id())
+	c.waiting.Remove(in.id())
 	c.become(in, lifecycle.NodeChosen, api.ReasonNone, "")
 	c.refresh(n)
 }
@@ -159,77 +159,6 @@ func (c *Core) unassign(in *instance, held bool) {
 	}
 	c.refresh(n)
 	c.save(in)
-}
-
-// lost handles a node that fell silent. When half of a cluster falls silent at
-// once, the fault is more likely ours: wait for another dead time, then place
-// again at a pace.
-func (c *Core) lost(n *node) {
-	doubt := c.doubtsItself()
-	for _, in := range n.sorted() {
-		if in.State == api.Completed {
-			continue
-		}
-		if in.State != api.ClusterScheduled {
-			c.become(in, lifecycle.NodeLost, api.ReasonNodeLost, lostDetail)
-		}
-		if doubt {
-			c.held = append(c.held, in.id())
-			continue
-		}
-		c.displace(in)
-	}
-	if doubt && len(c.held) > 0 && !c.timers.Has(timerKey{what: timerPace}) {
-		c.timers.Set(timerKey{what: timerPace}, c.now.Add(c.dead()))
-	}
-}
-
-// doubtsItself reports whether half of the nodes that were heard have fallen
-// silent within a dead time. Those that are gone for long say nothing about us.
-func (c *Core) doubtsItself() bool {
-	since := c.now.Add(-c.dead())
-	c.lately = append(slices.DeleteFunc(c.lately, func(t time.Time) bool { return t.Before(since) }), c.now)
-	n := len(c.lately)
-	heard := len(c.nodes) - c.silent + n
-	return heard >= 4 && 2*n >= heard
-}
-
-const (
-	paceEvery = 500 * time.Millisecond
-	paceCount = 20
-)
-
-func (c *Core) pace() {
-	for i := 0; i < paceCount && len(c.held) > 0; {
-		id := c.held[0]
-		c.held = c.held[1:]
-		in := c.instances[id]
-		if in == nil || in.Reason != api.ReasonNodeLost || in.State != api.ClusterScheduled || in.Leaving {
-			continue // its node is back, or nobody wants it any more
-		}
-		c.displace(in)
-		i++
-	}
-	if len(c.held) > 0 {
-		c.timers.Set(timerKey{what: timerPace}, c.now.Add(paceEvery))
-	}
-}
-
-// displace places an instance of a silent node elsewhere. Where nothing else
-// fits, a non-exclusive one stays with its node, which may return.
-func (c *Core) displace(in *instance) {
-	if in.Node == "" {
-		c.tryPlace(in)
-		return
-	}
-	req := c.request(in, string(in.Node))
-	if best, ok := sched.PlaceBest(&req, c.cands, c.cfg.Plugin, in.seed()); ok {
-		c.moveTo(in, api.NodeID(best.ID))
-		return
-	}
-	why := c.explanation(in, &req)
-	c.waiting.add(in.id())
-	c.handBack(in, api.ReasonNodeLost, in.Detail+"; "+summary(why), &why)
 }
 
 // escalate moves an instance that keeps failing on its node to another, as long
@@ -272,7 +201,7 @@ func (c *Core) stopFirst(in *instance, r api.Reason) {
 	}
 	in.Reason, in.Detail = r, "waits until its earlier placement has ended"
 	c.changed(in)
-	c.waiting.add(in.id())
+	c.waiting.Add(in.id())
 	if !c.mustWait(in) {
 		c.tryPlace(in)
 	}
@@ -293,7 +222,7 @@ func (c *Core) evict(in *instance) {
 		c.moveTo(in, api.NodeID(best.ID))
 	default:
 		in.Moving = true
-		c.waiting.add(in.id())
+		c.waiting.Add(in.id())
 		if !in.exclusive() {
 			why := c.explanation(in, &req)
 			in.why, in.Offered = &why, true
@@ -312,16 +241,16 @@ func (c *Core) evictAll(n *node) {
 func (c *Core) retryWaiting() {
 	for len(c.grown) > 0 {
 		cands := make([]sched.Candidate, 0, len(c.grown))
-		for _, id := range sortedKeys(c.grown) {
+		for _, id := range step.Keys(c.grown) {
 			if n := c.nodes[id]; n != nil {
 				cands = append(cands, c.cands[n.at])
 			}
 		}
 		clear(c.grown)
-		for _, id := range c.waiting.list() {
+		for _, id := range c.waiting.List() {
 			in := c.instances[id]
 			if in == nil {
-				c.waiting.remove(id)
+				c.waiting.Remove(id)
 				continue
 			}
 			c.retry(in, cands)
@@ -337,7 +266,7 @@ func (c *Core) retryWaiting() {
 
 func (c *Core) retry(in *instance, grown []sched.Candidate) {
 	if in.Bound || in.Leaving || in.Withdrawn || in.State == api.Completed {
-		c.waiting.remove(in.id())
+		c.waiting.Remove(in.id())
 		return
 	}
 	if in.exclusive() && c.mustWait(in) {
@@ -355,28 +284,4 @@ func (c *Core) retry(in *instance, grown []sched.Candidate) {
 	default:
 		c.moveTo(in, api.NodeID(best.ID))
 	}
-}
-
-// queue keeps instances in the order in which they began to wait.
-type queue struct {
-	seq uint64
-	at  map[api.InstanceID]uint64
-}
-
-func newQueue() queue { return queue{at: map[api.InstanceID]uint64{}} }
-
-func (q *queue) add(id api.InstanceID) {
-	if _, ok := q.at[id]; !ok {
-		q.seq++
-		q.at[id] = q.seq
-	}
-}
-
-func (q *queue) remove(id api.InstanceID)   { delete(q.at, id) }
-func (q *queue) has(id api.InstanceID) bool { _, ok := q.at[id]; return ok }
-
-func (q *queue) list() []api.InstanceID {
-	ids := sortedKeys(q.at)
-	slices.SortStableFunc(ids, func(a, b api.InstanceID) int { return int(q.at[a]) - int(q.at[b]) })
-	return ids
 }

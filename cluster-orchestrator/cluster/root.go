@@ -6,6 +6,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
 )
 
 // root is what the cluster knows of its root and owes it.
@@ -81,7 +82,7 @@ func (c *Core) desired(d api.Desired) {
 			c.unwant(id)
 		}
 	} else {
-		for _, id := range sortedKeys(c.instances) {
+		for _, id := range step.Keys(c.instances) {
 			if in := c.instances[id]; !put[id] && !in.Local {
 				c.unwant(id)
 			}
@@ -168,7 +169,7 @@ func (c *Core) unwant(id api.InstanceID) {
 		c.root.wanted = c.root.wanted.Toggle(in.Want.Digest())
 	}
 	in.Leaving = true
-	c.waiting.remove(id)
+	c.waiting.Remove(id)
 	if in.Node != "" {
 		c.unassign(in, true)
 	}
@@ -236,11 +237,11 @@ func (c *Core) report() {
 		Whole: r.wantAll, Aggregate: c.Aggregate(),
 	}
 	if r.wantAll {
-		for _, id := range sortedKeys(c.instances) {
+		for _, id := range step.Keys(c.instances) {
 			r.dirty[id] = 0
 		}
 	}
-	for _, id := range sortedKeys(r.dirty) {
+	for _, id := range step.Keys(r.dirty) {
 		if in := c.instances[id]; in != nil {
 			rep.Observed = append(rep.Observed, in.view())
 			r.dirty[id] = r.seq
@@ -248,7 +249,7 @@ func (c *Core) report() {
 			delete(r.dirty, id)
 		}
 	}
-	for _, id := range sortedKeys(r.gone) {
+	for _, id := range step.Keys(r.gone) {
 		g := r.gone[id]
 		g.seq = r.seq
 		r.gone[id] = g

@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // Nodes lists the cluster's nodes in the order of their ids.
 func (c *Core) Nodes() []api.Node {
 	out := make([]api.Node, 0, len(c.nodes))
-	for _, id := range sortedKeys(c.nodes) {
+	for _, id := range step.Keys(c.nodes) {
 		n, _ := c.Node(id)
 		out = append(out, n)
 	}
@@ -48,7 +49,7 @@ func (c *Core) Node(id api.NodeID) (api.Node, bool) {
 // Instances lists the cluster's instances, with their nodes, in the order of their ids.
 func (c *Core) Instances() []api.Instance {
 	out := make([]api.Instance, 0, len(c.instances))
-	for _, id := range sortedKeys(c.instances) {
+	for _, id := range step.Keys(c.instances) {
 		in, _ := c.Instance(id)
 		out = append(out, in)
 	}
@@ -137,7 +138,7 @@ func (c *Core) Aggregate() api.Aggregate {
 			MemoryMB: int64(math.Sqrt(max(0, sqMem/n-meanMem*meanMem))),
 		}
 	}
-	for _, key := range sortedKeys(slots) {
+	for _, key := range step.Keys(slots) {
 		a.Slots = append(a.Slots, *slots[key])
 	}
 	slices.SortStableFunc(a.Slots, func(x, y api.Slot) int { return strings.Compare(x.Runtime, y.Runtime) })

@@ -150,7 +150,7 @@ func nodeInfo(id api.NodeID, has api.Resources) api.NodeInfo {
 func (n *twin) whole() NodeReport {
 	n.seq++
 	r := api.NodeReport{Node: n.id, Boot: n.boot, Seq: n.seq, Gen: n.gen, Whole: true}
-	for _, id := range sortedKeys(n.has) {
+	for _, id := range step.Keys(n.has) {
 		r.Observed = append(r.Observed, n.has[id])
 	}
 	return NodeReport{r}
@@ -176,7 +176,7 @@ func (w *world) speak(id api.NodeID) {
 // round moved is known.
 func (w *world) beat() {
 	for range 2 {
-		for _, id := range sortedKeys(w.nodes) {
+		for _, id := range step.Keys(w.nodes) {
 			if n := w.nodes[id]; !n.off {
 				n.settle()
 				w.speak(id)
@@ -226,7 +226,7 @@ func assignment(n int, root api.Revision, m api.Microservice) api.Assignment {
 func (w *world) desire() {
 	w.gen++
 	d := api.Desired{Gen: w.gen}
-	for _, id := range sortedKeys(w.want) {
+	for _, id := range step.Keys(w.want) {
 		d.Put = append(d.Put, w.want[id])
 		d.Digest = d.Digest.Toggle(w.want[id].Digest())
 	}
@@ -252,7 +252,7 @@ func (w *world) restart() {
 	w.t.Helper()
 	w.c = New(w.cfg)
 	var docs []store.Doc
-	for _, k := range sortedKeys(w.disk) {
+	for _, k := range step.Keys(w.disk) {
 		docs = append(docs, w.disk[k])
 	}
 	if err := w.c.Restore(docs); err != nil {

@@ -3,6 +3,7 @@ package step
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -211,5 +212,18 @@ func TestClockStandsStillWhileTheProcessDoes(t *testing.T) {
 	}
 	if !k.Real(time.Time{}).IsZero() {
 		t.Error("Real of no moment is a moment")
+	}
+}
+
+func TestQueueKeepsTheOrderOfTheFirstAdd(t *testing.T) {
+	var q Queue[string]
+	for _, k := range []string{"b", "a", "c", "a"} {
+		q.Add(k)
+	}
+	q.Remove("b")
+	q.Remove("unknown")
+	q.Add("b")
+	if got := q.List(); !slices.Equal(got, []string{"a", "c", "b"}) || !q.Has("b") || q.Has("unknown") {
+		t.Errorf("the queue is %v", got)
 	}
 }

@@ -79,7 +79,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				}
 				w.gen++
 				d := api.Desired{Gen: w.gen}
-				for _, id := range sortedKeys(set) {
+				for _, id := range step.Keys(set) {
 					d.Put = append(d.Put, set[id])
 					d.Digest = d.Digest.Toggle(set[id].Digest())
 				}
@@ -92,7 +92,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				w.now = w.now.Add(time.Duration(rng.IntN(8000)) * time.Millisecond)
 				do(Tick{})
 			case 5:
-				for _, id := range sortedKeys(w.has) {
+				for _, id := range step.Keys(w.has) {
 					if ev := w.has[id]; ev.Phase == api.WorkloadRunning {
 						ev.Phase, ev.ExitCode = api.WorkloadExited, rng.IntN(2)
 						w.has[id] = ev
@@ -117,7 +117,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		w.restart()
 		w.gen++
 		d := api.Desired{Gen: w.gen}
-		for _, id := range sortedKeys(set) {
+		for _, id := range step.Keys(set) {
 			d.Put = append(d.Put, set[id])
 			d.Digest = d.Digest.Toggle(set[id].Digest())
 		}

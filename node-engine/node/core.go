@@ -10,7 +10,6 @@ package node
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -132,7 +131,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 // Instances lists what the node has, in the order of their ids.
 func (c *Core) Instances() []api.Instance {
 	var out []api.Instance
-	for _, id := range sortedKeys(c.works) {
+	for _, id := range step.Keys(c.works) {
 		w := c.works[id]
 		o := w.observed
 		out = append(out, api.Instance{
@@ -182,15 +181,6 @@ func (c *Core) emit(to api.Addr, msg any) {
 // emitVolatile is for what hangs on nothing that is saved.
 func (c *Core) emitVolatile(to api.Addr, msg any) {
 	c.send = append(c.send, api.Envelope{To: to, Msg: msg, Volatile: true})
-}
-
-func sortedKeys[V any](m map[api.InstanceID]V) []api.InstanceID {
-	ids := make([]api.InstanceID, 0, len(m))
-	for id := range m {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
 }
 
 // The node's documents: one per instance, and one for itself.

@@ -1,6 +1,9 @@
 package node
 
-import "github.com/treeline-edge/treeline/api"
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+)
 
 // start begins a life: a new boot number, so that messages of the earlier life
 // are known as old, and what the runtime has is taken over.
@@ -34,7 +37,7 @@ func (c *Core) reconcile(found []api.WorkloadEvent) {
 			c.adopt(w, e)
 		}
 	}
-	for _, id := range sortedKeys(c.works) {
+	for _, id := range step.Keys(c.works) {
 		if w := c.works[id]; !seen[id] {
 			c.missing(w)
 		}
@@ -167,13 +170,13 @@ func (c *Core) desired(d api.Desired) {
 			c.unwant(id)
 		}
 	} else {
-		for _, id := range sortedKeys(c.works) {
+		for _, id := range step.Keys(c.works) {
 			if !put[id] {
 				c.unwant(id)
 			}
 		}
 	}
-	for _, id := range sortedKeys(c.unclaimed) {
+	for _, id := range step.Keys(c.unclaimed) {
 		c.stray(c.unclaimed[id])
 	}
 	clear(c.unclaimed)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 )
 
 // link is what the node knows of its connection to the cluster, and of the
@@ -75,11 +76,11 @@ func (c *Core) report() {
 	if l.wantWhole {
 		info := c.info
 		r.Info = &info
-		for _, id := range sortedKeys(c.works) {
+		for _, id := range step.Keys(c.works) {
 			r.Observed = append(r.Observed, c.works[id].observed)
 		}
 	} else {
-		for _, id := range sortedKeys(l.dirty) {
+		for _, id := range step.Keys(l.dirty) {
 			r.Observed = append(r.Observed, l.dirty[id])
 		}
 	}
@@ -109,7 +110,7 @@ func (c *Core) lease(m api.Lease) {
 	}
 	l.leased, l.leaseEnd = true, end
 	c.timers.Set(timerKey{what: timerLease}, end)
-	for _, id := range sortedKeys(c.works) {
+	for _, id := range step.Keys(c.works) {
 		w := c.works[id]
 		if !w.haveSpec.StopsWhenCutOff() {
 			continue
@@ -134,7 +135,7 @@ func (c *Core) assumeLease() {
 
 func (c *Core) leaseEnded() {
 	c.link.leased = false
-	for _, id := range sortedKeys(c.works) {
+	for _, id := range step.Keys(c.works) {
 		if w := c.works[id]; w.haveSpec.StopsWhenCutOff() {
 			c.cut(w)
 		}

@@ -178,7 +178,7 @@ func (w *world) restart() {
 
 func (w *world) start() {
 	var found []api.WorkloadEvent
-	for _, id := range sortedKeys(w.has) {
+	for _, id := range step.Keys(w.has) {
 		found = append(found, w.has[id])
 	}
 	w.step(Start{Found: found})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
@@ -139,7 +140,7 @@ func (c *Core) rewrite(a *app, in Apply) bool {
 	}
 	a.Spec, a.Replicas, a.SpecRevs = spec, replicas, revs
 	c.index(a)
-	for _, id := range sortedKeys(before) {
+	for _, id := range step.Keys(before) {
 		differs = true
 		s := c.services[id]
 		s.app, s.spec = nil, nil
@@ -248,7 +249,7 @@ func (c *Core) reconcile(s *service) {
 		want = s.app.Replicas[s.id]
 	}
 	var live []*instance
-	for _, id := range sortedKeys(s.instances) {
+	for _, id := range step.Keys(s.instances) {
 		if in := s.instances[id]; !in.Leaving {
 			live = append(live, in)
 		}

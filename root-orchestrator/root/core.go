@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -55,7 +54,7 @@ type Core struct {
 	instances map[api.InstanceID]*instance
 	clusters  map[api.ClusterID]*cluster
 	cands     []sched.Candidate // one per cluster, at cluster.at
-	waiting   queue
+	waiting   step.Queue[api.InstanceID]
 	roomier   map[api.ClusterID]bool // where this step gave a reservation up
 	events    []api.Event            // the newest EventsKept, oldest first
 	eventSlot int                    // where the next is stored
@@ -116,7 +115,6 @@ func New(cfg Config) *Core {
 		services:  map[api.ServiceID]*service{},
 		instances: map[api.InstanceID]*instance{},
 		clusters:  map[api.ClusterID]*cluster{},
-		waiting:   newQueue(),
 		roomier:   map[api.ClusterID]bool{},
 	}
 }
@@ -156,7 +154,7 @@ func (c *Core) take(in Input) error {
 
 // start repairs what a crash between two saves left half done.
 func (c *Core) start() {
-	for _, id := range sortedKeys(c.clusters) {
+	for _, id := range step.Keys(c.clusters) {
 		cl := c.clusters[id]
 		cl.lastHeard = c.now
 		cl.gen = c.nextGen() // above all that an earlier life sent
@@ -170,7 +168,7 @@ func (c *Core) start() {
 		c.timers.Set(timerKey{what: timerDead, cluster: id}, c.now.Add(c.cfg.Dead))
 		c.refresh(cl)
 	}
-	for _, id := range sortedKeys(c.instances) {
+	for _, id := range step.Keys(c.instances) {
 		in := c.instances[id]
 		switch s := c.services[id.Service()]; {
 		case s == nil || s.app == nil:
@@ -179,13 +177,13 @@ func (c *Core) start() {
 		case in.Leaving && in.Cluster == "":
 			c.remove(in)
 		case in.Cluster == "" || in.Offered:
-			c.waiting.add(id)
+			c.waiting.Add(id)
 		}
 	}
-	for _, id := range sortedKeys(c.services) {
+	for _, id := range step.Keys(c.services) {
 		c.reconcile(c.services[id])
 	}
-	for _, id := range sortedKeys(c.apps) {
+	for _, id := range step.Keys(c.apps) {
 		c.finishApp(c.apps[id])
 	}
 }
@@ -202,7 +200,7 @@ func (c *Core) expire() {
 				c.checkSilence(cl)
 			}
 		case timerRetry:
-			if in := c.instances[k.instance]; in != nil && c.waiting.has(k.instance) {
+			if in := c.instances[k.instance]; in != nil && c.waiting.Has(k.instance) {
 				c.tryPlace(in)
 			}
 		}
@@ -212,7 +210,7 @@ func (c *Core) expire() {
 // retryRoomier gives the room of reservations that were given up to what waits.
 // What moves by that frees room in turn, for the next step.
 func (c *Core) retryRoomier() {
-	for _, id := range sortedKeys(c.roomier) {
+	for _, id := range step.Keys(c.roomier) {
 		delete(c.roomier, id)
 		if cl := c.clusters[id]; cl != nil {
 			c.retryWaiting(cl)
@@ -311,73 +309,4 @@ func (c *Core) Restore(docs []store.Doc) error {
 	}
 	c.orderEvents()
 	return nil
-}
-
-// event tells the story of a change, durably. The newest EventsKept are kept.
-func (c *Core) event(e api.Event) {
-	e.Seq, e.Time, e.Tier = c.nextRev(), c.wall, "root"
-	c.events = append(c.events, e)
-	if len(c.events) > 2*c.cfg.EventsKept {
-		c.events = slices.Clone(c.events[len(c.events)-c.cfg.EventsKept:])
-	}
-	c.journal.Put(kindEvent, strconv.Itoa(c.eventSlot), e)
-	c.eventSlot = (c.eventSlot + 1) % c.cfg.EventsKept
-	c.show(api.Change{Kind: "event", ID: strconv.FormatUint(uint64(e.Seq), 10), Tenant: e.Tenant, Revision: e.Seq, Object: e})
-}
-
-func (c *Core) restoreEvent(d store.Doc) error {
-	var e api.Event
-	if err := json.Unmarshal(d.Data, &e); err != nil {
-		return err
-	}
-	slot, err := strconv.Atoi(d.Key)
-	if err != nil {
-		return err
-	}
-	if n := len(c.events); n == 0 || e.Seq > c.events[n-1].Seq {
-		c.eventSlot = (slot + 1) % c.cfg.EventsKept
-	}
-	c.events = append(c.events, e)
-	if n := len(c.events); n > 1 && c.events[n-1].Seq < c.events[n-2].Seq {
-		// Keep the newest last, so that the comparison above stays right.
-		c.events[n-1], c.events[n-2] = c.events[n-2], c.events[n-1]
-	}
-	return nil
-}
-
-func (c *Core) orderEvents() {
-	slices.SortFunc(c.events, func(a, b api.Event) int { return cmp.Compare(a.Seq, b.Seq) })
-}
-
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// queue keeps instances in the order in which they began to wait.
-type queue struct {
-	seq uint64
-	at  map[api.InstanceID]uint64
-}
-
-func newQueue() queue { return queue{at: map[api.InstanceID]uint64{}} }
-
-func (q *queue) add(id api.InstanceID) {
-	if _, ok := q.at[id]; !ok {
-		q.seq++
-		q.at[id] = q.seq
-	}
-}
-
-func (q *queue) remove(id api.InstanceID)   { delete(q.at, id) }
-func (q *queue) has(id api.InstanceID) bool { _, ok := q.at[id]; return ok }
-
-func (q *queue) list() []api.InstanceID {
-	ids := sortedKeys(q.at)
-	slices.SortStableFunc(ids, func(a, b api.InstanceID) int { return cmp.Compare(q.at[a], q.at[b]) })
-	return ids
 }

@@ -167,6 +167,6 @@ func (c *Core) remove(in *instance) {
 }
 
 func (c *Core) stopWaiting(in *instance) {
-	c.waiting.remove(in.ID)
+	c.waiting.Remove(in.ID)
 	c.timers.Clear(timerKey{what: timerRetry, instance: in.ID})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -14,7 +15,7 @@ import (
 func (c *Core) request(in *instance) sched.Request {
 	req := sched.RequestFor(in.ID, &in.Spec)
 	req.Peers = c.service(in.ID.Service()).peers
-	for _, id := range sortedKeys(in.refusals) {
+	for _, id := range step.Keys(in.refusals) {
 		if in.refusals[id].until.After(c.now) {
 			req.Avoid = append(req.Avoid, string(id))
 		}
@@ -80,7 +81,7 @@ func (c *Core) explain(in *instance, r api.Reason, detail string) {
 // wait keeps the instance in the queue until a cluster has more room, or until
 // one that refused it may be asked again.
 func (c *Core) wait(in *instance) {
-	c.waiting.add(in.ID)
+	c.waiting.Add(in.ID)
 	next := in.notUntil
 	for _, r := range in.refusals {
 		if r.until.After(c.now) && (next.IsZero() || !next.After(c.now) || r.until.Before(next)) {
@@ -213,10 +214,10 @@ func (c *Core) handedBack(in *instance, cl *cluster, o api.Observed) {
 
 // retryWaiting offers what waits to a cluster that has more room than before.
 func (c *Core) retryWaiting(cl *cluster) {
-	for _, id := range c.waiting.list() {
+	for _, id := range c.waiting.List() {
 		in := c.instances[id]
 		if in == nil {
-			c.waiting.remove(id)
+			c.waiting.Remove(id)
 			continue
 		}
 		r, refused := in.refusals[cl.Info.ID]

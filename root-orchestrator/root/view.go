@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -30,7 +31,7 @@ func (c *Core) App(id api.AppID) (api.App, bool) {
 // Apps lists the applications that a tenant sees, in the order of their ids.
 func (c *Core) Apps(tenant api.Tenant) []api.App {
 	var out []api.App
-	for _, id := range sortedKeys(c.apps) {
+	for _, id := range step.Keys(c.apps) {
 		if a := c.apps[id]; Within(a.Tenant, tenant) {
 			out = append(out, c.viewApp(a))
 		}
@@ -82,7 +83,7 @@ func (c *Core) Service(id api.ServiceID) (api.Service, bool) {
 // Services lists the services that a tenant sees, in the order of their ids.
 func (c *Core) Services(tenant api.Tenant) []api.Service {
 	var out []api.Service
-	for _, id := range sortedKeys(c.services) {
+	for _, id := range step.Keys(c.services) {
 		if v, ok := c.Service(id); ok && Within(id.Tenant(), tenant) {
 			out = append(out, v)
 		}
@@ -102,7 +103,7 @@ func (c *Core) Instance(id api.InstanceID) (api.Instance, bool) {
 // Instances lists the instances that a tenant sees, in the order of their ids.
 func (c *Core) Instances(tenant api.Tenant) []api.Instance {
 	var out []api.Instance
-	for _, id := range sortedKeys(c.instances) {
+	for _, id := range step.Keys(c.instances) {
 		if Within(id.Tenant(), tenant) {
 			out = append(out, c.view(c.instances[id]))
 		}
@@ -147,7 +148,7 @@ func (c *Core) Cluster(id api.ClusterID) (api.Cluster, bool) {
 // Clusters lists the clusters in the order of their ids.
 func (c *Core) Clusters() []api.Cluster {
 	out := make([]api.Cluster, 0, len(c.clusters))
-	for _, id := range sortedKeys(c.clusters) {
+	for _, id := range step.Keys(c.clusters) {
 		v, _ := c.Cluster(id)
 		out = append(out, v)
 	}
@@ -203,7 +204,7 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	}
 	req := sched.RequestFor(in.ID, &in.Spec)
 	req.Peers = c.service(id.Service()).peers
-	for _, cid := range sortedKeys(in.refusals) {
+	for _, cid := range step.Keys(in.refusals) {
 		if in.refusals[cid].until.After(c.now) {
 			req.Avoid = append(req.Avoid, string(cid))
 		}
@@ -212,7 +213,7 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 		Instance: c.view(in), Placements: append([]api.Placement(nil), in.Placements...),
 		Root: sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, in.seed())),
 	}
-	for _, cid := range sortedKeys(in.refusals) {
+	for _, cid := range step.Keys(in.refusals) {
 		w.Clusters = append(w.Clusters, in.refusals[cid].why)
 	}
 	if at := in.notUntil; at.After(c.now) {

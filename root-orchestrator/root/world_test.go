@@ -127,7 +127,7 @@ func (tw *twin) take(msg any) {
 func (tw *twin) run() {
 	running := 0
 	tw.has = map[api.InstanceID]api.Observed{}
-	for _, id := range sortedKeys(tw.want) {
+	for _, id := range step.Keys(tw.want) {
 		a := tw.want[id]
 		o := api.Observed{Instance: id, Epoch: a.Epoch + 1, State: api.Running}
 		switch {
@@ -164,7 +164,7 @@ func (tw *twin) report() Report {
 	for _, a := range tw.want {
 		r.Desired = r.Desired.Toggle(a.Digest())
 	}
-	for _, id := range sortedKeys(tw.has) {
+	for _, id := range step.Keys(tw.has) {
 		r.Known = r.Known.Toggle(tw.has[id].Digest())
 		r.Observed = append(r.Observed, tw.has[id])
 	}
@@ -183,7 +183,7 @@ func (w *world) round() {
 	w.t.Helper()
 	w.now = w.now.Add(1100 * time.Millisecond)
 	w.do(Tick{})
-	for _, id := range sortedKeys(w.twins) {
+	for _, id := range step.Keys(w.twins) {
 		if tw := w.twins[id]; !tw.off {
 			tw.run()
 			w.do(tw.report())
@@ -258,7 +258,7 @@ func (w *world) on(id api.ClusterID) (n int) {
 // checkBooks recomputes from scratch what the core keeps step by step.
 func (w *world) checkBooks() {
 	w.t.Helper()
-	for _, id := range sortedKeys(w.c.clusters) {
+	for _, id := range step.Keys(w.c.clusters) {
 		cl := w.c.clusters[id]
 		var wanted, known api.Digest
 		var reserved api.Resources
@@ -375,7 +375,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		}
 		w.do(DeleteApp{App: shop})
 		w.pass(10 * time.Second)
-		if len(w.c.instances)+len(w.c.apps)+len(w.c.services)+len(w.c.waiting.at) > 0 {
+		if len(w.c.instances)+len(w.c.apps)+len(w.c.services)+len(w.c.waiting.List()) > 0 {
 			t.Fatalf("seed %d: left: %+v", seed, w.c.Instances(""))
 		}
 	}

@@ -1,0 +1,261 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+)
+
+// stopsLeased reports whether something that stops when cut off is on its way
+// off the node: it keeps its lease for as long as its stop_grace takes.
+func (n *node) stopsLeased(c *Core) bool {
+	for id := range n.leaving {
+		if in := c.instances[id]; in != nil && in.Want.Spec.StopsWhenCutOff() {
+			return true
+		}
+	}
+	return false
+}
+
+// nodeAlive takes a sign of life. It costs the same whatever the cluster's size.
+func (c *Core) nodeAlive(id api.NodeID, a api.Alive) {
+	n := c.nodes[id]
+	if n == nil || a.Boot < n.boot {
+		return
+	}
+	c.boots(n, a.Boot)
+	if a.Seq <= n.aliveSeq {
+		return
+	}
+	n.aliveSeq, n.lastAlive = a.Seq, c.now
+	n.cpu, n.mem = a.CPUUsed, a.MemUsed
+	n.ack = max(n.ack, a.Gen)
+	c.back(n)
+	if a.Gen > n.gen {
+		// It holds a generation that this cluster never reached: the store was restored
+		// from an older copy. Go on above it.
+		n.gen = a.Gen
+		c.touch(n)
+	}
+	if (a.Gen != n.gen || a.Desired != n.wanted) && !c.touched[id] && c.now.Sub(n.sentAt) >= resend {
+		c.sendWhole(n)
+	}
+	want := !n.synced
+	if a.Observed == n.known.Toggle(n.said) {
+		n.differ, n.complete = 0, true
+		if a.Gen == n.gen {
+			c.settleLeaving(n)
+		}
+	} else if n.differ++; n.differ >= 2 {
+		n.differ, want = 0, true
+	}
+	if n.leased > 0 || want || n.stopsLeased(c) {
+		c.emit(id.Addr(), api.Lease{Boot: n.boot, Seq: a.Seq, Gen: n.gen, WantWhole: want})
+	}
+}
+
+// boots begins a new life of the node's engine in our books.
+func (c *Core) boots(n *node, boot uint64) {
+	if boot > n.boot {
+		n.boot = boot
+		c.newLife(n)
+	}
+}
+
+func (c *Core) newLife(n *node) {
+	n.reportSeq, n.aliveSeq, n.ack, n.synced, n.complete = 0, 0, 0, false, false
+	c.refresh(n)
+}
+
+// nodeReport takes what a node observed. A report that is older than one that
+// was taken changes nothing; what it alone said comes again with a whole one.
+func (c *Core) nodeReport(r api.NodeReport) {
+	n := c.nodes[r.Node]
+	if n == nil || r.Boot < n.boot {
+		return
+	}
+	c.boots(n, r.Boot)
+	if r.Seq <= n.reportSeq {
+		return
+	}
+	n.complete = r.Whole || n.complete && r.Seq == n.reportSeq+1
+	n.reportSeq = r.Seq
+	n.ack = max(n.ack, r.Gen)
+	if r.Info != nil {
+		c.nodeInfo(n, *r.Info)
+	}
+	if r.Whole {
+		n.synced, n.differ = r.Gen >= n.must, 0
+		present := make(map[api.InstanceID]bool, len(r.Observed))
+		for _, o := range r.Observed {
+			present[o.Instance] = true
+		}
+		for _, id := range step.Keys(n.observed) {
+			if !present[id] {
+				n.forget(id)
+			}
+		}
+	}
+	for _, o := range r.Observed {
+		c.nodeObserved(n, o)
+	}
+	if r.Gen == n.gen && n.complete {
+		c.settleLeaving(n)
+	}
+	c.refresh(n)
+	if n.synced && n.awaited {
+		c.noLongerAwaited(n)
+	}
+}
+
+func (c *Core) noLongerAwaited(n *node) {
+	n.awaited = false
+	if c.unheard--; c.unheard <= 0 {
+		c.settle()
+	}
+}
+
+// strangers bounds what a node may report beyond what it was given.
+const strangers = 1000
+
+func (c *Core) nodeObserved(n *node, o api.Observed) {
+	if n.assigned[o.Instance] == nil && !n.leaving[o.Instance] && len(n.observed) > len(n.assigned)+strangers {
+		return
+	}
+	if o.Stopped {
+		n.forget(o.Instance)
+	} else {
+		if old, ok := n.observed[o.Instance]; ok {
+			n.known = n.known.Toggle(old.Digest())
+		}
+		n.observed[o.Instance] = o
+		n.known = n.known.Toggle(o.Digest())
+		c.holdStranger(n, o.Instance)
+	}
+	// What a silent node said arrives late; it counts when the node is back.
+	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped && !n.silent {
+		c.observed(n, in, o)
+	}
+}
+
+// emptied notes, for a restart too, that what leaves the node takes no room there
+// any more.
+func (c *Core) emptied(n *node, id api.InstanceID) {
+	in := c.instances[id]
+	if in == nil {
+		return
+	}
+	for i := range in.Vacancies {
+		if v := &in.Vacancies[i]; v.Node == n.info.ID && v.Room != (api.Resources{}) {
+			v.Room = api.Resources{}
+			c.save(in)
+		}
+	}
+}
+
+// holdStranger books room for what the node has and was not given, or was given
+// before it fell silent.
+func (c *Core) holdStranger(n *node, id api.InstanceID) {
+	if n.observed[id].State == api.Completed {
+		if n.hold(id, api.Resources{}); n.leaving[id] {
+			n.book(id, api.Resources{})
+			delete(n.unknown, id)
+			c.emptied(n, id)
+		}
+		return
+	}
+	room, ok := n.room[id]
+	if in := c.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
+		room, ok = in.needs(), true
+	}
+	if n.hold(id, room); !ok && n.leaving[id] {
+		n.unknown[id] = true
+	}
+}
+
+// clip bounds what a node may have stored by way of explanation.
+func clip(detail string) string {
+	const most = 1024
+	if len(detail) <= most {
+		return detail
+	}
+	return strings.ToValidUTF8(detail[:most], "") + "…"
+}
+
+func (n *node) forget(id api.InstanceID) {
+	old, ok := n.observed[id]
+	if !ok {
+		return
+	}
+	n.known = n.known.Toggle(old.Digest())
+	delete(n.observed, id)
+	if n.assigned[id] == nil {
+		delete(n.room, id)
+	}
+}
+
+// settleLeaving frees the room of what has left the node: the node holds the
+// generation that took it away, and has nothing of it any more.
+func (c *Core) settleLeaving(n *node) {
+	if len(n.leaving) == 0 {
+		return
+	}
+	freed := false
+	for _, id := range step.Keys(n.leaving) {
+		if _, still := n.observed[id]; still {
+			continue
+		}
+		in := c.instances[id]
+		if in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node == n.info.ID && v.Gen > n.ack }) {
+			continue
+		}
+		n.release(id)
+		freed = true
+		if in != nil {
+			c.dropVacancy(in, n.info.ID)
+		}
+	}
+	if freed {
+		c.refresh(n)
+	}
+}
+
+// observed takes what the instance's own node says of its present placement.
+func (c *Core) observed(n *node, in *instance, o api.Observed) {
+	switch o.State {
+	case api.NodeScheduled, api.Created, api.Running, api.Completed, api.Failed:
+	default:
+		return // not a node's to say
+	}
+	if in.State != o.State && !lifecycle.Leads(in.State, o.State) {
+		return // from outside: not ours to panic about
+	}
+	if in.State == api.Completed && o.State != api.Completed {
+		return // it is over; a late message does not revive it
+	}
+	// That the node reports this placement means that no earlier one is left.
+	delete(n.unknown, in.id())
+	n.room[in.id()] = in.needs()
+	grew := in.Before != (api.Resources{})
+	if in.Before = (api.Resources{}); o.State == api.Completed {
+		n.book(in.id(), api.Resources{})
+	} else {
+		n.book(in.id(), in.needs())
+	}
+	before := in.view()
+	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, clip(o.Detail), o.Restarts, o.ExitCode
+	if !in.Moving {
+		in.Offered = false
+		c.waiting.Remove(in.id())
+	}
+	if now := in.view(); grew || now.Digest() != before.Digest() || now.Detail != before.Detail {
+		c.changed(in)
+	}
+	c.refresh(n)
+	if o.State == api.Failed && o.Reason == api.ReasonTooManyFails {
+		c.escalate(in)
+	}
+}

@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// nodeWill notes that a node's connection ended. It may be back in a moment, so
+// it only gets no new work until it is heard again.
+func (c *Core) nodeWill(id api.NodeID) {
+	if n := c.nodes[id]; n != nil && !n.suspect {
+		n.suspect = true
+		c.refresh(n)
+	}
+}
+
+// back takes a node as alive again.
+func (c *Core) back(n *node) {
+	if n.heard && !n.silent && !n.suspect {
+		return
+	}
+	first, was := !n.heard, n.silent
+	n.heard, n.silent, n.suspect = true, false, false
+	if was {
+		c.silent--
+		c.timers.Set(timerKey{timerDead, n.info.ID}, c.now.Add(c.dead()))
+	}
+	if was || first { // it may have fallen silent in an earlier life of ours
+		c.reclaim(n)
+	}
+	c.refresh(n)
+	if was && n.draining {
+		c.evictAll(n)
+	}
+}
+
+// reclaim takes a returning node's instances as its own again where they were
+// not placed elsewhere meanwhile, and holds room for those that were.
+func (c *Core) reclaim(n *node) {
+	for _, in := range n.sorted() {
+		if in.State == api.ClusterScheduled {
+			c.waiting.Remove(in.id())
+			in.Offered = false
+			c.become(in, lifecycle.NodeChosen, api.ReasonNone, "its node is back")
+			if o, ok := n.observed[in.id()]; ok && o.Epoch == in.Epoch {
+				c.observed(n, in, o)
+			}
+		}
+	}
+	for _, id := range step.Keys(n.observed) {
+		c.holdStranger(n, id)
+	}
+}
+
+// checkSilence looks whether the node was heard since the timer was set.
+func (c *Core) checkSilence(n *node) {
+	if due := n.lastAlive.Add(c.dead()); due.After(c.now) {
+		c.timers.Set(timerKey{timerDead, n.info.ID}, due)
+		return
+	}
+	if n.silent {
+		return
+	}
+	n.silent = true
+	n.synced, n.complete = false, false // it may return with what it never told of
+	c.silent++
+	c.refresh(n)
+	for _, id := range step.Keys(n.leaving) {
+		n.release(id)
+		if in := c.instances[id]; in != nil {
+			c.dropVacancy(in, n.info.ID)
+		}
+	}
+	c.refresh(n)
+	c.lost(n)
+}
+
+// lost handles a node that fell silent. When half of a cluster falls silent at
+// once, the fault is more likely ours: wait for another dead time, then place
+// again at a pace.
+func (c *Core) lost(n *node) {
+	doubt := c.doubtsItself()
+	for _, in := range n.sorted() {
+		if in.State == api.Completed {
+			continue
+		}
+		if in.State != api.ClusterScheduled {
+			c.become(in, lifecycle.NodeLost, api.ReasonNodeLost, lostDetail)
+		}
+		if doubt {
+			c.held = append(c.held, in.id())
+			continue
+		}
+		c.displace(in)
+	}
+	if doubt && len(c.held) > 0 && !c.timers.Has(timerKey{what: timerPace}) {
+		c.timers.Set(timerKey{what: timerPace}, c.now.Add(c.dead()))
+	}
+}
+
+// doubtsItself reports whether half of the nodes that were heard have fallen
+// silent within a dead time. Those that are gone for long say nothing about us.
+func (c *Core) doubtsItself() bool {
+	since := c.now.Add(-c.dead())
+	c.lately = append(slices.DeleteFunc(c.lately, func(t time.Time) bool { return t.Before(since) }), c.now)
+	n := len(c.lately)
+	heard := len(c.nodes) - c.silent + n
+	return heard >= 4 && 2*n >= heard
+}
+
+// The pace at which the instances of many nodes that fell silent are placed again.
+const (
+	paceEvery = 500 * time.Millisecond
+	paceCount = 20
+)
+
+func (c *Core) pace() {
+	for i := 0; i < paceCount && len(c.held) > 0; {
+		id := c.held[0]
+		c.held = c.held[1:]
+		in := c.instances[id]
+		if in == nil || in.Reason != api.ReasonNodeLost || in.State != api.ClusterScheduled || in.Leaving {
+			continue // its node is back, or nobody wants it any more
+		}
+		c.displace(in)
+		i++
+	}
+	if len(c.held) > 0 {
+		c.timers.Set(timerKey{what: timerPace}, c.now.Add(paceEvery))
+	}
+}
+
+// displace places an instance of a silent node elsewhere. Where nothing else
+// fits, a non-exclusive one stays with its node, which may return.
+func (c *Core) displace(in *instance) {
+	if in.Node == "" {
+		c.tryPlace(in)
+		return
+	}
+	req := c.request(in, string(in.Node))
+	if best, ok := sched.PlaceBest(&req, c.cands, c.cfg.Plugin, in.seed()); ok {
+		c.moveTo(in, api.NodeID(best.ID))
+		return
+	}
+	why := c.explanation(in, &req)
+	c.waiting.Add(in.id())
+	c.handBack(in, api.ReasonNodeLost, in.Detail+"; "+summary(why), &why)
+}

@@ -1,0 +1,236 @@
+package root
+
+import (
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// report takes what a cluster says. One that was taken already is only answered.
+func (c *Core) report(r api.Report) error {
+	cl := c.clusters[r.Cluster]
+	if cl == nil {
+		return c.noCluster(r.Cluster)
+	}
+	if r.Boot < cl.boot || r.Boot == cl.boot && r.Seq <= cl.seq {
+		c.emit(cl.Info.ID.Addr(), api.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: cl.gen})
+		return nil
+	}
+	cl.boot, cl.seq, cl.ack = r.Boot, r.Seq, max(cl.ack, r.Gen)
+	cl.lastHeard = c.now
+	before := c.cands[cl.at]
+	if cl.Agg.Nodes != r.Aggregate.Nodes {
+		c.changedCluster(cl) // who watches clusters wants to see nodes come and go; the rest of it changes too often
+	}
+	cl.Agg = r.Aggregate
+	for id, p := range cl.pending {
+		if p.gen <= r.Gen {
+			cl.free(id)
+		}
+	}
+	c.heardAgain(cl)
+	c.observe(cl, r)
+	c.refresh(cl)
+	want := cl.known != r.Known
+	if !want {
+		c.settleLeaving(cl, r.Gen)
+	}
+	if (r.Gen != cl.gen || r.Desired != cl.wanted) && c.now.Sub(cl.sentAt) >= resend && !c.dirty.seen["desired\x00"+string(r.Cluster)] {
+		c.catchUp(cl, r.Gen, r.Desired)
+	}
+	c.emit(cl.Info.ID.Addr(), api.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: cl.gen, WantWhole: want})
+	if roomier(before, c.cands[cl.at]) {
+		c.retryWaiting(cl)
+	}
+	return nil
+}
+
+// roomier reports whether anything that did not fit before may fit now.
+func roomier(before, now sched.Candidate) bool {
+	if now.Out != "" {
+		return false
+	}
+	if before.Out != "" || len(now.Rooms) > len(before.Rooms) ||
+		now.Free.MilliCPU > before.Free.MilliCPU || now.Free.MemoryMB > before.Free.MemoryMB {
+		return true
+	}
+	for i := range now.Rooms {
+		was, is := &before.Rooms[i], &now.Rooms[i]
+		a, b := was.Largest, is.Largest
+		if b.MilliCPU > a.MilliCPU || b.MemoryMB > a.MemoryMB ||
+			was.Arch != is.Arch || was.Privileged != is.Privileged || !slices.Equal(was.Runtimes, is.Runtimes) {
+			return true
+		}
+	}
+	return false
+}
+
+// observe takes the report's observations. A cluster is believed only about
+// what was placed there, and about the newest placement.
+func (c *Core) observe(cl *cluster, r api.Report) {
+	if r.Whole {
+		present := make(map[api.InstanceID]bool, len(r.Observed))
+		for _, o := range r.Observed {
+			present[o.Instance] = true
+		}
+		for _, id := range step.Keys(cl.observed) {
+			if !present[id] {
+				cl.forget(id)
+			}
+		}
+	}
+	for _, o := range r.Observed {
+		if o.Stopped {
+			cl.forget(o.Instance)
+		} else if cl.assigned[o.Instance] != nil || len(cl.observed) < len(cl.assigned)+len(cl.leaving)+keptRemovals {
+			cl.forget(o.Instance)
+			cl.observed[o.Instance] = o.Digest()
+			cl.known = cl.known.Toggle(o.Digest())
+		}
+		if in := cl.assigned[o.Instance]; in != nil && o.Epoch.Root() > in.Epoch.Root() {
+			c.overtaken(cl, in, o)
+		}
+		switch in := cl.assigned[o.Instance]; {
+		case in != nil && o.Epoch.Root() == in.Epoch.Root() && o.Epoch >= in.Epoch:
+			c.observed(cl, in, o)
+		case in == nil && o.Local && !o.Stopped && o.State != api.Terminated:
+			c.adopt(cl, o)
+		}
+	}
+}
+
+// mostRevision bounds what a cluster may make the root skip to, so that none can
+// use the numbers up.
+const mostRevision = 1 << 42
+
+// overtaken takes that a cluster holds a placement from beyond all that this
+// root remembers: its store was restored from an older copy. It goes on above,
+// and believes what runs.
+func (c *Core) overtaken(cl *cluster, in *instance, o api.Observed) {
+	newest := o.Epoch.Root()
+	if newest <= c.Revision() || newest >= mostRevision {
+		return
+	}
+	c.counter.Raise(uint64(newest), &c.journal, kindMeta, metaCounter)
+	c.touch(cl)
+	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
+	in.Epoch = api.EpochOf(newest, 0)
+	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
+	cl.put[in.ID] = true
+	in.gen = cl.gen
+	c.changed(in)
+}
+
+func (cl *cluster) forget(id api.InstanceID) {
+	if d, ok := cl.observed[id]; ok {
+		cl.known = cl.known.Toggle(d)
+		delete(cl.observed, id)
+	}
+}
+
+// settleLeaving forgets withdrawn instances of which the cluster, holding the
+// generation that withdrew them, has nothing any more.
+func (c *Core) settleLeaving(cl *cluster, gen api.Generation) {
+	for _, id := range step.Keys(cl.leaving) {
+		if _, still := cl.observed[id]; still || cl.leaving[id] > gen {
+			continue
+		}
+		delete(cl.leaving, id)
+		switch in := c.instances[id]; {
+		case in == nil:
+		case in.Leaving && in.Cluster == cl.Info.ID:
+			c.remove(in)
+			c.reconcileSoon(id.Service())
+		case in.Vacating == cl.Info.ID:
+			in.Vacating = ""
+			c.changed(in)
+			c.tryPlace(in)
+		}
+	}
+}
+
+// observed takes what the instance's own cluster says of its present placement.
+func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
+	if in.State == api.Completed && o.State != api.Completed {
+		return
+	}
+	news := in.Epoch != o.Epoch || in.Restarts != o.Restarts || !sameCode(in.ExitCode, o.ExitCode)
+	in.Epoch, in.Restarts, in.ExitCode = o.Epoch, o.Restarts, o.ExitCode
+	switch {
+	case o.State == api.Terminated && o.Reason == api.ReasonScaledLocally:
+		c.withdrawnLocally(in)
+		return
+	case o.HandedBack:
+		c.handedBack(in, cl, o)
+		return
+	case in.State != o.State && !lifecycle.Leads(in.State, o.State):
+		return // from outside: not ours to panic about
+	}
+	if in.Offered {
+		in.Offered = false
+		c.stopWaiting(in)
+	}
+	if o.State == api.Running || o.State == api.Completed {
+		in.forgetRefusals()
+	}
+	if in.State == o.State && in.Reason == o.Reason && in.Detail == o.Detail {
+		if news {
+			c.changed(in)
+		}
+		return
+	}
+	c.become(in, o.State, o.Reason, o.Detail)
+	if o.State == api.Running || o.State == api.Completed {
+		c.reconcileSoon(in.ID.Service()) // a roll-out may go on
+	}
+}
+
+func sameCode(a, b *int) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+// adopt takes over an instance that a cluster's operator added while the root
+// was away. One that nobody wants any more is withdrawn.
+func (c *Core) adopt(cl *cluster, o api.Observed) {
+	first := cl.Info.LocalNumbers()
+	s := c.services[o.Instance.Service()]
+	n := o.Instance.Number()
+	// An operator scales what its cluster has; whoever has nothing of a service must
+	// not learn its SLA by claiming so.
+	if s == nil || s.app == nil || s.app.Leaving || s.instances[o.Instance] != nil || n < first || n >= first+100_000 ||
+		s.peers[string(cl.Info.ID)] == 0 || s.app.Replicas[s.id] >= MaxReplicas {
+		cl.sentAt = c.now
+		c.emit(cl.Info.ID.Addr(), api.Desired{Gen: cl.gen, From: cl.gen, Drop: []api.InstanceID{o.Instance}, Digest: cl.wanted})
+		return
+	}
+	in := &instance{
+		ID: o.Instance, Cluster: cl.Info.ID, Epoch: o.Epoch, State: o.State, Reason: o.Reason, Detail: o.Detail,
+		Spec: *s.spec, SpecRev: s.app.SpecRevs[s.id], Created: c.wall, Since: c.wall, Tries: 1,
+		Placements: []api.Placement{{Epoch: o.Epoch, Cluster: cl.Info.ID, At: c.wall, Reason: api.ReasonScaledLocally}},
+	}
+	c.enter(in)
+	c.touch(cl)
+	cl.assigned[in.ID] = in
+	cl.put[in.ID] = true
+	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
+	in.gen = cl.gen
+	s.peers[string(cl.Info.ID)]++
+	s.app.Replicas[s.id]++
+	c.changedApp(s.app)
+	c.changed(in)
+	c.event(c.about(in, in.State, api.ReasonScaledLocally, "added by the operator of cluster "+string(cl.Info.ID)))
+}
+
+func (c *Core) withdrawnLocally(in *instance) {
+	if s := c.services[in.ID.Service()]; s != nil && s.app != nil && s.app.Replicas[s.id] > 0 {
+		s.app.Replicas[s.id]--
+		c.changedApp(s.app)
+	}
+	c.leave(in, api.ReasonScaledLocally)
+}
