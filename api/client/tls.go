@@ -46,7 +46,7 @@ func verify(cs tls.ConnectionState, pool *x509.CertPool, expect string) error {
 	}
 	chains, err := leaf.Verify(opts)
 	if err != nil {
-		return fmt.Errorf("the server is not below the pinned CA: %w: %w", err, api.ErrUnauthenticated)
+		return fmt.Errorf("the server is not below the pinned CA; it is another installation, or somebody stands between (treeline login --ca pins another): %w: %w", err, api.ErrUnauthenticated)
 	}
 	for _, chain := range chains {
 		// The issuer is the same machine's authority: no cluster vouches for another.

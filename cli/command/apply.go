@@ -19,6 +19,9 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
+// errFetch is that an SLA could not be had, which is not the root's fault.
+var errFetch = fmt.Errorf("%w", api.ErrUnavailable)
+
 // errTimeout is the cause of a context whose --timeout is over.
 var errTimeout = fmt.Errorf("the time is over: %w", api.ErrTimeout)
 
@@ -27,7 +30,7 @@ func (c *cli) applyCmd() *cobra.Command {
 	var detach bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "apply -f FILE", Short: "Make the applications of an SLA what it says, and watch them come up", Args: cobra.NoArgs,
+		Use: "apply -f FILE", Short: "Make the applications of an SLA what it says, and watch them come up", Args: fileByFlag,
 		Long: `Make the applications of an SLA (JSON or YAML) what it says, and watch them come
 up: one line for each step, with the time since the first and the tier that took
 it. Ctrl-C ends the watching alone. Exits with 3 if something could not be placed
@@ -53,7 +56,7 @@ within --timeout, with 4 if it was placed and does not run by then.`,
 			}
 			apps, err := a.Apply(ctx, doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(doc)})
 			if err != nil {
-				return fmt.Errorf("apply %s: %w", file, err)
+				return fmt.Errorf("apply %s: %w%s", file, err, tabs(doc, err))
 			}
 			for _, app := range apps {
 				c.say("  %8s  %-18s %s: %d services, %d instances wanted", "", "(root)", p.Short(string(app.ID)), len(app.Services), app.Wanted)
@@ -75,6 +78,29 @@ within --timeout, with 4 if it was placed and does not run by then.`,
 	_ = cmd.MarkFlagRequired("file")
 	c.outputFlags(cmd)
 	return cmd
+}
+
+// fileByFlag says where a file belongs that was written as an argument.
+func fileByFlag(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("the file goes behind -f: %s -f %s", cmd.CommandPath(), args[0])
+	}
+	return nil
+}
+
+// tabs is a hint where a document was refused that is indented by tabs, which
+// YAML takes for no indentation and which nobody sees.
+func tabs(doc []byte, err error) string {
+	if !errors.Is(err, api.ErrInvalid) || contentType(doc) == "application/json" {
+		return ""
+	}
+	n := 0
+	for line := range bytes.Lines(doc) {
+		if n++; line[0] == '\t' {
+			return fmt.Sprintf("; line %d begins with a tab: YAML is indented by spaces", n)
+		}
+	}
+	return ""
 }
 
 func (c *cli) showApplied(ctx context.Context, a *client.Client, p output.Printer, apps []api.App, detach bool) error {
@@ -111,7 +137,7 @@ func (c *cli) document(ctx context.Context, file string) ([]byte, error) {
 		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
-			return nil, fmt.Errorf("fetch the SLA: %w: %w", err, api.ErrUnavailable)
+			return nil, fmt.Errorf("fetch the SLA: %w: %w", err, errFetch)
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
@@ -127,11 +153,13 @@ func (c *cli) document(ctx context.Context, file string) ([]byte, error) {
 		r = f
 	}
 	doc, err := io.ReadAll(io.LimitReader(r, api.MaxSLABytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read the SLA: %w", err)
-	}
-	if len(doc) > api.MaxSLABytes {
-		return nil, fmt.Errorf("the SLA is larger than %d bytes: %w", api.MaxSLABytes, api.ErrTooLarge)
+	switch {
+	case err != nil:
+		return nil, usage("-f: %v", err)
+	case len(doc) > api.MaxSLABytes:
+		return nil, fmt.Errorf("%s is larger than the %d bytes that an SLA may have; apply its applications one by one: %w", file, api.MaxSLABytes, api.ErrTooLarge)
+	case len(bytes.TrimSpace(doc)) == 0:
+		return nil, usage("-f %s: there is nothing in it; it takes an SLA as JSON or YAML", file)
 	}
 	return doc, nil
 }
@@ -229,8 +257,7 @@ func pass[T any](ctx context.Context, ch chan<- T, v T) bool {
 func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, since api.Revision, ch chan<- api.Event) error {
 	s := source[api.Event]{client: a, kind: client.Events, list: client.ListOptions{Under: string(app)}}
 	for {
-		// Listed first: a watch from revision 0, where an empty root is, begins now.
-		// And a root that restarted keeps no changes of before, but the events.
+		// Listed first: a root that restarted keeps no changes of before, but the events.
 		all, rev, err := a.Events(ctx, client.ListOptions{Under: string(app), Since: since}, "")
 		if err != nil {
 			return err

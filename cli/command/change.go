@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,17 +16,21 @@ import (
 )
 
 func (c *cli) scaleCmd() *cobra.Command {
+	var replicas string
 	cmd := &cobra.Command{
-		Use: "scale SERVICE N", Short: "Set how many instances a service should have", Args: cobra.ExactArgs(2),
+		Use: "scale SERVICE N", Short: "Set how many instances a service should have", Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.complete("services"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := c.printer()
 			if err != nil {
 				return err
 			}
-			n, err := strconv.Atoi(args[1])
-			if err != nil || n < 0 {
-				return usage("%q is no number of instances", args[1])
+			if len(args) == 2 == (replicas != "") {
+				return usage("how many? treeline scale %s N", args[0])
+			}
+			n, err := count(append(args, replicas)[1])
+			if err != nil {
+				return err
 			}
 			s, err := c.findService(cmd.Context(), args[0])
 			if err != nil {
@@ -43,8 +48,27 @@ func (c *cli) scaleCmd() *cobra.Command {
 			return output.One(p, output.Services, fresh)
 		},
 	}
+	cmd.Flags().StringVar(&replicas, "replicas", "", "the number, for those who are used to a flag")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		// A number below 0 looks like a flag.
+		if i := strings.LastIndex(err.Error(), " in -"); i >= 0 {
+			if _, cerr := count(err.Error()[i+len(" in "):]); cerr != nil {
+				return cerr
+			}
+		}
+		return err
+	})
 	c.outputFlags(cmd)
 	return cmd
+}
+
+// count reads a number of instances.
+func count(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 {
+		return 0, usage("%q is no number of instances: 0 or more", s)
+	}
+	return n, nil
 }
 
 func (c *cli) deleteCmd() *cobra.Command {
@@ -167,6 +191,10 @@ func (c *cli) deleteNode(ctx context.Context, cluster, name string, yes bool) er
 func (c *cli) clusterFlag(cmd *cobra.Command, to *string) {
 	cmd.Flags().StringVar(to, "cluster", "", "the node's cluster")
 	_ = cmd.MarkFlagRequired("cluster")
+	c.completeCluster(cmd)
+}
+
+func (c *cli) completeCluster(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("cluster", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return c.names(cmd.Context(), "clusters"), cobra.ShellCompDirectiveNoFileComp
 	})

@@ -166,6 +166,9 @@ func (c *cli) where() (contexts.Chosen, error) {
 			return contexts.Chosen{}, err
 		}
 		chosen, err := contexts.Choose(all, c.wish, c.Env)
+		if errors.Is(err, api.ErrInvalid) {
+			err = fmt.Errorf("%w%w", hidden{errUsage}, err)
+		}
 		if err != nil {
 			return chosen, err
 		}
@@ -196,8 +199,10 @@ func (c *cli) api() (*client.Client, error) {
 	default:
 		o.Tokens = client.Static("")
 	}
-	c.client, err = client.New(o)
-	return c.client, err
+	if c.client, err = client.New(o); err != nil {
+		return nil, fmt.Errorf("%w%w", hidden{errUsage}, err)
+	}
+	return c.client, nil
 }
 
 // tenant is whose objects the command is about; empty: all that the asker sees.

@@ -45,9 +45,14 @@ func (c *cli) describeCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return k.run(cmd.Context(), &description{p, a}, args[0])
+				d := &description{Printer: p, api: a}
+				if err := k.run(cmd.Context(), d, args[0]); err != nil {
+					return err
+				}
+				return d.end()
 			},
 		}
+		c.outputFlags(cmd)
 		if kind == "node" {
 			c.clusterFlag(cmd, &cluster)
 		}
@@ -56,14 +61,41 @@ func (c *cli) describeCmd() *cobra.Command {
 	return group
 }
 
+// description is written as it is found out, for people; for programs it is
+// gathered and written at the end.
 type description struct {
 	output.Printer
-	api *client.Client
+	api   *client.Client
+	name  string
+	whole gathered
+}
+
+// gathered is a description for programs: the API's objects.
+type gathered struct {
+	Object    any            `json:"object"`
+	Services  []api.Service  `json:"services,omitempty"`
+	Instances []api.Instance `json:"instances,omitempty"`
+	Why       *api.Why       `json:"why,omitempty"`
+	Events    []api.Event    `json:"events"`
+}
+
+// of says what is described.
+func (d *description) of(name string, o any) { d.name, d.whole.Object = name, o }
+
+func (d *description) end() error {
+	switch {
+	case d.ForPeople():
+		return nil
+	case d.Format == output.Name:
+		d.Printf("%s", d.name)
+		return nil
+	}
+	return d.Object(d.whole)
 }
 
 // line is one fact; one without a value is left out.
 func (d *description) line(name, format string, args ...any) {
-	if s := fmt.Sprintf(format, args...); s != "" {
+	if s := fmt.Sprintf(format, args...); s != "" && d.ForPeople() {
 		d.Printf("%-13s %s", name+":", s)
 	}
 }
@@ -74,13 +106,16 @@ func (d *description) tell(ctx context.Context, under string, keep func(api.Even
 	if err != nil {
 		return err
 	}
-	var kept []api.Event
+	kept := []api.Event{}
 	for _, e := range all {
 		if keep == nil || keep(e) {
 			kept = append(kept, e)
 		}
 	}
 	kept = kept[max(0, len(kept)-shownEvents):]
+	if d.whole.Events = kept; !d.ForPeople() {
+		return nil
+	}
 	d.Printf("")
 	if len(kept) == 0 {
 		d.Printf("no events")
@@ -91,7 +126,7 @@ func (d *description) tell(ctx context.Context, under string, keep func(api.Even
 
 func (d *description) instances(ctx context.Context, o client.ListOptions) error {
 	all, _, err := d.api.Instances(ctx, o)
-	if err != nil || len(all) == 0 {
+	if d.whole.Instances = all; err != nil || len(all) == 0 || !d.ForPeople() {
 		return err
 	}
 	d.Printf("")
@@ -103,6 +138,7 @@ func (c *cli) describeApp(ctx context.Context, d *description, name string) erro
 	if err != nil {
 		return err
 	}
+	d.of(string(a.ID), a)
 	d.line("Application", "%s", a.ID)
 	d.line("Status", "%s, %d of %d instances run", output.AppStatus(a), a.Running, a.Wanted)
 	d.line("Description", "%s", a.Spec.Description)
@@ -113,7 +149,8 @@ func (c *cli) describeApp(ctx context.Context, d *description, name string) erro
 	if err != nil {
 		return err
 	}
-	if len(services) > 0 {
+	d.whole.Services = services
+	if len(services) > 0 && d.ForPeople() {
 		d.Printf("")
 		if err := output.List(d.Printer, output.Services, api.Page[api.Service]{Items: services}); err != nil {
 			return err
@@ -131,6 +168,7 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 		return err
 	}
 	m := s.Spec
+	d.of(string(s.ID), s)
 	d.line("Service", "%s", s.ID)
 	d.line("Instances", "%d of %d run", s.Running, s.Replicas)
 	d.line("Runs", "%s as %s", m.Code, m.Virtualization)
@@ -176,6 +214,7 @@ func (c *cli) describeInstance(ctx context.Context, d *description, name string)
 	if err != nil {
 		return err
 	}
+	d.of(string(i.ID), i)
 	d.line("Instance", "%s", i.ID)
 	d.line("State", "%s since %s", output.StateOf(i), d.Age(i.Since))
 	d.line("Reason", "%s", i.Reason)
@@ -193,9 +232,12 @@ func (c *cli) describeInstance(ctx context.Context, d *description, name string)
 	if err != nil {
 		return err
 	}
-	d.Printf("")
-	if err := output.Why(d.Printer, w); err != nil {
-		return err
+	d.whole.Why = &w
+	if d.ForPeople() {
+		d.Printf("")
+		if err := output.Why(d.Printer, w); err != nil {
+			return err
+		}
 	}
 	return d.tell(ctx, "", func(e api.Event) bool { return e.Instance == i.ID })
 }
@@ -205,6 +247,7 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 	if err != nil {
 		return err
 	}
+	d.of(string(cl.ID), cl)
 	d.line("Cluster", "%s", cl.ID)
 	d.line("Status", "%s, heard %s ago", cl.Status, d.Age(cl.Heard))
 	d.line("Location", "%s", cl.Location)
@@ -229,6 +272,7 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	if err != nil {
 		return err
 	}
+	d.of(string(n.ID), n)
 	d.line("Node", "%s of cluster %s", n.ID, n.Cluster)
 	d.line("Status", "%s, heard %s ago", n.Status, d.Age(n.Heard))
 	d.line("Host", "%s, %s/%s", n.Hostname, n.OS, n.Arch)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -100,6 +101,11 @@ func (c *cli) findAny(ctx context.Context, reference string) (string, error) {
 	for _, e := range []error{err, serr, ierr} {
 		if !errors.Is(e, api.ErrNotFound) {
 			return "", e
+		}
+	}
+	for _, e := range []error{err, serr, ierr} { // one that was nearly meant says more, too
+		if _, guess, ok := strings.Cut(e.Error(), "; did you mean "); ok {
+			return "", fmt.Errorf("no application, service or instance is %q: %w; did you mean %s", reference, api.ErrNotFound, guess)
 		}
 	}
 	return "", fmt.Errorf("no application, service or instance is %q: %w", reference, api.ErrNotFound)

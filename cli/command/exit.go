@@ -79,6 +79,7 @@ var fixes = []struct {
 	{api.ErrUnauthenticated, "sign in: treeline login"},
 	{api.ErrForbidden, "see who you are with treeline whoami; an Organization_Admin can give you the role"},
 	{api.ErrPrecondition, "it changed meanwhile; look again and repeat"},
+	{errFetch, "see whether the address is right and its server runs"},
 	{api.ErrUnavailable, "see where the context points with treeline ctx show, and whether the root runs"},
 }
 

@@ -31,6 +31,7 @@ func TestScenarios(t *testing.T) {
 			r.signIn()
 			r.file("shop.yaml", shop)
 			r.file("bad.yaml", bad)
+			r.mistakes()
 			// Before everything that happens: all ages are 0.
 			r.now = func() time.Time { return time.Unix(0, 0) }
 			t.Chdir(r.dir)

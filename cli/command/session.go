@@ -3,8 +3,6 @@ package command
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/url"
@@ -160,13 +158,6 @@ func (c *cli) password(user string, fresh, stdin bool) (string, error) {
 		err = usage("the two passwords differ")
 	}
 	return first, err
-}
-
-// randomPassword is for users that no person types for.
-func randomPassword() string {
-	var b [24]byte
-	_, _ = rand.Read(b[:])
-	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
 func (c *cli) logoutCmd() *cobra.Command {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
@@ -88,8 +90,9 @@ func (c *cli) tokenCmd() *cobra.Command {
 	_ = create.MarkFlagRequired("cluster")
 	c.outputFlags(create)
 
+	var listed string
 	list := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the join tokens for clusters", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List the join tokens for clusters, or with --cluster those for its nodes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := c.printer()
 			if err != nil {
@@ -99,7 +102,7 @@ func (c *cli) tokenCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := a.Tokens(cmd.Context())
+			all, err := tokens(cmd.Context(), a, api.ClusterID(listed))
 			if err != nil {
 				return err
 			}
@@ -110,23 +113,46 @@ func (c *cli) tokenCmd() *cobra.Command {
 		},
 	}
 	c.outputFlags(list)
+	c.tokensOfFlag(list, &listed)
 
+	var revoked string
 	revoke := &cobra.Command{
-		Use: "revoke ID…", Short: "End join tokens for clusters; who joined stays", Args: cobra.MinimumNArgs(1),
+		Use: "revoke ID…", Short: "End join tokens; who joined stays", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := c.api()
 			if err != nil {
 				return err
 			}
 			return each(args, func(id string) error {
-				if err := a.RevokeToken(cmd.Context(), id); err != nil {
-					return fmt.Errorf("revoke %s: %w", id, err)
+				if err := revokeToken(cmd.Context(), a, api.ClusterID(revoked), id); err != nil {
+					return err
 				}
 				c.say("join token %s is revoked", id)
 				return nil
 			})
 		},
 	}
+	c.tokensOfFlag(revoke, &revoked)
 	group.AddCommand(create, list, revoke)
 	return group
+}
+
+func (c *cli) tokensOfFlag(cmd *cobra.Command, to *string) {
+	cmd.Flags().StringVar(to, "cluster", "", "the tokens that let nodes join this cluster")
+	c.completeCluster(cmd)
+}
+
+// tokens are those for clusters, or for nodes of the cluster.
+func tokens(ctx context.Context, a *client.Client, cluster api.ClusterID) ([]api.JoinToken, error) {
+	if cluster == "" {
+		return a.Tokens(ctx)
+	}
+	return a.NodeTokens(ctx, cluster)
+}
+
+func revokeToken(ctx context.Context, a *client.Client, cluster api.ClusterID, id string) error {
+	if cluster == "" {
+		return a.RevokeToken(ctx, id)
+	}
+	return a.RevokeNodeToken(ctx, cluster, id)
 }

@@ -74,8 +74,8 @@ func (c *cli) wait(ctx context.Context, a *client.Client, id, what string) error
 		p.See(i)
 	}
 	if u := p.Unplaced(); len(u) > 0 {
-		return fmt.Errorf("%s is not %s: %d instances could not be placed; see treeline why %s: %w",
-			name, what, len(u), c.progress().Short(string(u[0].ID)), errNotPlaceable)
+		return fmt.Errorf("%s is not %s: %s could not be placed; see treeline why %s: %w",
+			name, what, output.Plural(len(u), "instance"), c.progress().Short(string(u[0].ID)), errNotPlaceable)
 	}
 	for _, i := range p.Behind() {
 		c.say("  %s is %s %s %s", c.progress().Short(string(i.ID)), output.StateOf(i), i.Reason, i.Detail)

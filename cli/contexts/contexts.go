@@ -110,7 +110,7 @@ func (f *File) Load() (All, error) {
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&all); err != nil {
-		return all, fmt.Errorf("read %s: %w: %w", f.path, err, api.ErrInvalid)
+		return all, fmt.Errorf("%s holds no contexts (%v); mend it, or move it away and sign in anew with treeline login: %w", f.path, err, api.ErrInvalid)
 	}
 	if all.Contexts == nil {
 		all.Contexts = map[string]Context{}

@@ -73,15 +73,26 @@ func needRoot(t *testing.T) {
 
 // installation is a running treeline dev.
 type installation struct {
-	up     dev.Up
-	cancel context.CancelFunc
-	ended  chan error
+	up      dev.Up
+	cancel  context.CancelFunc
+	ended   chan error
+	stopped bool
 }
 
+// start runs treeline dev until stop, or until the test ends: one that failed
+// ends its daemons, too, and removes what they run.
 func start(t *testing.T, cfg dev.Config) *installation {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	in := &installation{cancel: cancel, ended: make(chan error, 1)}
+	t.Cleanup(func() {
+		if in.stopped {
+			return
+		}
+		cancel()
+		<-in.ended
+		leaveNothing(t, cfg)
+	})
 	ready := make(chan dev.Up, 1)
 	go func() {
 		in.ended <- dev.Run(ctx, cfg, dev.Hooks{
@@ -92,15 +103,33 @@ func start(t *testing.T, cfg dev.Config) *installation {
 	select {
 	case in.up = <-ready:
 	case err := <-in.ended:
-		cancel()
+		in.ended <- err // for the cleanup
 		t.Fatalf("treeline dev ended: %v", err)
 	}
 	return in
 }
 
+// leaveNothing starts an installation once more, to end it with all that it runs.
+func leaveNothing(t *testing.T, cfg dev.Config) {
+	if _, err := os.Stat(cfg.Data); err != nil {
+		return // it is removed already
+	}
+	cfg.Remove = true
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err := dev.Run(ctx, cfg, dev.Hooks{
+		Step: func(string, ...any) {},
+		Up:   func(context.Context, dev.Up) error { cancel(); return nil },
+	})
+	if err != nil {
+		t.Logf("workloads of %s may be left: %v", cfg.Data, err)
+	}
+}
+
 func (in *installation) stop(t *testing.T) {
 	t.Helper()
 	in.cancel()
+	in.stopped = true
 	if err := <-in.ended; err != nil {
 		t.Fatalf("treeline dev: %v", err)
 	}
@@ -126,6 +155,9 @@ func config(t *testing.T) dev.Config {
 
 const sla = `{"sla_version":"v2.0","applications":[{"application_name":"shop","application_namespace":"prod","microservices":[
  {"microservice_name":"web","microservice_namespace":"v1","virtualization":"process","code":%q,"cmd":["log","20"],"memory":16,"replicas":3}]}]}`
+
+const lone = `{"sla_version":"v2.0","applications":[{"application_name":%q,"application_namespace":"prod","microservices":[
+ {"microservice_name":"db","microservice_namespace":"v1","virtualization":"process","code":%q,"memory":%d}]}]}`
 
 // until waits for a change after which ok holds of the application's instances.
 func until(t *testing.T, c *client.Client, ok func([]api.Instance) bool) []api.Instance {
@@ -230,6 +262,15 @@ func TestCommandsReachNodes(t *testing.T) {
 	if err := os.WriteFile(file, fmt.Appendf(nil, sla, filepath.Join(cfg.Bin, "workload")), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	one := func(app, code string, memory int) string {
+		file := filepath.Join(home, app+".json")
+		if err := os.WriteFile(file, fmt.Appendf(nil, lone, app, code, memory), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	big := one("big", filepath.Join(cfg.Bin, "workload"), 9_999_999)
+	broken := one("broken", filepath.Join(cfg.Bin, "nothing"), 16)
 	run := func(ctx context.Context, out io.Writer, args ...string) (string, int) {
 		var stderr bytes.Buffer
 		code := command.Main(ctx, args, command.IO{In: strings.NewReader(""), Out: out, Err: &stderr, Env: env, Now: time.Now})
@@ -239,7 +280,12 @@ func TestCommandsReachNodes(t *testing.T) {
 	defer cancel()
 	up := &waiter{want: "one more node:", seen: make(chan struct{})}
 	ended := make(chan string, 1)
+	defer func() { // whatever fails, --rm has taken everything along before the test ends
+		cancel()
+		<-ended
+	}()
 	go func() {
+		defer close(ended)
 		said, code := run(ctx, up, "dev", "--bin-dir", cfg.Bin, "--data", cfg.Data, "--clusters", "2", "--nodes", "2",
 			"--runtime", "process", "--allow", cfg.Bin, "--rm")
 		ended <- fmt.Sprintf("exit %d\n%s", code, said)
@@ -265,6 +311,22 @@ func TestCommandsReachNodes(t *testing.T) {
 		{"get nodes c1-n1", []string{"cordoned"}, 0},
 		{"uncordon c1-n1 --cluster c1", nil, 0},
 		{"why shop/web#0", []string{"RUNNING", "on cluster"}, 0},
+		{"why shop/web#0", []string{"room for one more like it", "1 node: 1 could take it"}, 0},
+		{"token list --cluster c1", []string{"USES LEFT", "node"}, 0},
+		{"token revoke 0123456789ab --cluster c1", nil, 6},
+		{"apply -f " + big + " --timeout 2s", nil, 3},
+		// For each cluster, each node, and by how much; the counts of a line sum up.
+		{"why big/db", []string{
+			"no cluster can host it (0 of 2)", "1 node: 1 memory (need 9999999 MiB, best free",
+			"c1-n1  memory (need 9999999 MiB, have", "c2-n1  memory", "short of", "nearest miss: c", "what would help: ask for",
+		}, 0},
+		{"why big/db -o json", []string{`"candidate": "c1-n1"`}, 0},
+		{"wait big --timeout 500ms", nil, 3},
+		{"delete app big --yes --wait --timeout 30s", nil, 0},
+		{"apply -f " + broken + " --timeout 5s", nil, 4},
+		{"wait broken/db --timeout 500ms", nil, 4},
+		{"why broken/db", []string{"on cluster", "no such file"}, 0},
+		{"delete app broken --yes --wait --timeout 30s", nil, 0},
 		{"scale shop/web 1", nil, 0},
 		{"wait shop/web#2 --for=deleted --timeout 30s", nil, 0},
 		{"delete app shop --yes --wait --timeout 30s", nil, 0},

@@ -79,7 +79,7 @@ func verdict(n int) string {
 // candidates draws a line for each cluster, under a line that sums them up.
 func candidates(b *strings.Builder, p Printer, w api.Why) {
 	if w.Root.Considered > 0 {
-		fmt.Fprintf(b, "  %s: %s\n", plural(w.Root.Considered, "cluster"), causes(w.Root.Causes))
+		fmt.Fprintf(b, "  %s: %s\n", Plural(w.Root.Considered, "cluster"), causes(w.Root.Causes))
 	}
 	asked := map[string]api.ClusterWhy{}
 	width := 0
@@ -122,7 +122,7 @@ func now(b *strings.Builder, p Printer, w api.Why) {
 
 func askedLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
 	a := c.Answer
-	fmt.Fprintf(b, "    %-*s  %s: %s", width, c.Cluster, plural(a.Considered, "node"), causes(a.Causes))
+	fmt.Fprintf(b, "    %-*s  %s: %s", width, c.Cluster, Plural(a.Considered, "node"), causes(a.Causes))
 	if !c.At.IsZero() && p.Now().Sub(c.At) >= fresh {
 		fmt.Fprintf(b, " %s", p.Paint(Faint, "(said "+p.Age(c.At)+" ago)"))
 	}
@@ -231,7 +231,8 @@ func placements(b *strings.Builder, p Printer, w api.Why) {
 	}
 }
 
-func plural(n int, what string) string {
+// Plural is n of what: "1 node", "2 nodes".
+func Plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
