@@ -59,7 +59,6 @@ type Link struct {
 	report *api.Report
 	filled chan struct{}
 	up     bool
-	since  time.Time // of up
 }
 
 // New is a link that carries nothing before Run.

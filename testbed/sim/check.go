@@ -142,7 +142,6 @@ func (w *World) look() {
 // talk listens for messages that a settled world should not need.
 type talk struct {
 	listening bool
-	saves     int
 	noise     []string
 }
 

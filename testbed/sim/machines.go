@@ -35,7 +35,6 @@ type ClusterMachine struct {
 	sent     api.Desired                       // by the root, last: generation and digest
 	reported api.Report                        // last
 	gone     bool                              // its operator took it away for good
-	forget   int                               // what became of that at the root
 }
 
 // NodeMachine runs a node engine and, beside it, workloads.

@@ -73,7 +73,6 @@ type World struct {
 
 	running   map[api.InstanceID][]*running
 	epochs    map[api.InstanceID]api.Epoch // newest that the root has shown
-	images    map[api.ServiceID]bool
 	talk      talk
 	violation *Violation
 }
@@ -152,7 +151,8 @@ func (w *World) newClock() *clock {
 }
 
 func (w *World) rebootShift() time.Duration {
-	return w.between(0, time.Hour) - w.between(0, time.Hour)
+	on, back := w.between(0, time.Hour), w.between(0, time.Hour)
+	return on - back
 }
 
 func (w *World) tickDelay() time.Duration {
