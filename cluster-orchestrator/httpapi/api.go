@@ -87,7 +87,7 @@ func New(o Options) *API {
 		o.Log = slog.Default()
 	}
 	a := &API{opt: o, router: chi.NewRouter()}
-	a.router.Use(a.recovered, limitBody, a.authenticate)
+	a.router.Use(a.recovered, a.authenticate)
 	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		problem.Write(w, problem.New(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
 	})
@@ -148,13 +148,6 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-func limitBody(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		next.ServeHTTP(w, r)
-	})
-}
-
 // recovered turns a panic, which is our bug, into an answer and a line in the log.
 func (a *API) recovered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -178,6 +171,7 @@ func (a *API) recovered(next http.Handler) http.Handler {
 func handle[I, O any](a *API, op huma.Operation, fn func(context.Context, rights.Principal, *I) (*O, error)) {
 	op.Security = []map[string][]string{{"bearer": {}}}
 	op.Errors = append(op.Errors, 401, 403, 422, 500)
+	op.MaxBodyBytes = maxBody
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		p, _ := ctx.Value(principalKey{}).(rights.Principal)
 		out, err := fn(ctx, p, in)

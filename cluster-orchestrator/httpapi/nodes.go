@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -69,8 +70,8 @@ func (a *API) nodes(ctx context.Context, p rights.Principal, _ *none) (*body[api
 	if err := a.allowed(p, rights.NodesRead); err != nil {
 		return nil, err
 	}
-	var out api.Page[api.Node]
-	err := a.opt.Owner.Read(ctx, func() { out.Items = a.opt.Core.Nodes() })
+	out := api.Page[api.Node]{Items: []api.Node{}}
+	err := a.opt.Owner.Read(ctx, func() { out.Items = append(out.Items, a.opt.Core.Nodes()...) })
 	return &body[api.Page[api.Node]]{out}, err
 }
 
@@ -80,13 +81,36 @@ func (a *API) node(ctx context.Context, p rights.Principal, in *nodeIn) (*body[a
 	}
 	var n api.Node
 	var ok bool
-	if err := a.opt.Owner.Read(ctx, func() { n, ok = a.opt.Core.Node(api.NodeID(in.ID)) }); err != nil {
+	var all []api.Node
+	err := a.opt.Owner.Read(ctx, func() {
+		if n, ok = a.opt.Core.Node(api.NodeID(in.ID)); !ok {
+			all = a.opt.Core.Nodes()
+		}
+	})
+	if err != nil {
 		return nil, err
 	}
 	if !ok {
-		return nil, fmt.Errorf("node %q: %w", in.ID, api.ErrNotFound)
+		return nil, fmt.Errorf("node %q: cluster %s has %s: %w", in.ID, a.opt.Info().ID, names(all), api.ErrNotFound)
 	}
 	return &body[api.Node]{n}, nil
+}
+
+// names are those of the first nodes, for whoever mistyped one.
+func names(nodes []api.Node) string {
+	const most = 20
+	if len(nodes) == 0 {
+		return "no nodes"
+	}
+	var text []string
+	for _, n := range nodes[:min(most, len(nodes))] {
+		text = append(text, string(n.ID))
+	}
+	list := strings.Join(text, ", ")
+	if more := len(nodes) - most; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
 }
 
 func (a *API) order(ctx context.Context, p rights.Principal, id, name string, make func(api.NodeID) cluster.Input) (*body[api.Node], error) {

@@ -1,0 +1,178 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/internal/store/mem"
+)
+
+// Who asks in these tests: acme operates the cluster.
+var people = map[string]rights.Principal{
+	"admin":    {User: "admin", Roles: []rights.Role{rights.Admin}},
+	"otto":     {User: "acme/otto", Tenant: "acme", Roles: []rights.Role{rights.InfrastructureProvider}},
+	"alice":    {User: "acme/alice", Tenant: "acme", Roles: []rights.Role{rights.ApplicationProvider}},
+	"rival":    {User: "rival/eve", Tenant: "rival", Roles: []rights.Role{rights.ApplicationProvider}},
+	"operator": {User: "rival/omar", Tenant: "rival", Roles: []rights.Role{rights.InfrastructureProvider}},
+}
+
+// rig is the API over a real core with its loop; nodes and root are the test's.
+type rig struct {
+	t    *testing.T
+	web  *httpapi.API
+	loop *loop.Loop[cluster.Input]
+	desk *jointoken.Desk
+
+	mu      sync.Mutex // guards the fields below
+	removed []api.NodeID
+	asked   api.StreamRequest
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t}
+	info := api.ClusterInfo{ID: "munich", Tenant: "acme", Location: "a test"}
+	core := cluster.New(cluster.Config{ID: info.ID, LocalNumbers: 1_000_000})
+	r.loop = loop.New(core, mem.New(), func([]api.Envelope) {}, loop.Options[cluster.Input]{
+		Tick: cluster.Tick{}, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.loop.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	var err error
+	r.desk, err = jointoken.NewDesk(mem.New(), nil, "https://munich.example:7444", [32]byte{1}, time.Now)
+	check(t, err)
+	r.web = httpapi.New(httpapi.Options{
+		Core: core, Owner: r.loop, Nodes: r, Desk: r.desk, Info: func() api.ClusterInfo { return info },
+		Authenticate: func(token string) (rights.Principal, error) {
+			p, ok := people[token]
+			if !ok {
+				return p, fmt.Errorf("token %q: %w", token, api.ErrUnauthenticated)
+			}
+			return p, nil
+		},
+		Log: slog.New(slog.DiscardHandler),
+	})
+	r.step(cluster.Start{})
+	return r
+}
+
+// Remove is httpapi.Nodes'.
+func (r *rig) Remove(_ context.Context, n api.NodeID) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removed = append(r.removed, n)
+	return nil
+}
+
+// Logs is httpapi.Nodes'.
+func (r *rig) Logs(_ context.Context, n api.NodeID, q api.StreamRequest) (io.ReadCloser, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = q
+	return io.NopCloser(strings.NewReader("written on " + string(n) + "\n")), nil
+}
+
+func (r *rig) step(in cluster.Input) {
+	r.t.Helper()
+	check(r.t, r.loop.Do(r.t.Context(), in, nil))
+}
+
+// join makes a node with two vCPUs that takes work.
+func (r *rig) join(id api.NodeID) {
+	r.t.Helper()
+	info := api.NodeInfo{ID: id, Runtimes: []string{"container"}, Arch: "amd64", Capacity: api.Resources{MilliCPU: 2000, MemoryMB: 1024}}
+	r.step(cluster.JoinNode{Info: info})
+	r.step(cluster.NodeReport{NodeReport: api.NodeReport{Node: id, Boot: 1, Seq: 1, Whole: true, Info: &info}})
+	r.step(cluster.NodeAlive{Node: id, Alive: api.Alive{Boot: 1, Seq: 1}})
+}
+
+// want has the root ask for instances of a tenant's service.
+func (r *rig) want(gen api.Generation, all ...api.Assignment) {
+	r.t.Helper()
+	var d api.Digest
+	for _, a := range all {
+		d = d.Toggle(a.Digest())
+	}
+	r.step(cluster.Desired{Desired: api.Desired{Gen: gen, Put: all, Digest: d}})
+}
+
+func instance(id api.InstanceID, memory int64) api.Assignment {
+	return api.Assignment{
+		Instance: id, Epoch: api.EpochOf(1, 0), SpecRev: 1,
+		Spec: api.Microservice{Name: "web", Namespace: "v1", Virtualization: "container", Code: "web:1", Memory: memory, VCPUs: 0.5},
+	}
+}
+
+// raw asks the API and returns all that it answers.
+func (r *rig) raw(who, method, path, body string) *httptest.ResponseRecorder {
+	r.t.Helper()
+	req := httptest.NewRequest(method, path, strings.NewReader(body))
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if who != "" {
+		req.Header.Set("Authorization", "Bearer "+who)
+	}
+	w := httptest.NewRecorder()
+	r.web.Handler().ServeHTTP(w, req)
+	return w
+}
+
+// ask wants the status, and decodes a success into out, a refusal as its problem.
+func (r *rig) ask(who, method, path string, in any, status int, out any) api.Problem {
+	r.t.Helper()
+	body := ""
+	if in != nil {
+		b, err := json.Marshal(in)
+		check(r.t, err)
+		body = string(b)
+	}
+	w := r.raw(who, method, path, body)
+	if w.Code != status {
+		r.t.Errorf("%s %s as %q: %d %s, want %d", method, path, who, w.Code, w.Body, status)
+		return api.Problem{}
+	}
+	var p api.Problem
+	switch {
+	case status >= 300:
+		if ct := w.Header().Get("Content-Type"); ct != "application/problem+json" {
+			r.t.Errorf("%s %s as %q: Content-Type %s", method, path, who, ct)
+		}
+		check(r.t, json.Unmarshal(w.Body.Bytes(), &p))
+		if p.Status != status || p.Code == "" || p.Detail == "" {
+			r.t.Errorf("%s %s as %q: problem %+v", method, path, who, p)
+		}
+	case out != nil:
+		check(r.t, json.NewDecoder(bytes.NewReader(w.Body.Bytes())).Decode(out))
+	}
+	return p
+}
