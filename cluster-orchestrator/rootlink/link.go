@@ -27,7 +27,7 @@ const (
 	answerTime = 15 * time.Second // for the root to answer
 	silence    = 45 * time.Second // on the stream; the root says something every 15 s
 	minPause   = 500 * time.Millisecond
-	maxPause   = 30 * time.Second
+	maxPause   = 10 * time.Second
 	steady     = 30 * time.Second // a stream that lasted this long was a good one
 	reopenGap  = time.Second      // between two streams that the core asked for
 	maxStreams = 64

@@ -9,7 +9,9 @@ import (
 // are known as old, and what the runtime has is taken over.
 func (c *Core) start(in Start) {
 	c.describe(in.Info)
-	c.boot++
+	// The wall clock only keeps the number growing where the store was restored from
+	// an older copy; it serves nothing else.
+	c.boot = max(c.boot+1, uint64(max(0, c.now.Unix())))
 	c.saveMeta()
 	c.assumeLease()
 	c.timers.Set(timerKey{what: timerBeat}, c.now)

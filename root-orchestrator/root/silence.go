@@ -16,9 +16,9 @@ func (c *Core) heardAgain(cl *cluster) {
 	if was {
 		c.backFromSilence(cl)
 	}
-	// Roll-outs that waited for the cluster go on.
 	for _, id := range step.Keys(cl.assigned) {
-		c.reconcileSoon(id.Service())
+		c.changed(cl.assigned[id])    // what is shown of it is no longer stale
+		c.reconcileSoon(id.Service()) // roll-outs that waited for the cluster go on
 	}
 }
 
