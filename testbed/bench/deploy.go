@@ -14,6 +14,10 @@ import (
 // timestamps.
 var stages = []string{"accepted", "container", "snapshot", "task created", "task started", "running"}
 
+// settle is how long containerd has to tidy up after a container before the next
+// sample: it ends a shim on its own time.
+const settle = 300 * time.Millisecond
+
 // deploy measures how much longer it takes from an SLA's submission until its
 // instance is observed running at the root than containerd takes to create and
 // start the same container: by the root, a cluster and a node as processes, in
@@ -44,6 +48,9 @@ func deploy(r *run) error {
 			way[s], floorWay[s] = &series{}, &series{}
 		}
 		for i := 1; i <= r.n; i++ {
+			if err := sleep(r.ctx, settle); err != nil {
+				return err
+			}
 			w := watch(l.Dir)
 			bare, err := floor.once(i, true)
 			if err != nil {
@@ -52,6 +59,9 @@ func deploy(r *run) error {
 			bad := w.disturbed()
 			confined.add(ms(bare["task started"]), bad)
 			split(bare, floorWay, bad)
+			if err := sleep(r.ctx, settle); err != nil {
+				return err
+			}
 			w = watch(l.Dir)
 			at, err := d.once(i, floor)
 			if err != nil {
@@ -61,14 +71,14 @@ func deploy(r *run) error {
 			d.total.add(ms(at["running"]), bad)
 			over.add(ms(at["running"]-bare["task started"]), bad)
 			split(at, way, bad)
+			if err := sleep(r.ctx, settle); err != nil {
+				return err
+			}
 			w = watch(l.Dir)
 			if bare, err = floor.once(r.n+i, false); err != nil {
 				return err
 			}
 			open.add(ms(bare["task started"]), w.disturbed())
-			if err := r.ctx.Err(); err != nil {
-				return err
-			}
 		}
 		base := confined.record("deploy.floor", "ms")
 		r.emit(base.noting("containerd alone: snapshot, container, task, start, with the OCI spec that the node engine writes"))

@@ -26,8 +26,8 @@ type bench struct {
 var benches = map[string]bench{
 	"deploy":   {"submit → running, over containerd's own create and start", 40, deploy},
 	"recovery": {"from a kill until all is as it should be", 30, recovery},
-	"idle":     {"memory, CPU and traffic of an idle node engine", 1, idle},
-	"cluster":  {"memory and CPU of a cluster orchestrator with 1,000 nodes", 1, clusterLoad},
+	"idle":     {"memory, CPU and traffic of an idle node engine", 30, idle},
+	"cluster":  {"memory and CPU of a cluster orchestrator with 1,000 nodes", 30, clusterLoad},
 	"store":    {"durable saves of the embedded store, over bbolt's", 30, storeSaves},
 	"bus":      {"messages through the embedded broker, over TLS alone", 30, busMessages},
 	"place":    {"time to choose among candidates", 30, place},
