@@ -1,14 +1,8 @@
 package tiers
 
 import (
-	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"net/http"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,57 +16,10 @@ import (
 const shop = `{"sla_version":"v2.0","applications":[{"application_name":"shop","application_namespace":"prod","microservices":[
 	{"microservice_name":"web","microservice_namespace":"v1","virtualization":"container","code":"example.org/web:1","memory":64,"vcpus":0.5}]}]}`
 
-// realRoot is a root orchestrator that serves, and its first admin.
-type realRoot struct {
-	*life
-	cfg   root.Config
-	admin *client.Client
-}
-
-func startRoot(t *testing.T, store string) *realRoot {
-	t.Helper()
-	r := &realRoot{cfg: root.Defaults()}
-	r.cfg.Data, r.cfg.Listen, r.cfg.Store = filepath.Join(t.TempDir(), "root"), "127.0.0.1:0", daemon.Secret(store)
-	check(t, r.cfg.Validate())
-	r.life = begin(t, func(ctx context.Context) error { return root.Run(ctx, r.cfg, quiet(t)) })
-	url := "https://" + strings.TrimSpace(wait(t, filepath.Join(r.cfg.Data, root.AddressFile)))
-	user, code, _ := strings.Cut(strings.TrimSpace(wait(t, filepath.Join(r.cfg.Data, root.SignInFile))), " ")
-	connect := func(tokens client.Tokens) *client.Client {
-		c, err := client.New(client.Options{URL: url, CA: []byte(wait(t, filepath.Join(r.cfg.Data, root.CAFile))), Tokens: tokens})
-		check(t, err)
-		t.Cleanup(c.Close)
-		return c
-	}
-	s, err := connect(nil).Redeem(t.Context(), api.Redeem{User: user, Code: code, Password: "correct horse battery"})
-	check(t, err)
-	r.admin = connect(client.Static(s.Access))
-	return r
-}
-
-func (r *realRoot) anchor(t *testing.T) *x509.Certificate {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(r.cfg.Data, root.CAFile))
-	check(t, err)
-	b, _ := pem.Decode(text)
-	cert, err := x509.ParseCertificate(b.Bytes)
-	check(t, err)
-	return cert
-}
-
-// eventually waits until ok says so: the stores of others tell nobody.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not come to be that %s", what)
-		}
-	}
-}
-
 func TestMongoKeepsRootAndCluster(t *testing.T) {
 	db := mongotest.Start(t)
 	uri := "mongodb://" + db.Addr + "/treeline"
-	r := startRoot(t, uri)
+	r := startRoot(t, func(cfg *root.Config) { cfg.Store = daemon.Secret(uri) })
 	ctx := t.Context()
 	check(t, r.admin.CreateTenant(ctx, "acme", "Acme"))
 	tok, err := r.admin.CreateToken(ctx, api.TokenRequest{Kind: "cluster"})

@@ -20,6 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
+	rootwiring "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
 // tally counts a daemon's log by its messages, with what "of" says.
@@ -187,5 +188,36 @@ func TestNewTokenKeysAreFetched(t *testing.T) {
 	defer root.mu.Unlock()
 	if root.keyAsks != 1 || root.renewals != 0 {
 		t.Errorf("the root was asked for keys %d times and for %d renewals, want 1 and 0", root.keyAsks, root.renewals)
+	}
+}
+
+// The root's own part of it: what it signs for a cluster is short, and renewed on
+// the connection that is there.
+func TestTheRootRenewsAClustersAuthority(t *testing.T) {
+	r := startRoot(t, func(cfg *rootwiring.Config) { cfg.CertLife = 6 * time.Second })
+	tok, err := r.admin.CreateToken(t.Context(), api.TokenRequest{Kind: "cluster"})
+	check(t, err)
+	c := newCluster(t, r.anchor(t), tok.Token)
+	log := newTally()
+	c.log = slog.New(log)
+	c.run(t)
+	eventually(t, "the authority was renewed twice", func() bool {
+		return log.said("certificate renewed authority") >= 2 && log.said("certificate renewed server") >= 2
+	})
+	if n := log.said("connected to the root"); n != 1 {
+		t.Errorf("connected %d times", n)
+	}
+	// Nodes join by what is new.
+	c.startNode(t, "n1")
+	eventually(t, "the root hears of the node", func() bool {
+		m, err := r.admin.Cluster(t.Context(), "munich")
+		return err == nil && m.Aggregate.Nodes == 1
+	})
+
+	// Forgotten by the root, it can renew no more, though its certificate lasts.
+	check(t, r.admin.ForgetCluster(t.Context(), "munich", 0))
+	eventually(t, "a renewal is refused", func() bool { return log.said("certificate not renewed authority") > 0 })
+	if n := log.said("connected to the root"); n != 1 {
+		t.Errorf("forgotten, and connected again: %d times", n)
 	}
 }

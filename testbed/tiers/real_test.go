@@ -1,0 +1,64 @@
+package tiers
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
+)
+
+// realRoot is a root orchestrator that serves, and its first admin.
+type realRoot struct {
+	*life
+	cfg   root.Config
+	admin *client.Client
+}
+
+func startRoot(t *testing.T, with func(*root.Config)) *realRoot {
+	t.Helper()
+	r := &realRoot{cfg: root.Defaults()}
+	r.cfg.Data, r.cfg.Listen = filepath.Join(t.TempDir(), "root"), "127.0.0.1:0"
+	with(&r.cfg)
+	check(t, r.cfg.Validate())
+	r.life = begin(t, func(ctx context.Context) error { return root.Run(ctx, r.cfg, quiet(t)) })
+	url := "https://" + strings.TrimSpace(wait(t, filepath.Join(r.cfg.Data, root.AddressFile)))
+	user, code, _ := strings.Cut(strings.TrimSpace(wait(t, filepath.Join(r.cfg.Data, root.SignInFile))), " ")
+	connect := func(tokens client.Tokens) *client.Client {
+		c, err := client.New(client.Options{URL: url, CA: []byte(wait(t, filepath.Join(r.cfg.Data, root.CAFile))), Tokens: tokens})
+		check(t, err)
+		t.Cleanup(c.Close)
+		return c
+	}
+	s, err := connect(nil).Redeem(t.Context(), api.Redeem{User: user, Code: code, Password: "correct horse battery"})
+	check(t, err)
+	r.admin = connect(client.Static(s.Access))
+	return r
+}
+
+func (r *realRoot) anchor(t *testing.T) *x509.Certificate {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.cfg.Data, root.CAFile))
+	check(t, err)
+	b, _ := pem.Decode(text)
+	cert, err := x509.ParseCertificate(b.Bytes)
+	check(t, err)
+	return cert
+}
+
+// eventually waits until ok says so: the stores of others tell nobody.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not come to be that %s", what)
+		}
+	}
+}
