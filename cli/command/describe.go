@@ -184,7 +184,9 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 		is   bool
 		says string
 	}{
-		{m.OneShot, "ends with 0 and is done"}, {m.Exclusive, "never twice at once"}, {m.Privileged, "privileged"},
+		{m.OneShot, "ends with 0 and is done"},
+		{m.Exclusive, "never twice at once"},
+		{m.Privileged, "privileged"},
 		{m.StopsWhenCutOff() && !m.Exclusive, "stops when cut off"},
 	} {
 		if w.is {

@@ -52,9 +52,7 @@ func (c *cli) getCmd() *cobra.Command {
 type shower[T any] struct {
 	source[T]
 	table output.Table[T]
-	kind  ref.Kind                                               // empty: names are exact
-	one   func(ctx context.Context, id string) (T, error)        // by its whole id
-	keep  func(reference string, own api.Tenant, id string) bool // for a watch
+	kind  ref.Kind // empty: names are exact
 }
 
 func (c *cli) getApps(ctx context.Context, p output.Printer, args []string, watch bool) error {

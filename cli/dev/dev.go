@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -153,10 +154,34 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	hooks.Step("ending the daemons")
 	in.sup.end()
 	if cfg.Remove && err == nil {
+		in.removeCgroups()
 		err = os.RemoveAll(cfg.Data)
 	}
 	return err
 }
+
+// removeCgroups takes away the cgroups that the nodes made for their workloads,
+// in the one hierarchy or in each. One that is in use stays: the kernel sees to it.
+func (in *installation) removeCgroups() {
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		tops, _ := filepath.Glob(pattern + cgroupPrefix + in.tag())
+		for _, top := range tops {
+			var dirs []string
+			_ = filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+				if err == nil && e.IsDir() {
+					dirs = append(dirs, path)
+				}
+				return nil
+			})
+			for _, dir := range slices.Backward(dirs) { // the inmost first
+				_ = os.Remove(dir)
+			}
+		}
+	}
+}
+
+// cgroupPrefix begins the names of the installations' cgroups.
+const cgroupPrefix = "treeline-dev-"
 
 func lockData(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -317,7 +342,7 @@ func (in *installation) startNodes(ctx context.Context, a *client.Client) error 
 		mine := append([]string{
 			"--data", in.dir(name), "--name", name,
 			"--containerd-namespace", "treeline-dev-" + in.tag() + "-" + name,
-			"--process-cgroup-parent", "/treeline-dev-" + in.tag() + "/" + name,
+			"--process-cgroup-parent", "/" + cgroupPrefix + in.tag() + "/" + name,
 		}, args...)
 		in.sup.start(child{
 			name: name, binary: filepath.Join(in.cfg.Bin, nodeBinary), token: token, log: in.log(name),

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -245,10 +246,34 @@ func TestAnInstallationLives(t *testing.T) {
 
 	cfg.Remove = true
 	in = start(t, cfg)
+	cgroup := cgroupOf(t, in.up)
 	in.stop(t)
 	if _, err := os.Stat(cfg.Data); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the data is still there: %v", err)
 	}
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		if left, err := filepath.Glob(pattern + cgroup); err != nil || len(left) > 0 {
+			t.Errorf("cgroups are still there: %q, %v", left, err)
+		}
+	}
+}
+
+// cgroupOf is the cgroup that an installation's nodes have in common, as one of
+// them was told.
+func cgroupOf(t *testing.T, up dev.Up) string {
+	t.Helper()
+	for _, d := range up.Daemons {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", d.PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		args := strings.Split(string(line), "\x00")
+		if i := slices.Index(args, "--process-cgroup-parent"); i >= 0 {
+			return filepath.Dir(args[i+1])
+		}
+	}
+	t.Fatal("no node names its cgroup")
+	return ""
 }
 
 // The commands against real daemons: what only they can answer.

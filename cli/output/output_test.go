@@ -46,7 +46,8 @@ var nowhere = api.Why{
 	Root: api.Explanation{
 		Considered: 4,
 		Causes: []api.Cause{
-			{Constraint: "out", Count: 1, Detail: "no report for 3m"}, {Constraint: "avoid", Count: 1},
+			{Constraint: "out", Count: 1, Detail: "no report for 3m"},
+			{Constraint: "avoid", Count: 1},
 			{Constraint: "virtualization", Count: 1, Detail: "need runsc, have container"},
 			{Constraint: "memory", Count: 1, Detail: "need 512 MiB, best free 96 MiB"},
 		},
@@ -62,7 +63,8 @@ var nowhere = api.Why{
 		Answer: api.Explanation{
 			Considered: 12,
 			Causes: []api.Cause{
-				{Constraint: "arch", Count: 3, Detail: "need amd64, have arm64"}, {Constraint: "vcpus", Count: 2, Detail: "need 2, best free 1.5"},
+				{Constraint: "arch", Count: 3, Detail: "need amd64, have arm64"},
+				{Constraint: "vcpus", Count: 2, Detail: "need 2, best free 1.5"},
 				{Constraint: "memory", Count: 7, Detail: "need 512 MiB, best free 310 MiB"},
 			},
 			Nearest: &api.Rejection{Candidate: "n07", Constraint: "memory", Need: "512 MiB", Have: "310 MiB", Short: "202 MiB", Shortfall: 0.39},
