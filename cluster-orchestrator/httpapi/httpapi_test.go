@@ -64,8 +64,11 @@ func TestOrdersToNodes(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 	}{
-		{"GET", "/v1/nodes/n3"}, {"POST", "/v1/nodes/n3/cordon"}, {"POST", "/v1/nodes/n3/uncordon"},
-		{"POST", "/v1/nodes/n3/drain"}, {"DELETE", "/v1/nodes/n3"},
+		{"GET", "/v1/nodes/n3"},
+		{"POST", "/v1/nodes/n3/cordon"},
+		{"POST", "/v1/nodes/n3/uncordon"},
+		{"POST", "/v1/nodes/n3/drain"},
+		{"DELETE", "/v1/nodes/n3"},
 	} {
 		p := r.ask("otto", c.method, c.path, nil, 404, nil)
 		if !strings.Contains(p.Detail, "n3") || !strings.Contains(p.Detail, "n1, n2") {
