@@ -69,6 +69,7 @@ func (c *Core) checkSilence(n *node) {
 	n.silent = true
 	n.synced, n.complete = false, false // it may return with what it never told of
 	c.silent++
+	overdue := c.suspectLate()
 	c.refresh(n)
 	for _, id := range step.Keys(n.leaving) {
 		n.release(id)
@@ -77,14 +78,34 @@ func (c *Core) checkSilence(n *node) {
 		}
 	}
 	c.refresh(n)
-	c.lost(n)
+	c.lost(n, overdue)
+}
+
+// suspectLate gives no new work to nodes whose sign of life is overdue: what
+// silenced one node may have silenced them too, and they are only not known as
+// dead yet. The next sign of life clears them. It returns how many are overdue.
+func (c *Core) suspectLate() int {
+	due := c.now.Add(-c.timing().Beat * 3 / 2)
+	overdue := 0
+	for _, id := range step.Keys(c.nodes) {
+		n := c.nodes[id]
+		if !n.heard || n.silent || !n.lastAlive.Before(due) {
+			continue
+		}
+		overdue++
+		if !n.suspect {
+			n.suspect = true
+			c.refresh(n)
+		}
+	}
+	return overdue
 }
 
 // lost handles a node that fell silent. When half of a cluster falls silent at
 // once, the fault is more likely ours: wait for another dead time, then place
 // again at a pace.
-func (c *Core) lost(n *node) {
-	doubt := c.doubtsItself()
+func (c *Core) lost(n *node, overdue int) {
+	doubt := c.doubtsItself(overdue)
 	for _, in := range n.sorted() {
 		if in.State == api.Completed {
 			continue
@@ -104,13 +125,13 @@ func (c *Core) lost(n *node) {
 }
 
 // doubtsItself reports whether half of the nodes that were heard have fallen
-// silent within a dead time. Those that are gone for long say nothing about us.
-func (c *Core) doubtsItself() bool {
+// silent within a dead time, or are overdue and about to. Those that are gone for
+// long say nothing about us.
+func (c *Core) doubtsItself(overdue int) bool {
 	since := c.now.Add(-c.dead())
 	c.lately = append(slices.DeleteFunc(c.lately, func(t time.Time) bool { return t.Before(since) }), c.now)
-	n := len(c.lately)
-	heard := len(c.nodes) - c.silent + n
-	return heard >= 4 && 2*n >= heard
+	heard := len(c.nodes) - c.silent + len(c.lately)
+	return heard >= 4 && 2*(len(c.lately)+overdue) >= heard
 }
 
 // The pace at which the instances of many nodes that fell silent are placed again.

@@ -173,6 +173,10 @@ func (d *Dir) Read(ctx context.Context, id string, tail int, ended <-chan struct
 	return r, nil
 }
 
+// restsAtEnd is how many looks must find nothing before a log counts as whole: a
+// workload's end is known before the last of its output has been copied.
+const restsAtEnd = 5
+
 // reader reads the old part, then the current one, then waits for more.
 type reader struct {
 	ctx    context.Context
@@ -181,7 +185,7 @@ type reader struct {
 	cur    *os.File
 	pos    int64
 	ended  <-chan struct{}
-	last   bool // the workload has ended; what is there now is all
+	rests  int // looks that found nothing since the workload ended
 }
 
 func (r *reader) Read(p []byte) (int, error) {
@@ -203,20 +207,28 @@ func (r *reader) Read(p []byte) (int, error) {
 		n, err := r.cur.ReadAt(p, r.pos)
 		if n > 0 {
 			r.pos += int64(n)
+			r.rests = 0
 			return n, nil
 		}
 		if err != nil && err != io.EOF {
 			return 0, err
 		}
-		if r.ended == nil || r.last {
+		if r.ended == nil || r.rests == restsAtEnd {
 			return 0, io.EOF
 		}
+		ended := r.ended
+		if r.rests > 0 {
+			ended = nil // known already; give what copies the output time to finish
+		}
 		select {
-		case <-r.ended:
-			r.last = true
+		case <-ended:
+			r.rests++
 		case <-r.ctx.Done():
 			return 0, io.EOF
 		case <-time.After(pollEvery):
+			if r.rests > 0 {
+				r.rests++
+			}
 		}
 	}
 }
