@@ -62,12 +62,21 @@ func TestPowerCut(t *testing.T) {
 		return true
 	})
 	l.Measured("power_cut_all_running", took())
-	seen := map[api.InstanceID]int{}
-	for _, w := range l.Workloads() {
-		seen[w.Instance]++
-	}
-	if len(seen) != 5 || len(l.Workloads()) != 5 {
-		t.Errorf("what runs: %v, want five instances once each", seen)
+	// On a machine that is short of time the exclusive one may lose its lease and get
+	// it again, so that for a moment it does not run; none may ever run twice.
+	for deadline := time.Now().Add(time.Minute); ; {
+		seen, twice := map[api.InstanceID]int{}, false
+		for _, w := range l.Workloads() {
+			seen[w.Instance]++
+			twice = twice || seen[w.Instance] > 1
+		}
+		if len(seen) == 5 && !twice {
+			break
+		}
+		if twice || time.Now().After(deadline) {
+			t.Fatalf("what runs: %v, want five instances once each\n%s", seen, l.Story())
+		}
+		l.Wait("all run", all)
 	}
 	took = lab.Stopwatch()
 	l.Delete("shop")
