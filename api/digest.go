@@ -28,3 +28,5 @@ func digestOf(parts ...string) Digest {
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+func utoa(n uint64) string { return strconv.FormatUint(n, 10) }

@@ -1,0 +1,52 @@
+package api
+
+import (
+	"slices"
+	"strings"
+)
+
+// Access says who may call a service, and whom of other tenants it calls. It is
+// part of a service's SLA (`callers`, `calls`) and checked where a packet leaves,
+// where it arrives, and where a route is asked for.
+//
+// An entry is "app" (services of the same application), "tenant" (all of the
+// tenant's), "<app>.<ns>", "<app>.<ns>.<service>.<ns>", or either with a
+// tenant's path before it: "acme/shop.prod".
+type Access struct {
+	Callers []string `json:"callers,omitempty"` // nil: all of the tenant's
+	Closed  bool     `json:"closed,omitempty"`  // nobody may call it: `callers: []`
+	Calls   []string `json:"calls,omitempty"`   // services of other tenants
+}
+
+// MayCall reports whether a service may open flows to another. Within a tenant
+// the callee's list decides; across tenants both must name each other, by
+// entries that bear the tenant.
+func MayCall(caller ServiceID, callerAccess Access, callee ServiceID, calleeAccess Access) bool {
+	if caller == "" || callee == "" || calleeAccess.Closed {
+		return false
+	}
+	if caller.Tenant() == callee.Tenant() {
+		return caller == callee || calleeAccess.Callers == nil ||
+			slices.ContainsFunc(calleeAccess.Callers, func(e string) bool { return covers(e, callee, caller) })
+	}
+	across := func(of, other ServiceID) func(string) bool {
+		return func(e string) bool { return strings.Contains(e, "/") && covers(e, of, other) }
+	}
+	return slices.ContainsFunc(calleeAccess.Callers, across(callee, caller)) &&
+		slices.ContainsFunc(callerAccess.Calls, across(caller, callee))
+}
+
+// covers reports whether an entry of of's list names s.
+func covers(entry string, of, s ServiceID) bool {
+	switch entry {
+	case "app":
+		return of.App() == s.App()
+	case "tenant":
+		return of.Tenant() == s.Tenant()
+	}
+	full := entry
+	if !strings.Contains(entry, "/") {
+		full = string(of.Tenant()) + "/" + entry
+	}
+	return full == string(s) || full == string(s.App())
+}

@@ -1,0 +1,305 @@
+package api
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// ResolverAddr is where every instance on an overlay network finds its node's
+// DNS responder; GatewayAddr and GatewayAddr6 are its default routes. All are
+// link-local, so that a container's resolv.conf holds on every node.
+var (
+	ResolverAddr = netip.MustParseAddr("169.254.30.53")
+	GatewayAddr  = netip.MustParseAddr("169.254.30.1")
+	GatewayAddr6 = netip.MustParseAddr("fe80::1")
+)
+
+// Domain ends the names of services: any.rr.web.prod.shop.prod.treeline.
+const Domain = "treeline"
+
+// NetRanges are the address ranges of an installation, the same everywhere in
+// it. Instances and Services are IPv4; the other two are /64 prefixes whose
+// addresses carry an IPv4 address of ours in their low 32 bits, so that one
+// allocation serves both families.
+type NetRanges struct {
+	Instances  netip.Prefix `json:"instances"`   // 10.16.0.0/13; nodes have their subnets of it
+	Services   netip.Prefix `json:"services"`    // 10.30.0.0/16; semantic addresses
+	Instances6 netip.Prefix `json:"instances_6"` // /64, unique local (RFC 4193)
+	Services6  netip.Prefix `json:"services_6"`  // /64, unique local
+	Share      int          `json:"share_bits"`  // length of the prefixes that clusters get, 20
+	Subnet     int          `json:"subnet_bits"` // length of the prefixes that nodes get, 26
+}
+
+// DefaultNetRanges are what an installation has that says nothing else.
+func DefaultNetRanges() NetRanges {
+	return NetRanges{
+		Instances: netip.MustParsePrefix("10.16.0.0/13"), Services: netip.MustParsePrefix("10.30.0.0/16"),
+		Instances6: netip.MustParsePrefix("fd74:6c6e:1::/64"), Services6: netip.MustParsePrefix("fd74:6c6e:2::/64"),
+		Share: 20, Subnet: 26,
+	}
+}
+
+// Twin is the IPv6 address that belongs to an IPv4 address of the ranges; the
+// zero Addr for any other.
+func (r NetRanges) Twin(a netip.Addr) netip.Addr {
+	p := r.Instances6
+	switch {
+	case !a.Is4():
+		return netip.Addr{}
+	case r.Services.Contains(a):
+		p = r.Services6
+	case !r.Instances.Contains(a):
+		return netip.Addr{}
+	}
+	b, low := p.Addr().As16(), a.As4()
+	copy(b[12:], low[:])
+	return netip.AddrFrom16(b)
+}
+
+// Untwin is the IPv4 address of the ranges that a stands for: itself, or the
+// one whose twin it is; the zero Addr for an address that is none of ours.
+func (r NetRanges) Untwin(a netip.Addr) netip.Addr {
+	a = a.Unmap()
+	if a.Is4() {
+		if r.Instances.Contains(a) || r.Services.Contains(a) {
+			return a
+		}
+		return netip.Addr{}
+	}
+	b := a.As16()
+	v4 := netip.AddrFrom4([4]byte(b[12:]))
+	if r.Twin(v4) == a {
+		return v4
+	}
+	return netip.Addr{}
+}
+
+// PeerKey is a node's static X25519 public key, as the Noise handshake uses it:
+// what a peer is known by on the overlay network.
+type PeerKey [32]byte
+
+// String is the key in unpadded URL-safe base64.
+func (k PeerKey) String() string { return base64.RawURLEncoding.EncodeToString(k[:]) }
+
+// MarshalText encodes the key for JSON, as a map's key too.
+func (k PeerKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote; anything else is ErrInvalid.
+func (k *PeerKey) UnmarshalText(b []byte) error {
+	raw, err := base64.RawURLEncoding.DecodeString(string(b))
+	if err != nil || len(raw) != len(k) {
+		return fmt.Errorf("peer key %q is not 32 bytes in base64: %w", b, ErrInvalid)
+	}
+	copy(k[:], raw)
+	return nil
+}
+
+// Relay is where a node can always be reached: its cluster's relay, which
+// forwards what carries the slot and its ticket and cannot read it.
+type Relay struct {
+	Addr   string `json:"addr"` // host:port, UDP; TLS on the same port is for the relay's own nodes
+	Slot   uint32 `json:"slot"`
+	Ticket uint64 `json:"ticket,string"` // whoever may send to the node has it from a route
+}
+
+// Coordinate is a node's place in the network's latency space (Vivaldi with
+// height, as hashicorp/serf's coordinate has it), in seconds.
+type Coordinate struct {
+	Vec        []float64 `json:"vec"`
+	Error      float64   `json:"error"`
+	Adjustment float64   `json:"adjustment"`
+	Height     float64   `json:"height"`
+}
+
+// Peer is a node as others need it to send to it. Across clusters it has no node
+// name, and only endpoints that its own cluster saw from outside.
+type Peer struct {
+	Key       PeerKey          `json:"key"`
+	Cluster   ClusterID        `json:"cluster"`
+	Node      NodeID           `json:"node,omitempty"`
+	Subnets   []netip.Prefix   `json:"subnets"`             // its lease: a packet of another source is forged
+	Endpoints []netip.AddrPort `json:"endpoints,omitempty"` // where it may be reached directly
+	Relay     Relay            `json:"relay"`
+	Chain     [][]byte         `json:"chain"` // its certificate and its cluster's, DER
+	Proof     []byte           `json:"proof"` // by the certificate's key over ProofText(Key)
+	Coord     *Coordinate      `json:"coord,omitempty"`
+	Rev       uint64           `json:"rev"` // its cluster's; only grows
+}
+
+// ProofText is what a node signs with its certificate's key, to bind its key on
+// the overlay network to its certificate.
+func ProofText(k PeerKey) []byte {
+	return append([]byte("treeline overlay key v1\x00"), k[:]...)
+}
+
+// ServiceAddresses are the semantic addresses of a service. The zero Addr stands
+// for a policy that the SLA did not ask for.
+type ServiceAddresses struct {
+	RoundRobin netip.Addr         `json:"rr,omitzero"`
+	Closest    netip.Addr         `json:"closest,omitzero"`
+	Instances  map[int]netip.Addr `json:"instances,omitempty"` // by instance number
+}
+
+// BackendState says whether new flows may go to a backend.
+type BackendState string
+
+// The states of a backend.
+const (
+	BackendUp       BackendState = "up"
+	BackendDraining BackendState = "draining" // flows stay, new ones avoid it
+)
+
+// Backend is one running instance of a service.
+type Backend struct {
+	Instance InstanceID   `json:"instance"`
+	Epoch    Epoch        `json:"epoch"`
+	Address  netip.Addr   `json:"address"` // of the instance, IPv4
+	Peer     PeerKey      `json:"peer"`
+	State    BackendState `json:"state"`
+	Load     uint8        `json:"load,omitempty"` // of its node, percent of CPU; 0 where it is not known
+}
+
+// Route is a service as a node needs it. It is whole in itself: a later revision
+// replaces an earlier one. A service without backends is one that exists and has
+// nothing running.
+type Route struct {
+	Service   ServiceID        `json:"service"`
+	Rev       uint64           `json:"rev"` // its author's; only grows
+	Addresses ServiceAddresses `json:"addresses"`
+	Access    Access           `json:"access"`
+	Backends  []Backend        `json:"backends,omitempty"`
+	Peers     []Peer           `json:"peers,omitempty"` // of the backends, once each
+}
+
+// Source says which service an instance's address belongs to, for the node that
+// such an instance sends to.
+type Source struct {
+	Address netip.Addr `json:"address"`
+	Service ServiceID  `json:"service"`
+	Access  Access     `json:"access"`
+	Peer    Peer       `json:"peer"`
+}
+
+// Want is a node's interest in one thing, on behalf of a service that it hosts.
+// Exactly one of Address and Service is set. An address may be a semantic one or
+// an instance's, and also the first of a node's subnet, which asks for the peer
+// that has it and needs no For.
+type Want struct {
+	Address netip.Addr `json:"address,omitzero"`
+	Service ServiceID  `json:"service,omitempty"` // of any tenant; by name
+	For     ServiceID  `json:"for,omitempty"`
+}
+
+// Refusal answers a Want that leads nowhere now. The want is kept, and answered
+// again when that changes; For's access may be why.
+type Refusal struct {
+	Want
+	Denied bool `json:"denied,omitempty"` // the service exists and may not be reached
+}
+
+// NetSelf is what a node says of itself on the overlay network.
+type NetSelf struct {
+	Key       PeerKey          `json:"key"`
+	Endpoints []netip.AddrPort `json:"endpoints,omitempty"` // its own addresses, and as the relay saw it
+	Mapped    []netip.AddrPort `json:"mapped,omitempty"`    // of Endpoints those that the relay saw: public
+	Chain     [][]byte         `json:"chain"`
+	Proof     []byte           `json:"proof"`
+	Coord     *Coordinate      `json:"coord,omitempty"`
+}
+
+// NetUp is what a node's netmanager tells its cluster. Whole says that Add is
+// all it wants. Held is the digest of all that it holds (HeldDigest), by which
+// the cluster sees what was lost.
+type NetUp struct {
+	Boot  uint64   `json:"boot"`
+	Seq   uint64   `json:"seq"` // within a boot, from 1
+	Self  *NetSelf `json:"self,omitempty"`
+	Whole bool     `json:"whole,omitempty"`
+	Add   []Want   `json:"add,omitempty"`
+	Drop  []Want   `json:"drop,omitempty"`
+	Held  Digest   `json:"held"`
+}
+
+// NetLease is a node's part in the overlay network.
+type NetLease struct {
+	Rev      uint64         `json:"rev"`
+	Node     NodeID         `json:"node"`
+	Cluster  ClusterID      `json:"cluster"`
+	Ranges   NetRanges      `json:"ranges"`
+	Subnet   netip.Prefix   `json:"subnet"`
+	Relay    Relay          `json:"relay"`
+	Secret   []byte         `json:"secret"`             // authenticates the node's bindings at the relay
+	Clear    []netip.Prefix `json:"clear,omitempty"`    // networks of the operator on which nodes may talk without encryption
+	Interest time.Duration  `json:"interest,omitempty"` // how long a want lasts without being named again
+}
+
+// NetDown is what a cluster tells a node's netmanager. Held is the digest that
+// the node has when it has taken this in, if nothing was lost before.
+type NetDown struct {
+	Boot    uint64      `json:"boot"` // of the netmanager that it answers; 0: whoever reads it
+	Seq     uint64      `json:"seq"`  // of the last NetUp that was taken in
+	Lease   *NetLease   `json:"lease,omitempty"`
+	Whole   bool        `json:"whole,omitempty"` // all that the node's wants lead to; what is absent is gone
+	Routes  []Route     `json:"routes,omitempty"`
+	Sources []Source    `json:"sources,omitempty"`
+	Peers   []Peer      `json:"peers,omitempty"`
+	Refused []Refusal   `json:"refused,omitempty"`
+	Gone    []ServiceID `json:"gone,omitempty"` // services that no longer exist
+	Held    Digest      `json:"held"`
+	// WantWhole asks for a whole NetUp.
+	WantWhole bool `json:"want_whole,omitempty"`
+}
+
+// RouteDigest, SourceDigest, PeerDigest and RefusalDigest are the members of a
+// node's Held digest. A Peer counts where it was sent by itself, not within another record.
+func (r Route) Digest() Digest { return digestOf("route", string(r.Service), utoa(r.Rev)) }
+
+// Digest is a fingerprint of s.
+func (s Source) Digest() Digest {
+	return digestOf("source", s.Address.String(), string(s.Service), utoa(s.Peer.Rev))
+}
+
+// Digest is a fingerprint of p.
+func (p Peer) Digest() Digest { return digestOf("peer", p.Key.String(), utoa(p.Rev)) }
+
+// Digest is a fingerprint of r.
+func (r Refusal) Digest() Digest {
+	return digestOf("refusal", r.Address.String(), string(r.Service), string(r.For), fmt.Sprint(r.Denied))
+}
+
+// ClusterNet is the network's part of a cluster's report. Whole says that Wants
+// and Exports are all; else they are what changed, and Dropped and Withdrawn
+// what ended.
+type ClusterNet struct {
+	Seq       uint64      `json:"seq"`
+	Whole     bool        `json:"whole,omitempty"`
+	Subnets   int         `json:"subnets"`         // that its nodes have, so that the root gives shares ahead of need
+	Wants     []Want      `json:"wants,omitempty"` // that it cannot answer, or not alone
+	Dropped   []Want      `json:"dropped,omitempty"`
+	Exports   []Route     `json:"exports,omitempty"` // of services that the root asked for: its own backends alone
+	Sources   []Source    `json:"sources,omitempty"` // answers to addresses that the root asked for
+	Peers     []Peer      `json:"peers,omitempty"`   // answers to addresses of nodes
+	Withdrawn []ServiceID `json:"withdrawn,omitempty"`
+	Held      Digest      `json:"held"` // of the foreign records that it holds
+}
+
+// RootNet is what the root tells a cluster of the network: its shares, foreign
+// records that it wants, and what other clusters want of it. Whole says that it
+// is all.
+type RootNet struct {
+	Seq     uint64         `json:"seq"`
+	Whole   bool           `json:"whole,omitempty"`
+	Ranges  NetRanges      `json:"ranges"`
+	Shares  []netip.Prefix `json:"shares,omitempty"` // all, always
+	Routes  []Route        `json:"routes,omitempty"` // the other clusters' backends of services that it wants
+	Sources []Source       `json:"sources,omitempty"`
+	Peers   []Peer         `json:"peers,omitempty"`
+	Refused []Refusal      `json:"refused,omitempty"`
+	Gone    []ServiceID    `json:"gone,omitempty"`
+	Asked   []Want         `json:"asked,omitempty"`   // what it shall export from now on
+	Unasked []Want         `json:"unasked,omitempty"` // what nobody wants any more
+	Held    Digest         `json:"held"`
+	WantNet bool           `json:"want_net,omitempty"` // asks for a whole ClusterNet
+}

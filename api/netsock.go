@@ -1,0 +1,109 @@
+package api
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Attach asks a netmanager to give a created workload its place on the network:
+// PUT /v1/attachments on its unix socket. The same key again, also with another
+// NetNS, ends in the same address.
+type Attach struct {
+	Key
+	NetNS        string           `json:"netns"` // path of the workload's network namespace, "/proc/4711/ns/net"
+	Ports        []PortMap        `json:"ports,omitempty"`
+	BandwidthIn  int64            `json:"bandwidth_in,omitempty"`  // Mbit/s; 0 bounds nothing
+	BandwidthOut int64            `json:"bandwidth_out,omitempty"` // Mbit/s
+	Access       Access           `json:"access"`
+	Addresses    ServiceAddresses `json:"addresses"`
+}
+
+// Attached is the answer: what the workload has now.
+type Attached struct {
+	Key
+	Address  netip.Addr `json:"address"`   // IPv4
+	Address6 netip.Addr `json:"address_6"` // its twin
+	MTU      int        `json:"mtu"`
+	Error    string     `json:"error,omitempty"` // in a list: why it is not attached any more
+}
+
+// Attachments answers GET /v1/attachments.
+type Attachments struct {
+	Items []Attached `json:"items"`
+}
+
+// PortMap publishes a port of an instance on its node.
+type PortMap struct {
+	Host     uint16 `json:"host"`
+	Instance uint16 `json:"instance"`
+	Protocol string `json:"protocol"` // "tcp", "udp" or "sctp"
+}
+
+// NetStatus is what a netmanager says of itself: GET /v1/status.
+type NetStatus struct {
+	Ready   bool             `json:"ready"` // it has a lease, and attaches
+	Error   string           `json:"error,omitempty"`
+	Node    NodeID           `json:"node,omitempty"`
+	Cluster ClusterID        `json:"cluster,omitempty"`
+	Key     PeerKey          `json:"key"`
+	Subnet  netip.Prefix     `json:"subnet,omitzero"`
+	Plane   string           `json:"plane"`            // "ebpf" or "nft"
+	Listen  netip.AddrPort   `json:"listen"`           // the tunnel's UDP socket
+	Mapped  []netip.AddrPort `json:"mapped,omitempty"` // as the relay saw it
+}
+
+// PathKind is how packets travel to a peer.
+type PathKind string
+
+// The kinds of path. Route and VXLAN stay in the kernel and are not encrypted;
+// the others are encrypted end to end.
+const (
+	PathNone     PathKind = "none"      // nothing is known to work
+	PathRoute    PathKind = "route"     // plain routes, on one link
+	PathVXLAN    PathKind = "vxlan"     // within a clear network
+	PathDirect   PathKind = "direct"    // the tunnel, node to node
+	PathRelay    PathKind = "relay"     // the tunnel through the peer's cluster's relay
+	PathRelayTLS PathKind = "relay-tls" // the same, where UDP is blocked
+)
+
+// PeerStatus is what a node observes of a peer: GET /v1/peers.
+type PeerStatus struct {
+	Key       PeerKey        `json:"key"`
+	Node      NodeID         `json:"node,omitempty"`
+	Cluster   ClusterID      `json:"cluster,omitempty"`
+	Path      PathKind       `json:"path"`
+	Reason    string         `json:"reason,omitempty"` // why it is no better one
+	Endpoint  netip.AddrPort `json:"endpoint,omitzero"`
+	RTT       time.Duration  `json:"rtt_ns,omitempty"`
+	Loss      float64        `json:"loss"` // of probes, 0 to 1
+	MTU       int            `json:"mtu,omitempty"`
+	Sent      uint64         `json:"sent_bytes"`
+	Received  uint64         `json:"received_bytes"`
+	Dropped   uint64         `json:"dropped_packets"`
+	Handshake time.Time      `json:"handshake,omitzero"`
+}
+
+// RouteStatus is what a node holds of a service: GET /v1/routes.
+type RouteStatus struct {
+	Route
+	Chosen  map[string]int           `json:"chosen,omitempty"`     // closest: flows now go to these instances
+	Latency map[string]time.Duration `json:"latency_ns,omitempty"` // by instance
+	Idle    time.Duration            `json:"idle_ns"`
+	Refused string                   `json:"refused,omitempty"`
+}
+
+// NetTrace answers GET /v1/trace?from=<instance>&to=<name or address>: what would
+// happen to a new flow, step by step.
+type NetTrace struct {
+	From  InstanceID  `json:"from"`
+	To    string      `json:"to"`
+	Steps []TraceStep `json:"steps"`
+	OK    bool        `json:"ok"`
+}
+
+// TraceStep is one line of a trace.
+type TraceStep struct {
+	What   string `json:"what"` // "name", "route", "access", "backend", "path", "reply"
+	Detail string `json:"detail"`
+	OK     bool   `json:"ok"`
+}
