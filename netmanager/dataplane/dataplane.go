@@ -1,0 +1,51 @@
+// Package dataplane is what a netmanager asks of the kernel that forwards
+// packets: the choice of a backend per flow, the rewriting, and policy. There are
+// two implementations, nft (everywhere) and ebpf (where the kernel allows), which
+// pass dataplanetest alike.
+//
+// A plane lives in the kernel: it goes on while its netmanager is away. What it
+// should hold is the core's to say (netmanager/overlay), devices and routes are
+// netmanager/link's.
+package dataplane
+
+import (
+	"context"
+
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// Plane holds what a plane.State says. Methods are not for concurrent use.
+//
+// Sync makes the plane exactly s, whatever an earlier life left. Flows whose
+// backend is still there go on without a lost packet.
+//
+// Apply takes one change as a whole or not at all. Flows that it does not concern
+// see nothing of it.
+//
+// Usage reads what was used. It costs what is in use, and is called rarely.
+//
+// Remove takes everything of ours away, and succeeds where there is nothing.
+// Close lets go and leaves the kernel as it is.
+//
+// What a flow may count on:
+//   - It keeps its backend for its life; UDP flows end after 30 s without a packet
+//     (120 s once answered), TCP flows with their connection.
+//   - New flows to a service go to its backends in turn, by weight, per service and
+//     not per client, exactly: with equal weights no two backends' counts differ by
+//     more than one per processor.
+//   - TCP, UDP, SCTP, ICMP echo to a semantic address, and ICMP errors of flows
+//     pass. Nothing depends on a packet's size; fragments pass.
+//   - An instance that calls its own service may be answered by itself.
+//   - A packet whose source is not its endpoint's own address is dropped, and so is
+//     one that comes from another way than its peer's.
+//   - A flow that Pair does not allow is dropped where it leaves and where it arrives.
+//   - A packet to an address of the ranges that the plane does not know, or from an
+//     address that it does not know to an endpoint, goes to the hold device; what the hold
+//     device sends is treated as if it had come the usual way.
+type Plane interface {
+	Sync(ctx context.Context, s plane.State) error
+	Apply(ctx context.Context, c plane.Change) error
+	Usage(ctx context.Context) (plane.Usage, error)
+	Remove(ctx context.Context) error
+	Close() error
+}
