@@ -1,0 +1,85 @@
+package overlay
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// Input is what can happen to a node's network.
+type Input interface{ input() }
+
+type (
+	// Start comes first, once, after Restore.
+	Start struct{}
+	// Tick comes when the Wake of the last step is reached.
+	Tick struct{}
+
+	// Self is what the node says of itself: its key, proof and endpoints. It comes
+	// after Start and whenever it changes.
+	Self struct{ api.NetSelf }
+	// Link says that the way to the cluster (through the node engine) came up or went down.
+	Link struct{ Up bool }
+	// Down is what the cluster says. Peers in it were verified outside: their keys
+	// are their certificates'.
+	Down struct{ api.NetDown }
+
+	// Attach gives a workload its address. Refused with ErrUnavailable (no lease
+	// yet, pool exhausted), ErrConflict (a host port is taken). The answer is in
+	// Core.Attached after the step.
+	Attach struct{ api.Attach }
+	// Detach takes a workload off the network. Detaching what is not there succeeds.
+	Detach struct{ api.Key }
+	// Drain has new flows avoid a workload that will be stopped.
+	Drain struct{ api.Key }
+
+	// Miss is a packet to an address, or from one, that the plane does not know.
+	// Local is the endpoint's address on this node that sent it, or that it is for.
+	Miss struct {
+		Local  netip.Addr
+		Remote netip.Addr
+	}
+	// Query is a name that a workload asked for; Core.Lookup answers. Local is who asked.
+	Query struct {
+		Local netip.Addr
+		Name  string
+	}
+	// PeerUnknown is a handshake of a key that no record names; Claim is an address of its subnet.
+	PeerUnknown struct {
+		Key   api.PeerKey
+		Claim netip.Addr
+	}
+	// Path is what the tunnel observes of the way to a peer.
+	Path struct {
+		Key  api.PeerKey
+		Kind api.PathKind // direct, relay, relay-tls or none
+		Addr netip.AddrPort
+		// Plain says that the peer is seen at the address that it says is its own,
+		// and sees us at ours: no NAT lies between.
+		Plain bool
+		RTT   time.Duration
+		Loss  float64
+		MTU   int // inner
+		// Silent says that traffic waits and nothing came back for long enough to
+		// believe that the peer is dead.
+		Silent bool
+	}
+	// Used is what the plane counted since it was made.
+	Used struct{ plane.Usage }
+)
+
+func (Start) input()       {}
+func (Tick) input()        {}
+func (Self) input()        {}
+func (Link) input()        {}
+func (Down) input()        {}
+func (Attach) input()      {}
+func (Detach) input()      {}
+func (Drain) input()       {}
+func (Miss) input()        {}
+func (Query) input()       {}
+func (PeerUnknown) input() {}
+func (Path) input()        {}
+func (Used) input()        {}

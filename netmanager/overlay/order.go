@@ -1,0 +1,42 @@
+package overlay
+
+import (
+	"net/netip"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// The adapters that a node's network core gives orders to, beside api.ToCluster.
+const (
+	ToPlane    api.Addr = "plane"    // plane.Change, in order
+	ToTunnel   api.Addr = "tunnel"   // TunnelSelf, TunnelPeer, TunnelDrop
+	ToHold     api.Addr = "hold"     // Release, Refuse
+	ToResolver api.Addr = "resolver" // Answered
+)
+
+// The orders to adapters. Each may be given twice.
+type (
+	// TunnelSelf is the node's own lease, for the tunnel and its relay.
+	TunnelSelf struct{ api.NetLease }
+	// TunnelPeer makes a peer known, or renews what is known of it.
+	TunnelPeer struct{ api.Peer }
+	// TunnelDrop forgets a peer; its session ends.
+	TunnelDrop struct{ Key api.PeerKey }
+	// Release sends on what is held for the remote address: the plane knows it now.
+	Release struct{ Remote netip.Addr }
+	// Refuse answers what is held with ICMP (administratively prohibited if Denied,
+	// else host unreachable) and drops it.
+	Refuse struct {
+		Remote netip.Addr
+		Denied bool
+	}
+	// Answered says that a name that was asked for can be looked up now.
+	Answered struct{ Name string }
+	// Ask has the plane read its usage and hand it in as Used.
+	Ask struct{}
+)
+
+// Endpoint devices, the hold's and the tunnel's names follow plane.Node.Prefix.
+
+var _ = plane.Change{}
