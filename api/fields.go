@@ -47,7 +47,6 @@ func (f Field) Name() string { return afterLast(f.Pointer, '/') }
 
 // When the rooms arrive that will honour what is refused today.
 const (
-	untilNetwork   = "until the network (netmanager) arrives"
 	untilPlacement = "until placement arrives"
 	untilVolumes   = "until volumes arrive"
 )
@@ -66,11 +65,17 @@ const (
 	runtimePattern  = `^[a-z0-9][a-z0-9._-]{0,62}$`
 	envPattern      = `^[A-Za-z_][A-Za-z0-9_]*=`
 	platformPattern = `^(linux/[a-z0-9]+)?$`
+	addressPattern  = `^(auto|(?:[0-9]{1,3}\.){3}[0-9]{1,3})?$`
+	tenantPart      = `(?:[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?/)`
+	objectPart      = `[a-zA-Z0-9]{1,30}\.[a-zA-Z0-9]{1,30}(?:\.[a-zA-Z0-9]{1,30}\.[a-zA-Z0-9]{1,30})?`
+	callerPattern   = `^(?:app|tenant|none|` + tenantPart + `{0,8}` + objectPart + `)$`
+	calleePattern   = `^` + tenantPart + `{1,8}` + objectPart + `$`
 	machinePattern  = `^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`
 
 	appPath        = "/applications/*"
 	servicePath    = appPath + "/microservices/*"
 	constraintPath = servicePath + "/constraints/*"
+	addressesPath  = servicePath + "/addresses"
 )
 
 // Arches are the processors that `arch` may name, as Go names them.
@@ -226,10 +231,55 @@ var Fields = []Field{
 		Doc: "Between SIGTERM and SIGKILL; 0 means the default (Treeline's own).",
 	},
 
-	{Pointer: servicePath + "/port", Type: StringField, Status: Refused, Until: untilNetwork, Doc: "Ports published on the node, `6080:80/tcp`."},
-	{Pointer: servicePath + "/addresses", Type: ObjectField, Status: Refused, Until: untilNetwork, Doc: "Chosen service addresses."},
-	{Pointer: servicePath + "/bandwidth_in", Type: IntegerField, Status: Refused, Until: untilNetwork, Doc: "Bandwidth reserved inwards."},
-	{Pointer: servicePath + "/bandwidth_out", Type: IntegerField, Status: Refused, Until: untilNetwork, Doc: "Bandwidth reserved outwards."},
+	{
+		Pointer: servicePath + "/port", Type: StringField, Status: Enforced, Length: 4096,
+		Doc:  "Ports published on the node: `6080:80/tcp;5353:53/udp`, the node's before the instance's; `80` alone is `80:80/tcp`. It runs only where they are free.",
+		Rule: "1 to 65535, `tcp`, `udp` or `sctp`, none twice; not with `virtualization: process`",
+	},
+	{
+		Pointer: servicePath + "/bandwidth_in", Type: IntegerField, Status: Enforced, Unit: "Mbit/s", Max: 1_000_000, Default: "0",
+		Doc: "The most that reaches each instance over its network; more is shaped. 0 bounds nothing.", Rule: "not with `virtualization: process`",
+	},
+	{
+		Pointer: servicePath + "/bandwidth_out", Type: IntegerField, Status: Enforced, Unit: "Mbit/s", Max: 1_000_000, Default: "0",
+		Doc: "The most that each instance sends over its network. 0 bounds nothing.", Rule: "not with `virtualization: process`",
+	},
+	{
+		Pointer: addressesPath, Type: ObjectField, Status: Enforced,
+		Doc: "Its semantic addresses, which stay while instances come and go. One that is not chosen is given by the system.", Rule: "not with `virtualization: process`",
+	},
+	{
+		Pointer: addressesPath + "/rr_ip", Type: StringField, Status: Enforced, Pattern: addressPattern, Default: "`auto`",
+		Doc: "New connections to this address go to the instances in turn. `auto`, or an address of the services' range that nobody has.",
+	},
+	{
+		Pointer: addressesPath + "/closest_ip", Type: StringField, Status: Enforced, Pattern: addressPattern, Default: "no such address",
+		Doc: "New connections to this address go to the instance with the least latency from the caller's node. `auto`, or an address that nobody has.",
+	},
+	{Pointer: addressesPath + "/rr_ip_v6", Type: StringField, Status: Refused, Until: "the IPv6 address follows from the IPv4 address", Doc: "Chosen IPv6 address."},
+	{Pointer: addressesPath + "/closest_ip_v6", Type: StringField, Status: Refused, Until: "the IPv6 address follows from the IPv4 address", Doc: "Chosen IPv6 address."},
+	{
+		Pointer: addressesPath + "/instances", Type: ArrayField, Status: Enforced, Max: 64,
+		Doc: "Instances with an address each, which stays with the number wherever the instance moves.", Rule: "ranges that do not overlap, of at most 1024 instances in all",
+	},
+	{Pointer: addressesPath + "/instances/*", Type: ObjectField, Status: Enforced, Doc: "A range of instance numbers."},
+	{Pointer: addressesPath + "/instances/*/from", Type: IntegerField, Status: Enforced, Required: true, Max: MaxReplicas - 1, Doc: "The first number."},
+	{Pointer: addressesPath + "/instances/*/to", Type: IntegerField, Status: Enforced, Required: true, Max: MaxReplicas - 1, Doc: "The last number.", Rule: "not below `from`"},
+	{
+		Pointer: addressesPath + "/instances/*/start", Type: StringField, Status: Enforced, Pattern: addressPattern, Default: "`auto`",
+		Doc: "The first one's address; the others follow it. `auto`, or addresses that nobody has.",
+	},
+	{
+		Pointer: servicePath + "/callers", Type: ArrayField, Status: Enforced, Max: 256, Default: "every service of the tenant",
+		Doc: "Who may call it over the network: `app` (services of its application), `tenant`, `none`, an application `<app>.<ns>` or a service `<app>.<ns>.<service>.<ns>`; one of another tenant with that tenant before it, `acme/shop.prod`, if it lists this one in `calls` (Treeline's own).", Rule: "`none` stands alone",
+	},
+	{Pointer: servicePath + "/callers/*", Type: StringField, Status: Enforced, Length: 512, Pattern: callerPattern, Doc: "One entry."},
+	{
+		Pointer: servicePath + "/calls", Type: ArrayField, Status: Enforced, Max: 256,
+		Doc: "Applications and services of other tenants that it calls, `acme/shop.prod`; they must list it in `callers` (Treeline's own).",
+	},
+	{Pointer: servicePath + "/calls/*", Type: StringField, Status: Enforced, Length: 512, Pattern: calleePattern, Doc: "One entry."},
+
 	{Pointer: servicePath + "/connectivity", Type: ArrayField, Status: Refused, Until: untilPlacement, Doc: "Latency and bandwidth between services."},
 	{Pointer: servicePath + "/vgpus", Type: IntegerField, Status: Refused, Until: untilPlacement, Doc: "GPUs."},
 	{Pointer: servicePath + "/vtpus", Type: IntegerField, Status: Refused, Until: untilPlacement, Doc: "TPUs."},

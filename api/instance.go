@@ -118,6 +118,8 @@ type Service struct {
 	Running  int          `json:"running"`
 	SpecRev  Revision     `json:"spec_revision"`
 	Revision Revision     `json:"revision"`
+	// Addresses are its semantic addresses, as the root gave or granted them.
+	Addresses ServiceAddresses `json:"addresses,omitzero"`
 }
 
 // App is what the API shows of an application.

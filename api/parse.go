@@ -55,6 +55,12 @@ func (m *Microservice) complete() {
 	m.VCPUs += 0 // -0 is 0
 	m.Cmd, m.Environment, m.Arch = orNil(m.Cmd), orNil(m.Environment), orNil(m.Arch)
 	m.Constraints = orNil(m.Constraints)
+	m.Callers, m.Calls = orNil(m.Callers), orNil(m.Calls)
+	if a := m.Addresses; a != nil {
+		if a.Instances = orNil(a.Instances); a.RoundRobin == "" && a.Closest == "" && a.Instances == nil {
+			m.Addresses = nil // an empty object asks for nothing, as Oakestra's files have it
+		}
+	}
 	for i := range m.Constraints {
 		m.Constraints[i].Allowed = orNil(m.Constraints[i].Allowed)
 	}

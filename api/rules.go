@@ -2,6 +2,7 @@ package api
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,6 +22,9 @@ func init() { // not a literal: a rule reaches the table, which reaches the rule
 		servicePath + "/arch":        archRule,
 		servicePath + "/constraints": narrowingRule,
 		constraintPath:               constraintRule,
+		servicePath + "/port":        portRule,
+		servicePath + "/callers":     callersRule,
+		addressesPath + "/instances": rangesRule,
 	}
 }
 
@@ -54,6 +58,61 @@ func serviceRule(c checker, at string, v *value) {
 			"an exclusive service cannot keep running when cut off: it might then run twice")
 	}
 	platformRule(c, at, v)
+	networkRule(c, at, v)
+}
+
+// networkRule refuses what a process cannot have: it lives on its node's network.
+func networkRule(c checker, at string, v *value) {
+	if v.get("virtualization").text != "process" {
+		return
+	}
+	for _, name := range []string{"port", "bandwidth_in", "bandwidth_out", "addresses", "callers", "calls"} {
+		if !neutral(v.get(name)) {
+			c.fault(at+"/"+name, name, "run it as a container, or leave "+name+" out", "%s cannot be honoured for a process, which has its node's network and none of its own", name)
+		}
+	}
+}
+
+func portRule(c checker, at string, v *value) {
+	if _, err := ParsePorts(v.text); err != nil {
+		c.fault(at, "port", "6080:80/tcp;5353:53/udp", "%s", strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()))
+	}
+}
+
+func callersRule(c checker, at string, v *value) {
+	for i := range v.items {
+		if v.items[i].text == "none" && len(v.items) > 1 {
+			c.fault(at+"/"+itoa(i), "callers", "leave the others out, or none", "none does not stand beside others")
+		}
+	}
+}
+
+// maxAddressed bounds the instances of a service that have addresses of their own.
+const maxAddressed = 1024
+
+func rangesRule(c checker, at string, v *value) {
+	type span struct{ from, to int }
+	var seen []span
+	sum := 0
+	for i := range v.items {
+		from, err1 := strconv.Atoi(v.items[i].get("from").text)
+		to, err2 := strconv.Atoi(v.items[i].get("to").text)
+		here := at + "/" + itoa(i)
+		switch {
+		case err1 != nil || err2 != nil || from < 0 || to >= MaxReplicas:
+			continue // said already
+		case to < from:
+			c.fault(here+"/to", "to", "", "to is %d, below from, which is %d", to, from)
+			continue
+		case slices.ContainsFunc(seen, func(s span) bool { return from <= s.to && s.from <= to }):
+			c.fault(here, "instances", "let the ranges not overlap", "an instance of %d to %d has an address already", from, to)
+		}
+		seen = append(seen, span{from, to})
+		if sum += to - from + 1; sum > maxAddressed {
+			c.fault(at, "instances", "", "addresses for %d instances, at most %d are given", sum, maxAddressed)
+			return
+		}
+	}
 }
 
 func platformRule(c checker, at string, v *value) {

@@ -34,12 +34,18 @@ type Microservice struct {
 	Privileged     bool         `json:"privileged,omitempty"`
 	Arch           []string     `json:"arch,omitempty"`     // GOARCH names; any of them
 	Platform       string       `json:"platform,omitempty"` // the image's platform, "linux/amd64"
+	Port           string       `json:"port,omitempty"`     // "6080:80/tcp;5353:53/udp", see Ports
+	Addresses      *Addresses   `json:"addresses,omitempty"`
+	BandwidthIn    int64        `json:"bandwidth_in,omitempty"`  // Mbit/s to each instance; 0 bounds nothing
+	BandwidthOut   int64        `json:"bandwidth_out,omitempty"` // Mbit/s from each instance
 	Constraints    []Constraint `json:"constraints,omitempty"`
 
 	Replicas     *int         `json:"replicas,omitempty"`      // instances wanted; absent keeps what is, 1 at first
 	Exclusive    bool         `json:"exclusive,omitempty"`     // never twice at once, at the price of a stop when cut off
 	OnDisconnect OnDisconnect `json:"on_disconnect,omitempty"` // what a cut-off node does
 	StopGrace    int          `json:"stop_grace,omitempty"`    // seconds between SIGTERM and SIGKILL; 0 means 10
+	Callers      []string     `json:"callers,omitempty"`       // who may call it; absent: all of the tenant's, see Access
+	Calls        []string     `json:"calls,omitempty"`         // services of other tenants that it calls
 }
 
 // OnDisconnect says what a node does with an instance when it loses its cluster.
@@ -58,6 +64,23 @@ type Constraint struct {
 	Cluster string   `json:"cluster,omitempty"` // direct: one name, or several separated by ";"
 	Node    string   `json:"node,omitempty"`    // direct: one name, or several separated by ";"
 	Allowed []string `json:"allowed,omitempty"` // clusters: names
+}
+
+// Addresses are the semantic addresses that a service asks for: "auto", or one
+// of the services' range. A round-robin address it gets anyway. What it has got
+// is in Service.Addresses and travels with each Assignment.
+type Addresses struct {
+	RoundRobin string         `json:"rr_ip,omitempty"`
+	Closest    string         `json:"closest_ip,omitempty"`
+	Instances  []AddressRange `json:"instances,omitempty"`
+}
+
+// AddressRange gives each instance From to To an address of its own, counted up
+// from Start.
+type AddressRange struct {
+	From  int    `json:"from"`
+	To    int    `json:"to"`
+	Start string `json:"start,omitempty"` // "auto", or the first address
 }
 
 // Needs is what an instance of the service reserves.

@@ -158,6 +158,9 @@ var fixPattern = map[string]string{
 	runtimePattern:  "container, process, or the name of a runtime that nodes offer, in lower case",
 	envPattern:      "write KEY=value, KEY of letters, digits and _, not beginning with a digit",
 	machinePattern:  "a name of lower-case letters, digits and inner hyphens, at most 63",
+	addressPattern:  "auto, or an IPv4 address",
+	callerPattern:   "app, tenant, none, <app>.<ns> or <app>.<ns>.<service>.<ns>, each of these two with <tenant>/ before it for another tenant's",
+	calleePattern:   "<tenant>/<app>.<ns> or <tenant>/<app>.<ns>.<service>.<ns>",
 	`^$`:            "leave it empty: the system gives it",
 	platformPattern: "linux/ and a processor as Go names it, without a variant: linux/arm64",
 }

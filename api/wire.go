@@ -40,6 +40,8 @@ type Assignment struct {
 	Epoch    Epoch        `json:"epoch"`
 	SpecRev  Revision     `json:"spec_revision"`
 	Spec     Microservice `json:"spec"`
+	// Addresses are those of the service and of this instance's number; they change with SpecRev only.
+	Addresses ServiceAddresses `json:"addresses,omitzero"`
 }
 
 // Digest is a fingerprint of a; the spec counts by its revision.
