@@ -1,0 +1,152 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Blocks cuts prefixes of one length out of larger ones, which may be added over
+// time. The zero Blocks is not valid.
+type Blocks struct {
+	bits  int
+	rest  time.Duration
+	whole []share
+}
+
+type share struct {
+	prefix  netip.Prefix
+	blocks  *set
+	retired bool
+}
+
+// NewBlocks cuts prefixes of length bits, from nothing as yet.
+func NewBlocks(bits int, quarantine time.Duration) *Blocks {
+	return &Blocks{bits: bits, rest: quarantine}
+}
+
+// Add has blocks cut from p too; adding what is there does nothing, and takes a
+// removal back. A prefix that is longer than a block, not masked, that has more than
+// 2^MaxBits blocks, or that overlaps another, is ErrInvalid.
+func (b *Blocks) Add(p netip.Prefix) error {
+	for i, s := range b.whole {
+		if s.prefix == p {
+			b.whole[i].retired = false
+			return nil
+		}
+		if s.prefix.Overlaps(p) {
+			return fmt.Errorf("%s overlaps %s: %w", p, s.prefix, api.ErrInvalid)
+		}
+	}
+	if !p.IsValid() || p != p.Masked() || b.bits < p.Bits() || b.bits > p.Addr().BitLen() || b.bits-p.Bits() > MaxBits {
+		return fmt.Errorf("%s cannot be cut into at most 2^%d blocks of /%d: %w", p, MaxBits, b.bits, api.ErrInvalid)
+	}
+	n := 1 << (b.bits - p.Bits())
+	b.whole = append(b.whole, share{prefix: p, blocks: newSet(n, 0, n, b.rest)})
+	return nil
+}
+
+// Remove has no more blocks cut from p. Those that are taken stay so until they
+// are given back.
+func (b *Blocks) Remove(p netip.Prefix) {
+	for i, s := range b.whole {
+		if s.prefix == p {
+			b.whole[i].retired = true
+		}
+	}
+}
+
+// Whole are the prefixes that blocks are cut from, in the order they were added.
+func (b *Blocks) Whole() []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range b.whole {
+		if !s.retired {
+			out = append(out, s.prefix)
+		}
+	}
+	return out
+}
+
+// Take hands out a block: the one that is wanted, or, for the zero Prefix, the
+// next that is free in the first prefix that has one. The errors are Pool.Take's.
+func (b *Blocks) Take(now time.Time, want netip.Prefix) (netip.Prefix, error) {
+	if want.IsValid() {
+		s, i, err := b.find(want)
+		if err != nil {
+			return netip.Prefix{}, err
+		}
+		if s.retired {
+			return netip.Prefix{}, fmt.Errorf("%s is of %s, which was withdrawn: %w", want, s.prefix, api.ErrInvalid)
+		}
+		if err := s.blocks.take(now, i); err != nil {
+			return netip.Prefix{}, fmt.Errorf("%s is %w", want, err)
+		}
+		return want, nil
+	}
+	taken, resting := 0, 0
+	for _, s := range b.whole {
+		if s.retired {
+			continue
+		}
+		if i, ok := s.blocks.next(now); ok {
+			return netip.PrefixFrom(add(s.prefix.Addr(), i, s.prefix.Addr().BitLen()-b.bits), b.bits), nil
+		}
+		taken, resting = taken+s.blocks.taken, resting+s.blocks.resting()
+	}
+	return netip.Prefix{}, fmt.Errorf("no /%d is left in %v: %d taken, %d in quarantine: %w",
+		b.bits, b.Whole(), taken, resting, api.ErrUnavailable)
+}
+
+// Mark notes that the block is taken, as it was before a restart; of a withdrawn
+// prefix too. The errors are Pool.Mark's.
+func (b *Blocks) Mark(p netip.Prefix) error {
+	s, i, err := b.find(p)
+	if err != nil {
+		return err
+	}
+	if !s.blocks.mark(i) {
+		return fmt.Errorf("%s is taken: %w", p, api.ErrConflict)
+	}
+	return nil
+}
+
+// Give takes a block back; it rests for the quarantine. Giving what is not taken
+// does nothing. A withdrawn prefix goes with the last of its blocks.
+func (b *Blocks) Give(now time.Time, p netip.Prefix) {
+	s, i, err := b.find(p)
+	if err != nil {
+		return
+	}
+	s.blocks.give(now, i)
+	b.whole = slices.DeleteFunc(b.whole, func(s share) bool { return s.retired && s.blocks.taken == 0 })
+}
+
+// Taken reports whether the block is taken; one that rests is not.
+func (b *Blocks) Taken(p netip.Prefix) bool {
+	s, i, err := b.find(p)
+	return err == nil && s.blocks.bits.has(i) && !s.blocks.rests(i)
+}
+
+// Free is how many blocks could be taken now.
+func (b *Blocks) Free(now time.Time) int {
+	n := 0
+	for _, s := range b.whole {
+		if !s.retired {
+			n += s.blocks.free(now)
+		}
+	}
+	return n
+}
+
+func (b *Blocks) find(p netip.Prefix) (*share, int, error) {
+	for i := range b.whole {
+		s := &b.whole[i]
+		if p.Bits() == b.bits && p == p.Masked() && s.prefix.Contains(p.Addr()) {
+			return s, distance(s.prefix.Addr(), p.Addr(), p.Addr().BitLen()-b.bits), nil
+		}
+	}
+	return nil, 0, fmt.Errorf("%s is no /%d of %v: %w", p, b.bits, b.Whole(), api.ErrInvalid)
+}

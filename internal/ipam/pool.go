@@ -1,0 +1,151 @@
+// Package ipam keeps track of which addresses of a prefix are taken, and of
+// which prefixes of larger ones. It is pure: whoever uses it journals what it
+// took, and marks that after a restart. What an address means is theirs too.
+//
+//	pool, err := ipam.NewPool(subnet, ipam.Options{First: 2, Last: 1, Quarantine: 2 * time.Minute})
+//	a, err := pool.Take(now, netip.Addr{})
+//	pool.Give(now, a)
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// MaxBits bounds a pool, and a prefix that blocks are cut from, to 2^MaxBits
+// members: a bit of memory each.
+const MaxBits = 24
+
+// Options say what of a pool is never chosen, and how long what was given back rests.
+type Options struct {
+	First      int // addresses at the start of the prefix that are not handed out
+	Last       int // the same at its end
+	Quarantine time.Duration
+}
+
+// Pool hands out addresses of one prefix. The zero Pool is not valid.
+type Pool struct {
+	prefix  netip.Prefix
+	members *set
+}
+
+// NewPool is a pool with nothing taken. A prefix that is not valid or not masked,
+// that has more than 2^MaxBits addresses, or that the options use up, is ErrInvalid.
+func NewPool(p netip.Prefix, o Options) (*Pool, error) {
+	if !p.IsValid() || p != p.Masked() || p.Addr().BitLen()-p.Bits() > MaxBits {
+		return nil, fmt.Errorf("%s is no prefix of at most 2^%d addresses: %w", p, MaxBits, api.ErrInvalid)
+	}
+	n := 1 << (p.Addr().BitLen() - p.Bits())
+	if o.First < 0 || o.Last < 0 || o.First+o.Last >= n {
+		return nil, fmt.Errorf("%s has no address beside its first %d and last %d: %w", p, o.First, o.Last, api.ErrInvalid)
+	}
+	return &Pool{prefix: p, members: newSet(n, o.First, n-o.Last, o.Quarantine)}, nil
+}
+
+// Prefix is what the pool is of.
+func (p *Pool) Prefix() netip.Prefix { return p.prefix }
+
+// Take hands out an address: the one that is wanted, or, for the zero Addr, the
+// next that is free after the one chosen last, so that addresses return late.
+//
+// Outside the pool, or among those that are not handed out, is ErrInvalid; taken
+// is ErrConflict; in quarantine, or none left, is ErrUnavailable.
+func (p *Pool) Take(now time.Time, want netip.Addr) (netip.Addr, error) {
+	if want.IsValid() {
+		i, ok := p.index(want)
+		if !ok {
+			return netip.Addr{}, fmt.Errorf("%s is not in %s: %w", want, p.prefix, api.ErrInvalid)
+		}
+		if err := p.members.take(now, i); err != nil {
+			return netip.Addr{}, fmt.Errorf("%s of %s is %w", want, p.prefix, err)
+		}
+		return want, nil
+	}
+	i, ok := p.members.next(now)
+	if !ok {
+		return netip.Addr{}, fmt.Errorf("%s is exhausted: %d taken, %d in quarantine: %w",
+			p.prefix, p.members.taken, p.members.resting(), api.ErrUnavailable)
+	}
+	return add(p.prefix.Addr(), i, 0), nil
+}
+
+// Mark notes that the address is taken, as it was before a restart. Those that
+// are not handed out may be marked too. Outside the pool is ErrInvalid, marked
+// or taken already is ErrConflict.
+func (p *Pool) Mark(a netip.Addr) error {
+	i, ok := p.index(a)
+	if !ok {
+		return fmt.Errorf("%s is not in %s: %w", a, p.prefix, api.ErrInvalid)
+	}
+	if !p.members.mark(i) {
+		return fmt.Errorf("%s of %s is taken: %w", a, p.prefix, api.ErrConflict)
+	}
+	return nil
+}
+
+// Give takes an address back; it rests for the quarantine. Giving what is not
+// taken does nothing.
+func (p *Pool) Give(now time.Time, a netip.Addr) {
+	if i, ok := p.index(a); ok {
+		p.members.give(now, i)
+	}
+}
+
+// Taken reports whether the address is taken; one that rests is not.
+func (p *Pool) Taken(a netip.Addr) bool {
+	i, ok := p.index(a)
+	return ok && p.members.bits.has(i) && !p.members.rests(i)
+}
+
+// Free is how many addresses could be taken now.
+func (p *Pool) Free(now time.Time) int { return p.members.free(now) }
+
+func (p *Pool) index(a netip.Addr) (int, bool) {
+	if !p.prefix.Contains(a) {
+		return 0, false
+	}
+	return distance(p.prefix.Addr(), a, 0), true
+}
+
+// distance is how many units of 2^shift addresses lie between base and a, which
+// share all but their last MaxBits+shift bits.
+func distance(base, a netip.Addr, shift int) int {
+	b, c := base.As16(), a.As16()
+	var carry [16]byte
+	borrow := 0
+	for i := 15; i >= 0; i-- {
+		d := int(c[i]) - int(b[i]) - borrow
+		borrow = 0
+		if d < 0 {
+			d, borrow = d+256, 1
+		}
+		carry[i] = byte(d)
+	}
+	n := 0
+	for bit := 0; bit < MaxBits && shift+bit < 128; bit++ {
+		at := shift + bit
+		if carry[15-at/8]>>(at%8)&1 == 1 {
+			n |= 1 << bit
+		}
+	}
+	return n
+}
+
+// add is the address n units of 2^shift after base.
+func add(base netip.Addr, n, shift int) netip.Addr {
+	b := base.As16()
+	for bit := 0; n>>bit != 0; bit++ {
+		if n>>bit&1 == 1 {
+			at := shift + bit
+			b[15-at/8] |= 1 << (at % 8) // base is masked: no bit of it is in the way
+		}
+	}
+	a := netip.AddrFrom16(b)
+	if base.Is4() {
+		a = a.Unmap()
+	}
+	return a
+}

@@ -1,0 +1,142 @@
+package ipam
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// set keeps which of the numbers [0, n) are taken or rest. Numbers are chosen
+// from [low, high) only.
+type set struct {
+	bits      bitmap // taken, or resting
+	low, high int
+	after     int // where the search begins
+	taken     int
+	rest      time.Duration
+	queue     []resting // oldest first
+	until     map[int]time.Time
+}
+
+type resting struct {
+	i     int
+	until time.Time
+}
+
+func newSet(n, low, high int, rest time.Duration) *set {
+	return &set{bits: make(bitmap, (n+63)/64), low: low, high: high, after: low, rest: rest, until: map[int]time.Time{}}
+}
+
+// wake ends the rest of those whose time has come.
+func (s *set) wake(now time.Time) {
+	for len(s.queue) > 0 && !s.queue[0].until.After(now) {
+		r := s.queue[0]
+		s.queue = s.queue[1:]
+		if s.until[r.i].Equal(r.until) {
+			delete(s.until, r.i)
+			s.bits.clear(r.i)
+		}
+	}
+}
+
+func (s *set) take(now time.Time, i int) error {
+	s.wake(now)
+	switch {
+	case i < s.low || i >= s.high:
+		return fmt.Errorf("reserved: %w", api.ErrInvalid)
+	case s.rests(i):
+		return fmt.Errorf("in quarantine for another %s: %w", s.until[i].Sub(now), api.ErrUnavailable)
+	case s.bits.has(i):
+		return fmt.Errorf("taken: %w", api.ErrConflict)
+	}
+	s.bits.set(i)
+	s.taken++
+	return nil
+}
+
+func (s *set) next(now time.Time) (int, bool) {
+	s.wake(now)
+	i, ok := s.bits.zero(s.after, s.high)
+	if !ok {
+		if i, ok = s.bits.zero(s.low, s.after); !ok {
+			return 0, false
+		}
+	}
+	s.bits.set(i)
+	s.taken++
+	if s.after = i + 1; s.after >= s.high {
+		s.after = s.low
+	}
+	return i, true
+}
+
+// mark reports whether i was not taken before. What rests is taken out of its rest.
+func (s *set) mark(i int) bool {
+	if s.rests(i) {
+		delete(s.until, i)
+		s.taken++
+		return true
+	}
+	if s.bits.has(i) {
+		return false
+	}
+	s.bits.set(i)
+	s.taken++
+	return true
+}
+
+func (s *set) give(now time.Time, i int) {
+	s.wake(now)
+	if !s.bits.has(i) || s.rests(i) {
+		return
+	}
+	s.taken--
+	if s.rest <= 0 {
+		s.bits.clear(i)
+		return
+	}
+	t := now.Add(s.rest)
+	s.until[i] = t
+	s.queue = append(s.queue, resting{i, t})
+}
+
+func (s *set) rests(i int) bool { _, ok := s.until[i]; return ok }
+
+func (s *set) resting() int { return len(s.until) }
+
+func (s *set) free(now time.Time) int {
+	s.wake(now)
+	return s.bits.zeros(s.low, s.high)
+}
+
+type bitmap []uint64
+
+func (b bitmap) has(i int) bool { return b[i/64]>>(i%64)&1 == 1 }
+func (b bitmap) set(i int)      { b[i/64] |= 1 << (i % 64) }
+func (b bitmap) clear(i int)    { b[i/64] &^= 1 << (i % 64) }
+
+// zero is the first i in [from, to) that is not in b.
+func (b bitmap) zero(from, to int) (int, bool) {
+	for i := from; i < to; i = (i/64 + 1) * 64 {
+		if w := ^b[i/64] >> (i % 64); w != 0 {
+			i += bits.TrailingZeros64(w)
+			return i, i < to
+		}
+	}
+	return 0, false
+}
+
+// zeros counts the i in [from, to) that are not in b.
+func (b bitmap) zeros(from, to int) int {
+	n := 0
+	for i := from; i < to; i = (i/64 + 1) * 64 {
+		w := ^b[i/64] >> (i % 64)
+		if left := to - i; left < 64 {
+			w &= 1<<left - 1
+		}
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
