@@ -1,6 +1,7 @@
 package api
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,10 @@ func init() { // not a literal: a rule reaches the table, which reaches the rule
 		servicePath + "/port":        portRule,
 		servicePath + "/callers":     callersRule,
 		addressesPath + "/instances": rangesRule,
+
+		addressesPath + "/rr_ip":             addressRule,
+		addressesPath + "/closest_ip":        addressRule,
+		addressesPath + "/instances/*/start": addressRule,
 	}
 }
 
@@ -76,6 +81,14 @@ func networkRule(c checker, at string, v *value) {
 func portRule(c checker, at string, v *value) {
 	if _, err := ParsePorts(v.text); err != nil {
 		c.fault(at, "port", "6080:80/tcp;5353:53/udp", "%s", strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()))
+	}
+}
+
+func addressRule(c checker, at string, v *value) {
+	if s := v.text; s != "" && s != "auto" && patterns[addressPattern].MatchString(s) {
+		if _, err := netip.ParseAddr(s); err != nil {
+			c.fault(at, afterLast(at, '/'), "auto, or an IPv4 address", "%q is no IPv4 address", s)
+		}
 	}
 }
 
