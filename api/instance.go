@@ -1,6 +1,7 @@
 package api
 
 import (
+	"net/netip"
 	"strconv"
 	"time"
 )
@@ -46,6 +47,8 @@ const (
 	ReasonExited        Reason = "exited"              // it ended by itself, see the exit code
 	ReasonOutOfMemory   Reason = "out_of_memory"       // the kernel killed it at its memory limit
 	ReasonDiskFull      Reason = "disk_full"           // the node's disk is full
+	ReasonNetworkDown   Reason = "network_unavailable" // the node's netmanager does not answer or has no lease yet
+	ReasonNoNetwork     Reason = "network_missing"     // it needs the overlay network, and the node has none
 	ReasonBackoff       Reason = "restart_backoff"     // it will be restarted after a pause
 	ReasonTooManyFails  Reason = "too_many_failures"   // restarts on this node did not help
 	ReasonUpdated       Reason = "updated"             // a new SLA replaced it
@@ -65,6 +68,7 @@ type Observed struct {
 	Restarts int        `json:"restarts,omitempty"`
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Node     NodeID     `json:"node,omitempty"`
+	Address  netip.Addr `json:"address,omitzero"` // on the overlay network, IPv4; zero: it is not on it
 	// Stopped says that nothing of this epoch runs any more and nothing will.
 	Stopped bool `json:"stopped,omitempty"`
 	// HandedBack says that the cluster cannot place the instance under this epoch
@@ -84,7 +88,15 @@ func (o Observed) Digest() Digest {
 		exit = itoa(*o.ExitCode)
 	}
 	return digestOf(string(o.Instance), itoa(int(o.Epoch)), string(o.State), string(o.Reason),
-		itoa(o.Restarts), exit, strconv.FormatBool(o.HandedBack))
+		itoa(o.Restarts), exit, strconv.FormatBool(o.HandedBack), addrText(o.Address))
+}
+
+// addrText is a's text, "" for the zero Addr.
+func addrText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }
 
 // Instance is what the API shows of an instance: what is wanted and what is true.

@@ -17,7 +17,16 @@ type NodeInfo struct {
 	Labels       map[string]string `json:"labels,omitempty"`
 	Version      string            `json:"version,omitempty"`
 	RuntimeError string            `json:"runtime_error,omitempty"` // why the runtime does not work now
+	Network      string            `json:"network,omitempty"`       // of its containers: NetworkOverlay, NetworkHost or NetworkNone
+	NetworkError string            `json:"network_error,omitempty"` // why the overlay is not ready; the node takes no work meanwhile
 }
+
+// The networks that a node's containers may be on.
+const (
+	NetworkOverlay = "overlay" // addresses of their own, that the node's netmanager gives
+	NetworkHost    = "host"    // the node's own
+	NetworkNone    = "none"    // loopback alone
+)
 
 // Digest is a fingerprint of i, for the sign of life: what a node is must reach
 // its cluster as surely as what it observes.
@@ -107,6 +116,7 @@ type Slot struct {
 	Runtime    string    `json:"runtime"`
 	Arch       string    `json:"arch"`
 	Privileged bool      `json:"privileged,omitempty"`
+	Network    bool      `json:"network,omitempty"` // an overlay network is there
 	Nodes      int       `json:"nodes"`
 	Free       Resources `json:"free"`    // Σ
 	Largest    Resources `json:"largest"` // part by part

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"net/netip"
 	"time"
 )
@@ -30,6 +31,25 @@ type Attached struct {
 // Attachments answers GET /v1/attachments.
 type Attachments struct {
 	Items []Attached `json:"items"`
+}
+
+// NetReady says whether a netmanager attaches workloads, and why not.
+type NetReady struct {
+	Ready bool   `json:"ready"`
+	Error string `json:"error,omitempty"`
+}
+
+// NetEvent is one line of GET /v1/up, which a netmanager writes for as long as
+// its node engine reads. Exactly one field is set: the first line, and each
+// change after it, says whether it is ready; the others are for the cluster, in order.
+type NetEvent struct {
+	Ready *NetReady       `json:"ready,omitempty"`
+	Up    json.RawMessage `json:"up,omitempty"` // a NetUp, which the node engine hands on as it is
+}
+
+// NetLink tells a netmanager whether its node engine reaches the cluster: POST /v1/link.
+type NetLink struct {
+	Up bool `json:"up"`
 }
 
 // PortMap publishes a port of an instance on its node.

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"time"
 )
@@ -191,8 +192,9 @@ type (
 	// CreateWorkload fetches the image and creates the workload, not started.
 	CreateWorkload struct {
 		Key
-		Attempt int
-		Spec    Microservice
+		Attempt   int
+		Spec      Microservice
+		Addresses ServiceAddresses // for the overlay network
 	}
 	// StartWorkload starts a created workload.
 	StartWorkload struct {
@@ -233,6 +235,7 @@ type WorkloadEvent struct {
 	ExitCode int
 	Reason   Reason // why it failed, or out_of_memory
 	Detail   string
+	Address  netip.Addr    // on the overlay network, once it has one
 	Spec     *Microservice // set where the runtime lists what it found at start
 }
 

@@ -26,10 +26,12 @@ var (
 	Observed = Leaf{Name: "observed", QoS: 1, Up: true}    // api.NodeReport
 	Alive    = Leaf{Name: "alive", QoS: 0, Up: true}       // api.Alive, binary
 	Will     = Leaf{Name: "will", QoS: 1, Up: true}        // the last will, empty
+	Routes   = Leaf{Name: "routes", QoS: 1}                // for the node's netmanager: api.NetDown, whole or in parts
+	Interest = Leaf{Name: "interest", QoS: 1, Up: true}    // of the node's netmanager: api.NetUp, whole or in parts
 )
 
 // All are the leaves, for subscriptions and access lists.
-var All = []Leaf{Desired, Delta, Lease, Stream, Observed, Alive, Will}
+var All = []Leaf{Desired, Delta, Lease, Stream, Observed, Alive, Will, Routes, Interest}
 
 const root = "nodes/"
 

@@ -16,6 +16,8 @@ var rights = map[string][2]bool{
 	"observed": {true, false},
 	"alive":    {true, false},
 	"will":     {true, false},
+	"routes":   {false, true},
+	"interest": {true, false},
 }
 
 func TestRightsOfEveryLeafAndEveryIdentity(t *testing.T) {
