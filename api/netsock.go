@@ -7,7 +7,8 @@ import (
 )
 
 // Attach asks a netmanager to give a created workload its place on the network:
-// PUT /v1/attachments on its unix socket. The same key again, also with another
+// PUT /v1/attachments on its unix socket (DELETE /v1/attachments/<instance>/<epoch>
+// ends it, POST …/drain has new flows avoid it). The same key again, also with another
 // NetNS, ends in the same address.
 type Attach struct {
 	Key

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -37,6 +38,18 @@ func (w *world) checkBooks() {
 		var wanted, known api.Digest
 		var used api.Resources
 		assigned, leased := 0, 0
+		published := map[sched.Port]int{}
+		for i, ports := range n.ports {
+			if n.assigned[i] == nil && !n.leaving[i] {
+				w.t.Fatalf("node %s keeps ports %v for %s, which it neither has nor had", id, ports, i)
+			}
+			for _, p := range ports {
+				published[p]++
+			}
+		}
+		if !maps.Equal(n.published, published) {
+			w.t.Fatalf("node %s publishes %v, counted %v", id, published, n.published)
+		}
 		for _, in := range c.instances {
 			if in.Node == id {
 				assigned++
@@ -116,6 +129,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				n := rng.IntN(12)
 				m := spec(float64(rng.IntN(4)), int64(rng.IntN(800)))
 				m.Exclusive = n%3 == 0
+				m.Port = []string{"", "", "80", "80;81/udp"}[rng.IntN(4)]
 				a := assignment(n, rev, m)
 				a.SpecRev = rev
 				w.wants(a)

@@ -45,8 +45,13 @@ type node struct {
 	drop     map[api.InstanceID]bool          // taken away in this step
 	put      map[api.InstanceID]bool          // given or changed in this step
 	used     api.Resources
-	leased   int // assigned instances that stop when cut off
-	sentAt   time.Time
+
+	ports     map[api.InstanceID][]sched.Port // that instances take on it, assigned or leaving
+	published map[sched.Port]int              // how many do
+	freed     bool                            // one was given back since the last refresh
+
+	leased int // assigned instances that stop when cut off
+	sentAt time.Time
 
 	observed map[api.InstanceID]api.Observed
 	room     map[api.InstanceID]api.Resources // needs of what it was ever seen with, while it is

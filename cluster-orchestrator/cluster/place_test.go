@@ -118,6 +118,31 @@ func TestUpdateStaysOnItsNode(t *testing.T) {
 	}
 }
 
+func TestPublishedPortIsTakenUntilItsNodeHasLetGo(t *testing.T) {
+	w := newWorld(t, 2)
+	m := spec(1, 100)
+	m.Port = "8080:80"
+	w.wants(assignment(0, 1, m), assignment(1, 1, m), assignment(2, 1, m))
+	w.beat()
+	if a, b := w.at(0), w.at(1); a.Node == b.Node || a.State != api.Running || b.State != api.Running {
+		t.Fatalf("they are on %q and %q", a.Node, b.Node)
+	}
+	why := w.c.instances[web.Instance(2)].why
+	if w.expect(2, api.Requested, ""); why == nil || why.Nearest == nil || why.Nearest.Constraint != "port" || why.Nearest.Have != "port 8080/tcp taken" {
+		t.Fatalf("it is nowhere because of %+v", why)
+	}
+	next := assignment(0, 2, m) // an update meets its own port only
+	next.SpecRev = 2
+	w.wants(next)
+	w.beat()
+	w.expect(0, api.Running, w.at(0).Node)
+	freed := w.at(0).Node
+	w.drops(web.Instance(0))
+	w.expect(2, api.Requested, "")
+	w.beat()
+	w.expect(2, api.Running, freed)
+}
+
 func TestLargeSetsTravelAsChanges(t *testing.T) {
 	w := newWorld(t, 0)
 	w.join("n0", api.Resources{MilliCPU: 1_000_000, MemoryMB: 1_000_000})

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
@@ -23,6 +24,7 @@ func (n *node) take(in *instance) {
 	delete(n.leaving, id)
 	n.assigned[id] = in
 	n.room[id] = n.room[id].Max(in.needs())
+	n.publish(id, sched.PortsOf(&in.Want.Spec))
 	n.wanted = n.wanted.Toggle(in.assignment().Digest())
 	if in.State != api.Completed {
 		n.book(id, n.booked[id].Max(in.needs()))
@@ -62,9 +64,47 @@ func (n *node) release(id api.InstanceID) {
 		return
 	}
 	n.book(id, api.Resources{})
+	n.unpublish(id)
 	if _, still := n.observed[id]; !still {
 		delete(n.room, id)
 	}
+}
+
+// publish books the ports of its node that an instance takes. Those of an
+// earlier placement stay booked with it until the node has let go of both.
+func (n *node) publish(id api.InstanceID, ports []sched.Port) {
+	for _, p := range ports {
+		if slices.Contains(n.ports[id], p) {
+			continue
+		}
+		if n.ports == nil {
+			n.ports, n.published = map[api.InstanceID][]sched.Port{}, map[sched.Port]int{}
+		}
+		n.ports[id] = append(n.ports[id], p)
+		n.published[p]++
+	}
+}
+
+func (n *node) unpublish(id api.InstanceID) {
+	for _, p := range n.ports[id] {
+		if n.published[p]--; n.published[p] == 0 {
+			delete(n.published, p)
+		}
+		n.freed = true
+	}
+	delete(n.ports, id)
+}
+
+// publishedByOthers are the node's ports without those of one instance.
+func (n *node) publishedByOthers(id api.InstanceID) map[sched.Port]int {
+	if len(n.ports[id]) == 0 {
+		return n.published
+	}
+	others := maps.Clone(n.published)
+	for _, p := range n.ports[id] {
+		others[p]--
+	}
+	return others
 }
 
 // refresh brings the node's candidate up to date, and remembers whether there is
@@ -76,8 +116,9 @@ func (c *Core) refresh(n *node) {
 	out := n.out()
 	rooms := old.Rooms
 	other := len(rooms) != 1 || !slices.Equal(rooms[0].Runtimes, n.info.Runtimes) ||
-		rooms[0].Arch != n.info.Arch || rooms[0].Privileged != n.info.Privileged
-	more := other || old.Out != "" || free.MilliCPU > old.Free.MilliCPU || free.MemoryMB > old.Free.MemoryMB
+		rooms[0].Arch != n.info.Arch || rooms[0].Privileged != n.info.Privileged || rooms[0].Network != (n.info.Network == api.NetworkOverlay)
+	more := other || n.freed || old.Out != "" || free.MilliCPU > old.Free.MilliCPU || free.MemoryMB > old.Free.MemoryMB
+	n.freed = false
 	if more && out == "" {
 		c.grown[n.info.ID] = true
 	}
@@ -88,10 +129,11 @@ func (c *Core) refresh(n *node) {
 		rooms = []sched.Room{{Runtimes: n.info.Runtimes}}
 	}
 	rooms[0].Arch, rooms[0].Privileged = n.info.Arch, n.info.Privileged
+	rooms[0].Network = n.info.Network == api.NetworkOverlay
 	rooms[0].Free, rooms[0].Largest = free, free
 	*old = sched.Candidate{
 		ID: string(n.info.ID), Level: sched.Nodes, Out: out, Capacity: capacity, Free: free,
-		Rooms: rooms, Load: len(n.assigned),
+		Rooms: rooms, Ports: n.published, Load: len(n.assigned),
 	}
 }
 

@@ -156,6 +156,7 @@ func (c *Core) staysOn(in *instance, n *node) bool {
 		r := cand.Rooms[0]
 		r.Free, r.Largest = cand.Free, cand.Free
 		cand.Rooms = append(cand.Rooms[:0:0], r)
+		cand.Ports = n.publishedByOthers(in.id())
 	}
 	return c.fits(in, cand)
 }

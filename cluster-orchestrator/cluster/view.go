@@ -117,10 +117,10 @@ func (c *Core) Aggregate() api.Aggregate {
 		sqMem += float64(free.MemoryMB) * float64(free.MemoryMB)
 		for _, r := range cand.Rooms {
 			for _, runtime := range r.Runtimes {
-				key := strings.Join([]string{runtime, r.Arch, boolKey(r.Privileged)}, "\x00")
+				key := strings.Join([]string{runtime, r.Arch, boolKey(r.Privileged), boolKey(r.Network)}, "\x00")
 				s := slots[key]
 				if s == nil {
-					s = &api.Slot{Runtime: runtime, Arch: r.Arch, Privileged: r.Privileged}
+					s = &api.Slot{Runtime: runtime, Arch: r.Arch, Privileged: r.Privileged, Network: r.Network}
 					slots[key] = s
 				}
 				s.Nodes++

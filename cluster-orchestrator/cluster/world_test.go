@@ -143,7 +143,7 @@ func (w *world) join(id api.NodeID, has api.Resources) *twin {
 }
 
 func nodeInfo(id api.NodeID, has api.Resources) api.NodeInfo {
-	return api.NodeInfo{ID: id, Arch: "amd64", OS: "linux", Capacity: has, Runtimes: []string{"container"}}
+	return api.NodeInfo{ID: id, Arch: "amd64", OS: "linux", Capacity: has, Runtimes: []string{"container"}, Network: api.NetworkOverlay}
 }
 
 // whole is the twin's whole report.

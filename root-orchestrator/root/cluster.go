@@ -220,7 +220,7 @@ func (c *Core) refresh(cl *cluster) {
 	for _, s := range cl.Agg.Slots {
 		free := s.Free.Minus(cl.byRuntime[s.Runtime])
 		rooms = append(rooms, sched.Room{
-			Runtimes: []string{s.Runtime}, Arch: s.Arch, Privileged: s.Privileged, Free: free,
+			Runtimes: []string{s.Runtime}, Arch: s.Arch, Privileged: s.Privileged, Network: s.Network, Free: free,
 			Largest: api.Resources{
 				MilliCPU: min(s.Largest.MilliCPU, free.MilliCPU),
 				MemoryMB: min(s.Largest.MemoryMB, free.MemoryMB),

@@ -61,7 +61,7 @@ func roomier(before, now sched.Candidate) bool {
 		was, is := &before.Rooms[i], &now.Rooms[i]
 		a, b := was.Largest, is.Largest
 		if b.MilliCPU > a.MilliCPU || b.MemoryMB > a.MemoryMB ||
-			was.Arch != is.Arch || was.Privileged != is.Privileged || !slices.Equal(was.Runtimes, is.Runtimes) {
+			was.Arch != is.Arch || was.Privileged != is.Privileged || was.Network != is.Network || !slices.Equal(was.Runtimes, is.Runtimes) {
 			return true
 		}
 	}

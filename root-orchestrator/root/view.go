@@ -254,6 +254,10 @@ func WouldHelp(w api.Why) []string {
 			out = append(out, fmt.Sprintf("bring %s back: it is %s", cmpName(r.Candidate, "a cluster"), r.Have))
 		case sched.ConstraintCluster, sched.ConstraintNode:
 			out = append(out, "name other places in the SLA's constraints")
+		case sched.ConstraintNetwork:
+			out = append(out, "join a node with a netmanager")
+		case sched.ConstraintPort:
+			out = append(out, "publish another port, or join a node: "+r.Have+" on all")
 		case sched.ConstraintVirtualization, sched.ConstraintArch, sched.ConstraintPrivileged:
 			out = append(out, fmt.Sprintf("join a node that offers %s %s", r.Constraint, r.Need))
 		}

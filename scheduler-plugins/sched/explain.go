@@ -9,7 +9,7 @@ import (
 // order is how an explanation lists constraints: as the filters run.
 var order = []string{
 	ConstraintOut, ConstraintAvoid, ConstraintCluster, ConstraintNode, ConstraintPrivileged,
-	ConstraintVirtualization, ConstraintArch, ConstraintVCPUs, ConstraintMemory, Fits,
+	ConstraintVirtualization, ConstraintArch, ConstraintNetwork, ConstraintPort, ConstraintVCPUs, ConstraintMemory, Fits,
 }
 
 // Explain sums a result up: how many candidates each constraint ruled out, in

@@ -18,6 +18,8 @@ const (
 	ConstraintPrivileged     = "privileged"     // its operator forbids privileged workloads
 	ConstraintVirtualization = "virtualization" // it has no such runtime
 	ConstraintArch           = "arch"           // it has another processor
+	ConstraintNetwork        = "network"        // it has no overlay network
+	ConstraintPort           = "port"           // another instance publishes that port there
 	ConstraintVCPUs          = "vcpus"          // too little processor is free
 	ConstraintMemory         = "memory"         // too little memory is free
 	Fits                     = "fits"
@@ -35,6 +37,8 @@ const (
 	privilegedStage
 	virtualizationStage
 	archStage
+	networkStage
+	portStage
 	vcpusStage
 	memoryStage
 	fit // passed them all
@@ -80,6 +84,10 @@ func roomStage(req *Request, c *Candidate, r *Room) stage {
 		return virtualizationStage
 	case len(req.Arch) > 0 && !slices.Contains(req.Arch, r.Arch):
 		return archStage
+	case req.Network && !r.Network:
+		return networkStage
+	case taken(req, c) != (Port{}):
+		return portStage
 	case lacks(req.Needs.MilliCPU, free.MilliCPU):
 		return vcpusStage
 	case lacks(req.Needs.MemoryMB, free.MemoryMB):
@@ -97,6 +105,16 @@ func available(c *Candidate, r *Room) api.Resources {
 		MilliCPU: min(r.Largest.MilliCPU, r.Free.MilliCPU, c.Free.MilliCPU),
 		MemoryMB: min(r.Largest.MemoryMB, r.Free.MemoryMB, c.Free.MemoryMB),
 	}
+}
+
+// taken is the first port of the request that the candidate has given away.
+func taken(req *Request, c *Candidate) Port {
+	for _, p := range req.Ports {
+		if c.Ports[p] > 0 {
+			return p
+		}
+	}
+	return Port{}
 }
 
 // lacks reports whether a need is not met. Who needs nothing lacks nothing,
@@ -125,6 +143,12 @@ func reject(req *Request, c *Candidate, s stage) api.Rejection {
 	case archStage:
 		r.Constraint, r.Need = ConstraintArch, strings.Join(req.Arch, " or ")
 		r.Have = offered(req, c, s)
+	case networkStage:
+		r.Constraint, r.Need, r.Have = ConstraintNetwork, "an overlay network", "none"
+	case portStage:
+		p := taken(req, c)
+		port := strconv.Itoa(int(p.Number)) + "/" + p.Protocol
+		r.Constraint, r.Need, r.Have = ConstraintPort, "port "+port+" free", "port "+port+" taken"
 	case vcpusStage:
 		need, have := req.Needs.MilliCPU, most(req, c, s)
 		r.Constraint, r.Need, r.Have = ConstraintVCPUs, vcpus(need), vcpus(have)

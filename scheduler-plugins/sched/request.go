@@ -16,6 +16,8 @@ func RequestFor(id api.InstanceID, m *api.Microservice) Request {
 		Virtualization: RuntimeName(m.Virtualization),
 		Arch:           m.Arch,
 		Privileged:     m.Privileged,
+		Network:        m.NeedsNetwork(),
+		Ports:          PortsOf(m),
 	}
 	for _, c := range m.Constraints {
 		switch c.Type {
@@ -27,6 +29,18 @@ func RequestFor(id api.InstanceID, m *api.Microservice) Request {
 		}
 	}
 	return r
+}
+
+// PortsOf are the ports of its node that an instance of the service takes.
+func PortsOf(m *api.Microservice) []Port {
+	if m.Port == "" {
+		return nil
+	}
+	var out []Port
+	for _, p := range m.Ports() {
+		out = append(out, Port{p.Protocol, p.Host})
+	}
+	return out
 }
 
 // RuntimeName is the one name of a runtime: Oakestra's files say "docker" and

@@ -15,6 +15,8 @@ type Request struct {
 	Virtualization string
 	Arch           []string // any of them; empty: any
 	Privileged     bool
+	Network        bool           // it needs an overlay network
+	Ports          []Port         // that must be free on the node. Checked where Level is Nodes
 	Clusters       []string       // only these; empty: any. Checked where Level is Clusters
 	Nodes          []string       // only these; empty: any. Checked where Level is Nodes
 	Avoid          []string       // candidates that just refused or failed; ruled out
@@ -36,6 +38,7 @@ type Room struct {
 	Runtimes   []string
 	Arch       string
 	Privileged bool
+	Network    bool          // an overlay network is there
 	Free       api.Resources // at a cluster Σ over the nodes of this kind
 	Largest    api.Resources // the most that one instance can get, part by part
 }
@@ -48,7 +51,14 @@ type Candidate struct {
 	Capacity api.Resources
 	Free     api.Resources
 	Rooms    []Room
-	Load     int // instances that it has
+	Ports    map[Port]int // that instances publish on the node, and how many do
+	Load     int          // instances that it has
+}
+
+// Port is a port of a node, of one protocol.
+type Port struct {
+	Protocol string
+	Number   uint16
 }
 
 // Choice is a candidate that fits, with its score; more is better.

@@ -69,6 +69,15 @@ func TestRejections(t *testing.T) {
 			api.Rejection{Constraint: "arch", Need: "arm64 or riscv64", Have: "amd64", Shortfall: 1},
 		},
 		{
+			"network", asking(func(r *sched.Request) { r.Network = true }), as(same),
+			api.Rejection{Constraint: "network", Need: "an overlay network", Have: "none", Shortfall: 1},
+		},
+		{
+			"port", asking(func(r *sched.Request) { r.Ports = []sched.Port{{"udp", 53}, {"tcp", 80}} }),
+			as(func(c *sched.Candidate) { c.Ports = map[sched.Port]int{{"tcp", 53}: 1, {"tcp", 80}: 1} }),
+			api.Rejection{Constraint: "port", Need: "port 80/tcp free", Have: "port 80/tcp taken", Shortfall: 1},
+		},
+		{
 			"vcpus", asking(func(r *sched.Request) { r.Needs.MilliCPU = 2500 }), as(same),
 			api.Rejection{Constraint: "vcpus", Need: "2.5 vCPU", Have: "2 vCPU", Short: "0.5 vCPU", Shortfall: 0.2},
 		},
