@@ -168,6 +168,8 @@ var modules = []struct {
 	{"github.com/distribution/reference", []string{"node-engine/runtime/containerd"}, "image references, read as containerd reads them"},
 	{"google.golang.org/protobuf", []string{"node-engine/runtime/containerd"}, "containerd keeps a container's extensions in it"},
 	{"github.com/opencontainers", []string{"node-engine/runtime"}, "the formats of images and containers"},
+	{"github.com/songgao/water", nil, "the one-packet-a-time forwarder of the benchmarks"},
+	{"golang.zx2c4.com/wireguard", nil, "wireguard-go as it ships, beside which tunnels are measured"},
 	{"pgregory.net/rapid", nil, "properties, in tests"},
 	{"go.uber.org/goleak", nil, "goroutines left behind, in tests"},
 }

@@ -1,0 +1,122 @@
+package netbench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Bed is two nodes with a wire between them and a container on each; on the
+// second there may be more. How containers get their addresses, and how packets
+// get from node to node, is a Path's to say.
+type Bed struct {
+	Node      [2]*Namespace
+	Container [2]*Namespace
+	More      []*Namespace // further containers of the second node
+
+	wired [2]*Namespace // who has the ends of the wire: the nodes, but for Raw
+	procs []*child   // what runs here, in the order of its start
+}
+
+// WireAddr are the nodes' addresses on the wire, a /24.
+var WireAddr = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
+
+// WireDevice is the nodes' device on the wire.
+const WireDevice = "wire"
+
+const wireMTU = 1500
+
+// NewBed makes a bed. More is how many further containers the second node has.
+func NewBed(ctx context.Context, name string, more int) (_ *Bed, err error) {
+	b := &Bed{}
+	defer func() {
+		if err != nil {
+			_ = b.Close()
+		}
+	}()
+	for i, end := range []string{"a", "b"} {
+		if b.Node[i], err = NewNamespace(ctx, name+"/node-"+end); err != nil {
+			return nil, err
+		}
+		if b.Container[i], err = NewNamespace(ctx, name+"/container-"+end); err != nil {
+			return nil, err
+		}
+	}
+	for i := range more {
+		n, err := NewNamespace(ctx, fmt.Sprintf("%s/container-%d", name, i+2))
+		if err != nil {
+			return nil, err
+		}
+		b.More = append(b.More, n)
+	}
+	for _, n := range append([]*Namespace{b.Container[0], b.Container[1]}, b.More...) {
+		if err := n.Sysctl(ctx, "net.ipv4.ip_local_port_range=1024 65535"); err != nil { // many connections in a short time
+			return nil, err
+		}
+	}
+	if err := veth(ctx, b.Node[0], WireDevice, b.Node[1], WireDevice, wireMTU); err != nil {
+		return nil, err
+	}
+	for i, n := range b.Node {
+		if err := n.IP(ctx, fmt.Sprintf("addr add %s/24 dev %s", WireAddr[i], WireDevice)); err != nil {
+			return nil, err
+		}
+		if err := n.Sysctl(ctx, "net.ipv4.ip_forward=1"); err != nil {
+			return nil, err
+		}
+	}
+	b.wired = b.Node
+	return b, nil
+}
+
+// Close ends what runs in the bed and lets go of it.
+func (b *Bed) Close() error {
+	for i := len(b.procs) - 1; i >= 0; i-- {
+		b.procs[i].stop()
+	}
+	var errs []error
+	for _, n := range append([]*Namespace{b.Node[0], b.Node[1], b.Container[0], b.Container[1]}, b.More...) {
+		if n != nil {
+			errs = append(errs, n.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// start starts a child that lasts as long as the bed, and waits until it is ready.
+func (b *Bed) start(n *Namespace, name string, order any) (*child, error) {
+	c, err := n.start(name, order)
+	if err != nil {
+		return nil, err
+	}
+	b.procs = append(b.procs, c)
+	return c, c.ready()
+}
+
+// Wire is how the wire between the nodes is.
+type Wire struct {
+	PerPacket bool // no offloads: each packet passes by itself, as on a plain network card
+	Mbit      int  // 0 bounds nothing
+}
+
+// SetWire makes the wire so. Packets that wait in it may get lost.
+func (b *Bed) SetWire(ctx context.Context, w Wire) error {
+	onOff := "on"
+	if w.PerPacket {
+		onOff = "off"
+	}
+	for _, n := range b.wired {
+		if err := n.Run(ctx, "", "ethtool", "-K", WireDevice, "tso", onOff, "gso", onOff, "gro", onOff, "tx-udp-segmentation", onOff); err != nil {
+			return err
+		}
+		_ = n.Run(ctx, "", "tc", "qdisc", "del", "dev", WireDevice, "root") // there may be none
+		if w.Mbit > 0 {
+			if err := n.Run(ctx, "", "tc", "qdisc", "add", "dev", WireDevice, "root", "tbf",
+				"rate", fmt.Sprintf("%dmbit", w.Mbit), "burst", "64kb", "latency", "50ms"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,14 @@
+// Package netbench measures paths from a container to a container on another
+// node, beside one another on the same machine: what the kernel does alone, what
+// others do, and what Treeline does.
+//
+//	bed, err := netbench.NewBed(ctx, netbench.Direct)
+//	path := netbench.WireGuard()
+//	err = path.Up(ctx, bed)
+//	sample, err := netbench.TCP(ctx, bed, path.Target(1), 1)
+//
+// A Bed is two nodes and their containers, each a network namespace that lasts as
+// long as somebody holds it open: nothing is left behind, whoever is killed. What
+// runs within one is this program again (Main), started there. Which figures are
+// compared with which, and how often, is package bench's.
+package netbench

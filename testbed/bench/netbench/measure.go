@@ -1,0 +1,123 @@
+package netbench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Serve starts the servers in all containers of the second node. A Path's Up is
+// over before.
+func (b *Bed) Serve() error {
+	for _, n := range append([]*Namespace{b.Container[1]}, b.More...) {
+		if _, err := b.start(n, "serve", struct{}{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// metered runs what measures and says what was used meanwhile.
+func metered(fn func() (float64, error)) (Sample, error) {
+	m := startMeter()
+	v, err := fn()
+	s := Sample{Value: v}
+	s.CPU, s.Foreign = m.stop()
+	return s, err
+}
+
+// RTT is the median round trip of 64 bytes over TCP within some time, in µs.
+func (b *Bed) RTT(ctx context.Context, to netip.Addr, d time.Duration) (Sample, error) {
+	return b.ask(ctx, question{What: "rtt", Target: to, For: d})
+}
+
+// Connects is how many TCP connections are made a second, by four at once.
+func (b *Bed) Connects(ctx context.Context, to netip.Addr, d time.Duration) (Sample, error) {
+	return b.ask(ctx, question{What: "connect", Target: to, For: d})
+}
+
+// HTTP is the median of GETs of a small page within some time, each on a new
+// connection, in µs.
+func (b *Bed) HTTP(ctx context.Context, to netip.Addr, d time.Duration) (Sample, error) {
+	return b.ask(ctx, question{What: "http", Target: to, For: d})
+}
+
+// Transfer is how long it takes to fetch some bytes, in seconds.
+func (b *Bed) Transfer(ctx context.Context, to netip.Addr, bytes uint64) (Sample, error) {
+	return b.ask(ctx, question{What: "transfer", Target: to, Bytes: bytes})
+}
+
+func (b *Bed) ask(ctx context.Context, q question) (Sample, error) {
+	c, err := b.Container[0].start("ask", q)
+	if err != nil {
+		return Sample{}, err
+	}
+	return metered(func() (v float64, err error) {
+		err = c.result(ctx, &v)
+		return v, err
+	})
+}
+
+// TCP is what iperf3 receives, in Gbit/s, after a second that does not count.
+func (b *Bed) TCP(ctx context.Context, to netip.Addr, flows int, d, omit time.Duration) (Sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, d+omit+30*time.Second)
+	defer cancel()
+	const port = "7005"
+	server := exec.CommandContext(ctx, "iperf3", "--server", "--one-off", "--forceflush", "--port", port)
+	out, err := server.StdoutPipe()
+	if err != nil {
+		return Sample{}, err
+	}
+	if err := b.Container[1].Start(server); err != nil {
+		return Sample{}, err
+	}
+	defer func() { _ = server.Wait() }()
+	defer cancel() // a server whose client failed waits for ever
+	in := bufio.NewReader(out)
+	for line := ""; !strings.HasPrefix(line, "Server listening"); {
+		if line, err = in.ReadString('\n'); err != nil {
+			return Sample{}, fmt.Errorf("iperf3 does not listen in %s: %w", b.Container[1].Name, err)
+		}
+	}
+	go func() { _, _ = in.WriteTo(discard{}) }()
+
+	var text bytes.Buffer
+	client := exec.CommandContext(ctx, "iperf3", "--client", to.String(), "--port", port, "--json", "--congestion", "cubic",
+		"--parallel", fmt.Sprint(flows), "--time", seconds(d), "--omit", seconds(omit))
+	client.Stdout, client.Stderr = &text, &text
+	return metered(func() (float64, error) {
+		if err := b.Container[0].Start(client); err != nil {
+			return 0, err
+		}
+		waited := client.Wait()
+		var r struct {
+			Error string
+			End   struct {
+				Received struct {
+					Bits float64 `json:"bits_per_second"`
+				} `json:"sum_received"`
+			}
+		}
+		if err := json.Unmarshal(text.Bytes(), &r); err != nil || waited != nil || r.Error != "" {
+			return 0, fmt.Errorf("iperf3 from %s to %s: %v: %s%s", b.Container[0].Name, to, waited, r.Error, shorten(text.String()))
+		}
+		return r.End.Received.Bits / 1e9, nil
+	})
+}
+
+// seconds are what iperf3 takes: whole ones, at least one where there are any.
+func seconds(d time.Duration) string { return fmt.Sprint(int(math.Ceil(d.Seconds()))) }
+
+func shorten(s string) string { return strings.TrimSpace(s[:min(len(s), 300)]) }
+
+type discard struct{}
+
+// Write is io.Writer's.
+func (discard) Write(p []byte) (int, error) { return len(p), nil }

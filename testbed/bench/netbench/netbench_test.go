@@ -1,0 +1,61 @@
+package netbench
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	m.Run()
+}
+
+func TestPathsCarryEveryLoad(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	for name, path := range map[string]func() Path{
+		"raw": Raw, "routed": Routed, "vxlan": VXLAN, "wireguard": WireGuard, "one-a-time": OneAtATime,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, err := NewBed(t.Context(), name, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := b.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			p := path()
+			if err := p.Up(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Serve(); err != nil {
+				t.Fatal(err)
+			}
+			to := p.Target(1)
+			const d = 100 * time.Millisecond
+			for load, fn := range map[string]func() (Sample, error){
+				"rtt":      func() (Sample, error) { return b.RTT(t.Context(), to, d) },
+				"connects": func() (Sample, error) { return b.Connects(t.Context(), to, d) },
+				"http":     func() (Sample, error) { return b.HTTP(t.Context(), to, d) },
+				"transfer": func() (Sample, error) { return b.Transfer(t.Context(), to, 1<<20) },
+				"tcp":      func() (Sample, error) { return b.TCP(t.Context(), to, 1, d, 0) },
+			} {
+				for _, w := range []Wire{{}, {PerPacket: true, Mbit: 500}} {
+					if err := b.SetWire(t.Context(), w); err != nil {
+						t.Fatal(err)
+					}
+					s, err := fn()
+					if err != nil || !(s.Value > 0) {
+						t.Errorf("%s over %+v: %+v, %v", load, w, s, err)
+					}
+					t.Logf("%s over %+v: %+v", load, w, s)
+				}
+			}
+		})
+	}
+}

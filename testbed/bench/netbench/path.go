@@ -1,0 +1,125 @@
+package netbench
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+)
+
+// Path is one way from the container of the first node to those of the second.
+//
+// Up makes it, on a bed that is new, and returns when packets pass. What it starts
+// and makes ends with the bed.
+//
+// Target is where the first container reaches one of some containers of the second
+// node: 1 of them, or all. It is the container's own address where the path knows
+// no others.
+//
+// Processes are those that carry packets, whose CPU time and memory are the
+// path's; none where the kernel does it all.
+type Path interface {
+	Up(ctx context.Context, b *Bed) error
+	Target(replicas int) netip.Addr
+	Processes() []int
+}
+
+// addresses of the floors' containers.
+var containerAddr = [2]netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("10.16.1.2")}
+
+// plain is what the floors have in common: one container behind each node, by its
+// own address, on a veth pair of its own.
+type plain struct{ procs []*child }
+
+// Target is Path's.
+func (*plain) Target(int) netip.Addr { return containerAddr[1] }
+
+// Processes is Path's.
+func (p *plain) Processes() []int {
+	var pids []int
+	for _, c := range p.procs {
+		pids = append(pids, c.pid())
+	}
+	return pids
+}
+
+// containers gives each node's container its address and its way out.
+func containers(ctx context.Context, b *Bed, mtu int) error {
+	for i, n := range b.Node {
+		if err := veth(ctx, n, "c0", b.Container[i], "eth0", mtu); err != nil {
+			return err
+		}
+		gateway := containerAddr[i].Prev()
+		if err := n.IP(ctx, fmt.Sprintf("addr add %s/24 dev c0", gateway)); err != nil {
+			return err
+		}
+		if err := b.Container[i].IP(ctx,
+			fmt.Sprintf("addr add %s/24 dev eth0", containerAddr[i]),
+			fmt.Sprintf("route add default via %s", gateway)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// behind is the network of a node's containers.
+func behind(i int) netip.Prefix { return netip.PrefixFrom(containerAddr[i], 24).Masked() }
+
+// Raw is a veth pair between the containers, without any node.
+func Raw() Path { return &raw{} }
+
+type raw struct{ plain }
+
+// Up is Path's.
+func (*raw) Up(ctx context.Context, b *Bed) error {
+	if err := veth(ctx, b.Container[0], WireDevice, b.Container[1], WireDevice, wireMTU); err != nil {
+		return err
+	}
+	for i, c := range b.Container {
+		if err := c.IP(ctx, fmt.Sprintf("addr add %s peer %s dev %s", containerAddr[i], containerAddr[1-i], WireDevice)); err != nil {
+			return err
+		}
+	}
+	b.wired = b.Container
+	return nil
+}
+
+// Routed is the nodes' forwarding by plain routes, without a semantic address.
+func Routed() Path { return &routed{} }
+
+type routed struct{ plain }
+
+// Up is Path's.
+func (*routed) Up(ctx context.Context, b *Bed) error {
+	if err := containers(ctx, b, wireMTU); err != nil {
+		return err
+	}
+	for i, n := range b.Node {
+		if err := n.IP(ctx, fmt.Sprintf("route add %s via %s", behind(1-i), WireAddr[1-i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// VXLAN is the kernel's own, by plain routes and without a semantic address.
+func VXLAN() Path { return &vxlan{} }
+
+type vxlan struct{ plain }
+
+// Up is Path's.
+func (*vxlan) Up(ctx context.Context, b *Bed) error {
+	const mtu = wireMTU - 50
+	if err := containers(ctx, b, mtu); err != nil {
+		return err
+	}
+	for i, n := range b.Node {
+		if err := n.IP(ctx,
+			fmt.Sprintf("link add vx type vxlan id 1 dstport 4789 local %s remote %s dev %s", WireAddr[i], WireAddr[1-i], WireDevice),
+			fmt.Sprintf("link set vx mtu %d up", mtu),
+			fmt.Sprintf("addr add 198.51.100.%d/24 dev vx", i+1),
+			fmt.Sprintf("route add %s via 198.51.100.%d", behind(1-i), 2-i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
