@@ -118,6 +118,9 @@ type Usage struct {
 	Forged   uint64                    // packets whose source was not the sender's
 }
 
+// VXLANDevice is the name of the VXLAN device, where Node.VXLAN asks for one.
+func VXLANDevice(prefix string) string { return prefix + "vxlan" }
+
 // Device is the name of the host's end of an endpoint's veth pair.
 func Device(prefix string, a netip.Addr) string {
 	b := a.As4()

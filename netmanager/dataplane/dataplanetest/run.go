@@ -1,0 +1,82 @@
+package dataplanetest
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// Run holds the planes that f makes to their promises.
+func Run(t *testing.T, f Factory) {
+	for _, path := range []api.PathKind{api.PathRoute, api.PathVXLAN} {
+		t.Run(string(path), func(t *testing.T) {
+			for _, promise := range promises {
+				t.Run(promise.name, func(t *testing.T) { promise.test(t, NewWorld(t, f, path)) })
+			}
+		})
+	}
+}
+
+// promises are what holds whatever the way between the hosts.
+var promises = []struct {
+	name string
+	test func(*testing.T, *World)
+}{
+	{"InstancesReachOneAnother", instancesReachOneAnother},
+	{"NewFlowsGoToBackendsInTurn", newFlowsGoToBackendsInTurn},
+	{"NoBackendIsRefusedAtOnce", noBackendIsRefusedAtOnce},
+}
+
+// both gives an address of the ranges and its twin.
+func both(a netip.Addr) []netip.Addr { return []netip.Addr{a, ranges.Twin(a)} }
+
+// vip is the n-th semantic address.
+func vip(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, 0, n}) }
+
+func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
+
+// serveAll has every container answer on port 80.
+func (w *World) serveAll() {
+	for n := 1; n <= 6; n++ {
+		c := w.C(n)
+		c.Serve(c.Label, 80)
+	}
+}
+
+// service is the service with semantic address vip(n) and ident 100+n, whose backends are
+// the containers of that number, all of weight 1.
+func (w *World) service(n byte, backends ...int) plane.Service {
+	s := plane.Service{Address: vip(n), Ident: plane.Ident(100 + int(n))}
+	for _, b := range backends {
+		s.Backends = append(s.Backends, plane.Backend{Address: w.C(b).Addr, Weight: 1})
+	}
+	return s
+}
+
+// publish gives a service to h's plane and allows everybody to call it.
+func (h *Host) publish(services ...plane.Service) {
+	h.t.Helper()
+	c := plane.Change{SetServices: services}
+	for _, s := range services {
+		for n := range plane.Ident(6) {
+			c.Allow = append(c.Allow, plane.Pair{From: n + 1, To: s.Ident})
+		}
+	}
+	h.MustApply(c)
+}
+
+// must takes what Ask gives.
+func must(t testing.TB) func(string, error) string {
+	return func(s string, err error) string {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+}
+
+func processors() int { return runtime.NumCPU() }

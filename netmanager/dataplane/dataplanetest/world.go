@@ -1,0 +1,259 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// Factory makes a plane. It and all the plane's methods are called on a thread
+// within the host's network namespace, another one each time: sockets that the plane opens
+// in New stay in the right one.
+type Factory func(t testing.TB) dataplane.Plane
+
+const (
+	prefix    = "tl"
+	hold      = "tlhold"
+	tunnel    = "tltun"
+	vxlanPort = 4789
+)
+
+var ranges = api.DefaultNetRanges()
+
+// World is two hosts on one link, joined by path, and what lies outside:
+//
+//	c1 c2 c3 ─ h1 ── 192.168.77.0/24 ── h2 ─ c4 c5 c6
+//	            └─ 203.0.113.0/24 ─ outside (198.51.100.1, 2001:db8:100::1)
+//
+// Idents: a container's is its number (c1 is 1), a service's 100 and up.
+type World struct {
+	t       testing.TB
+	path    api.PathKind
+	Hosts   [2]*Host
+	Outside *Space
+}
+
+// Host is a node.
+type Host struct {
+	*Space
+	dataplane.Plane
+	Addr, Addr6 netip.Addr // on the link between the hosts
+	Key         api.PeerKey
+	Subnet      netip.Prefix
+	State       plane.State // what the plane was last synced to
+	Containers  []*Container
+	Hold        *Tun
+	Tunnel      *Tun
+	factory     Factory
+}
+
+// Container is an instance: eth0 is its end of a veth pair.
+type Container struct {
+	*Space
+	Label  string // "c1"
+	Host   *Host
+	Addr   netip.Addr
+	Ident  plane.Ident
+	Device string // the host's end
+	MAC    string // of eth0
+}
+
+// Addr6 is the container's IPv6 address.
+func (c *Container) Addr6() netip.Addr { return ranges.Twin(c.Addr) }
+
+var (
+	outside4 = netip.MustParseAddr("198.51.100.1")
+	outside6 = netip.MustParseAddr("2001:db8:100::1")
+)
+
+// NewWorld makes a world whose hosts know one another as peers, and whose
+// containers may all call one another, themselves included.
+func NewWorld(t testing.TB, f Factory, path api.PathKind) *World {
+	t.Helper()
+	w := &World{t: t, path: path, Outside: NewSpace(t, "out")}
+	for i := range w.Hosts {
+		w.Hosts[i] = w.newHost(i, f)
+	}
+	a, b := w.Hosts[0], w.Hosts[1]
+	a.IP("link add up0 type veth peer name up0 netns " + b.Name)
+	for _, h := range w.Hosts {
+		h.IP("addr add "+h.Addr.String()+"/24 dev up0", "addr add "+h.Addr6.String()+"/64 dev up0 nodad",
+			"addr add "+via6(h.Addr).String()+"/64 dev up0 nodad", "link set up0 up")
+	}
+	a.IP("link add wan0 type veth peer name wan0 netns "+w.Outside.Name,
+		"addr add 203.0.113.2/24 dev wan0", "addr add 2001:db8::2/64 dev wan0 nodad", "link set wan0 up")
+	w.Outside.IP("addr add 203.0.113.1/24 dev wan0", "addr add 2001:db8::1/64 dev wan0 nodad", "link set wan0 up",
+		"addr add "+outside4.String()+"/32 dev lo", "addr add "+outside6.String()+"/128 dev lo")
+	a.IP("route add default via 203.0.113.1", "route add default via 2001:db8::1")
+	b.IP("route add default via "+a.Addr.String(), "route add default via "+a.Addr6.String())
+	for i, h := range w.Hosts {
+		for n := range 3 {
+			h.addContainer(i*3+n+1, n)
+		}
+		w.join(h, w.Hosts[1-i])
+	}
+	for i, h := range w.Hosts {
+		h.State = w.state(h, w.Hosts[1-i])
+		h.start()
+		h.MustSync(h.State)
+	}
+	return w
+}
+
+func (w *World) newHost(i int, f Factory) *Host {
+	h := &Host{
+		Space: NewSpace(w.t, fmt.Sprintf("h%d", i+1)), factory: f,
+		Addr:   netip.AddrFrom4([4]byte{192, 168, 77, byte(i + 1)}),
+		Addr6:  netip.MustParseAddr(fmt.Sprintf("fd00:77::%d", i+1)),
+		Key:    api.PeerKey{byte(i + 1)},
+		Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16, 1, byte(64 * i)}), 26),
+	}
+	h.Sysctl("net/ipv4/ip_forward", "1")
+	h.Sysctl("net/ipv6/conf/all/forwarding", "1")
+	h.Hold, h.Tunnel = newTun(h.Space, hold), newTun(h.Space, tunnel)
+	h.IP("link set "+hold+" up", "link set "+tunnel+" up mtu 1400",
+		"addr add "+api.ResolverAddr.String()+"/32 dev lo",
+		"route add "+ranges.Instances.String()+" dev "+hold, "route add "+ranges.Services.String()+" dev "+hold,
+		"route add "+ranges.Instances6.String()+" dev "+hold, "route add "+ranges.Services6.String()+" dev "+hold)
+	if w.path == api.PathVXLAN {
+		name := plane.VXLANDevice(prefix)
+		h.IP(fmt.Sprintf("link add %s address %s mtu 1450 type vxlan external dstport %d nolearning", name, vxlanMAC(h.Addr), vxlanPort),
+			"link set "+name+" up")
+	}
+	return h
+}
+
+// addContainer makes container number n as the i-th of its host.
+func (h *Host) addContainer(n, i int) {
+	b := h.Subnet.Addr().As4()
+	b[3] += byte(i + 1)
+	c := &Container{
+		Label: fmt.Sprintf("c%d", n), Host: h, Addr: netip.AddrFrom4(b), Ident: plane.Ident(n),
+		MAC: fmt.Sprintf("02:00:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3]),
+	}
+	c.Space, c.Device = NewSpace(h.t, c.Label), plane.Device(prefix, c.Addr)
+	const hostMAC = "02:fe:00:00:00:01"
+	h.IP(
+		fmt.Sprintf("link add %s address %s type veth peer name eth0 address %s netns %s", c.Device, hostMAC, c.MAC, c.Name),
+		"link set "+c.Device+" up",
+		fmt.Sprintf("route add %s/32 dev %s", c.Addr, c.Device),
+		fmt.Sprintf("route add %s/128 dev %s", c.Addr6(), c.Device),
+		fmt.Sprintf("neigh add %s lladdr %s dev %s nud permanent", c.Addr, c.MAC, c.Device),
+		fmt.Sprintf("neigh add %s lladdr %s dev %s nud permanent", c.Addr6(), c.MAC, c.Device),
+	)
+	c.IP("addr add "+c.Addr.String()+"/32 dev eth0", "addr add "+c.Addr6().String()+"/128 dev eth0 nodad", "link set eth0 up",
+		fmt.Sprintf("neigh add %s lladdr %s dev eth0 nud permanent", api.GatewayAddr, hostMAC),
+		fmt.Sprintf("neigh add %s lladdr %s dev eth0 nud permanent", api.GatewayAddr6, hostMAC),
+		"route add default via "+api.GatewayAddr.String()+" dev eth0 onlink",
+		"route add default via "+api.GatewayAddr6.String()+" dev eth0 onlink")
+	h.Containers = append(h.Containers, c)
+}
+
+// join routes to's subnet from h.
+func (w *World) join(h, to *Host) {
+	six := netip.PrefixFrom(ranges.Twin(to.Subnet.Addr()), 96+to.Subnet.Bits())
+	switch w.path {
+	case api.PathRoute:
+		h.IP(fmt.Sprintf("route add %s via %s dev up0 onlink", to.Subnet, to.Addr),
+			fmt.Sprintf("route add %s via %s dev up0 onlink", six, via6(to.Addr)))
+	case api.PathVXLAN:
+		dev := plane.VXLANDevice(prefix)
+		h.IP(fmt.Sprintf("neigh add %s lladdr %s dev %s nud permanent", via6(to.Addr), vxlanMAC(to.Addr), dev),
+			fmt.Sprintf("route add %s encap ip id 1 dst %s via inet6 %s dev %s onlink", to.Subnet, to.Addr, via6(to.Addr), dev),
+			fmt.Sprintf("route add %s encap ip id 1 dst %s via %s dev %s onlink", six, to.Addr, via6(to.Addr), dev))
+	default:
+		h.IP(fmt.Sprintf("route add %s dev %s", to.Subnet, tunnel), fmt.Sprintf("route add %s dev %s", six, tunnel))
+	}
+}
+
+// via6 is a link-local address that stands for an IPv4 one on a clear network.
+func via6(a netip.Addr) netip.Addr {
+	b, four := [16]byte{0: 0xfe, 1: 0x80}, a.As4()
+	copy(b[12:], four[:])
+	return netip.AddrFrom16(b)
+}
+
+func vxlanMAC(a netip.Addr) string {
+	b := a.As4()
+	return fmt.Sprintf("02:54:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3])
+}
+
+// state is what h's plane begins with: no services.
+func (w *World) state(h, peer *Host) plane.State {
+	s := plane.State{
+		Node:  plane.Node{Ranges: ranges, Subnet: h.Subnet, Prefix: prefix, Tunnel: tunnel, Hold: hold},
+		Peers: []plane.Peer{{Key: peer.Key, Subnets: []netip.Prefix{peer.Subnet}, Path: w.path}},
+	}
+	switch w.path {
+	case api.PathVXLAN:
+		s.Node.VXLAN = vxlanPort
+		s.Peers[0].Via = peer.Addr
+	case api.PathRoute:
+		s.Peers[0].Via = peer.Addr
+	}
+	for _, c := range h.Containers {
+		s.Endpoints = append(s.Endpoints, plane.Endpoint{Address: c.Addr, Ident: c.Ident, Device: c.Device})
+	}
+	for _, c := range peer.Containers {
+		s.Sources = append(s.Sources, plane.Source{Address: c.Addr, Ident: c.Ident})
+	}
+	for a := plane.Ident(1); a <= 6; a++ {
+		for b := plane.Ident(1); b <= 6; b++ {
+			s.Allowed = append(s.Allowed, plane.Pair{From: a, To: b})
+		}
+	}
+	return s
+}
+
+// start gives the host a plane, as a new life of its netmanager.
+func (h *Host) start() {
+	h.Do(func() { h.Plane = h.factory(h.t) })
+	h.t.Cleanup(func() { h.Do(func() { _ = h.Plane.Close() }) })
+}
+
+// Kill ends the plane's process, as far as the kernel sees it, and starts another.
+func (h *Host) Kill() {
+	h.Do(func() { _ = h.Plane.Close() })
+	h.start()
+}
+
+// MustSync syncs the plane to s, which is from then on h.State.
+func (h *Host) MustSync(s plane.State) {
+	h.t.Helper()
+	h.State = s
+	var err error
+	h.Do(func() { err = h.Plane.Sync(context.Background(), s) })
+	if err != nil {
+		h.t.Fatalf("sync: %v", err)
+	}
+}
+
+// MustApply applies c to the plane.
+func (h *Host) MustApply(c plane.Change) {
+	h.t.Helper()
+	var err error
+	h.Do(func() { err = h.Plane.Apply(context.Background(), c) })
+	if err != nil {
+		h.t.Fatalf("apply: %v", err)
+	}
+}
+
+// MustUse reads the plane's counters.
+func (h *Host) MustUse() plane.Usage {
+	h.t.Helper()
+	var u plane.Usage
+	var err error
+	h.Do(func() { u, err = h.Plane.Usage(context.Background()) })
+	if err != nil {
+		h.t.Fatalf("usage: %v", err)
+	}
+	return u
+}
+
+// C is container number n, from 1 to 6.
+func (w *World) C(n int) *Container { return w.Hosts[(n-1)/3].Containers[(n-1)%3] }
