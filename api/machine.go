@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"net/netip"
 	"time"
 )
 
@@ -61,6 +62,8 @@ type Node struct {
 	MemUsed   int        `json:"memory_used_percent"`
 	Heard     time.Time  `json:"heard,omitzero"` // when it last gave a sign of life, cluster's clock
 	Joined    time.Time  `json:"joined"`
+	// Subnet is the node's part of the instance network; zero: it has none.
+	Subnet netip.Prefix `json:"subnet,omitzero"`
 }
 
 // ClusterInfo is what a cluster says of itself when it joins.
@@ -97,6 +100,10 @@ type Cluster struct {
 	Heard     time.Time     `json:"heard,omitzero"`
 	Joined    time.Time     `json:"joined"`
 	Revision  Revision      `json:"revision"`
+	// Shares are the cluster's parts of the instance network.
+	Shares []netip.Prefix `json:"shares,omitempty"`
+	// NetworkError says why it has fewer than it needs.
+	NetworkError string `json:"network_error,omitempty"`
 }
 
 // Aggregate is the distribution of a cluster's free capacity, ⟨Σ, μ, σ⟩ of the

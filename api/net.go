@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"time"
@@ -122,10 +123,10 @@ type Peer struct {
 	Subnets   []netip.Prefix   `json:"subnets"`             // its lease: a packet of another source is forged
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"` // where it may be reached directly
 	Relay     Relay            `json:"relay"`
-	Chain     [][]byte         `json:"chain"` // its certificate and its cluster's, DER
-	Proof     []byte           `json:"proof"` // by the certificate's key over ProofText(Key)
-	Coord     *Coordinate      `json:"coord,omitempty"`
-	Rev       uint64           `json:"rev"` // its cluster's; only grows
+	Chain     [][]byte         `json:"chain"`           // its certificate and its cluster's, DER
+	Proof     []byte           `json:"proof"`           // by the certificate's key over ProofText(Key)
+	Coord     *Coordinate      `json:"coord,omitempty"` // as it was when Rev last grew: it changes too often to be news
+	Rev       uint64           `json:"rev"`             // its author's; only grows
 }
 
 // ProofText is what a node signs with its certificate's key, to bind its key on
@@ -148,7 +149,7 @@ type BackendState string
 // The states of a backend.
 const (
 	BackendUp       BackendState = "up"
-	BackendDraining BackendState = "draining" // flows stay, new ones avoid it
+	BackendDraining BackendState = "draining" // flows stay, new ones avoid it where there is another
 )
 
 // Backend is one running instance of a service.
@@ -177,6 +178,7 @@ type Route struct {
 // such an instance sends to.
 type Source struct {
 	Address netip.Addr `json:"address"`
+	Rev     uint64     `json:"rev"` // its author's; only grows
 	Service ServiceID  `json:"service"`
 	Access  Access     `json:"access"`
 	Peer    Peer       `json:"peer"`
@@ -193,10 +195,13 @@ type Want struct {
 }
 
 // Refusal answers a Want that leads nowhere now. The want is kept, and answered
-// again when that changes; For's access may be why.
+// again when that changes; For's access may be why. A want that no Refusal and no
+// record answers is still being asked for.
 type Refusal struct {
 	Want
-	Denied bool `json:"denied,omitempty"` // the service exists and may not be reached
+	// Denied says that the service exists and may not be reached, or that For is not
+	// on the node. A service of another tenant that may not be reached does not exist.
+	Denied bool `json:"denied,omitempty"`
 }
 
 // NetSelf is what a node says of itself on the overlay network.
@@ -209,9 +214,14 @@ type NetSelf struct {
 	Coord     *Coordinate      `json:"coord,omitempty"`
 }
 
-// NetUp is what a node's netmanager tells its cluster. Whole says that Add is
-// all it wants. Held is the digest of all that it holds (HeldDigest), by which
-// the cluster sees what was lost.
+// NetUp is what a node's netmanager tells its cluster: when something changes,
+// when it is asked (NetDown.WantHeld, WantWhole), and to renew its wants, by naming
+// them again, before NetLease.Interest is over. One that says more than Held is
+// answered, and said again, with a new Seq, until it is (NetDown.Seq). Whole says
+// that Add is all it wants. Held is the digest of all that it holds, the XOR of the
+// members' digests, by which the cluster sees what was lost.
+//
+// The cluster takes a Seq once, and asks for a whole NetUp where one is missing.
 type NetUp struct {
 	Boot  uint64   `json:"boot"`
 	Seq   uint64   `json:"seq"` // within a boot, from 1
@@ -220,6 +230,7 @@ type NetUp struct {
 	Add   []Want   `json:"add,omitempty"`
 	Drop  []Want   `json:"drop,omitempty"`
 	Held  Digest   `json:"held"`
+	Lease Digest   `json:"lease"` // of the lease that it has; 0: none
 }
 
 // NetLease is a node's part in the overlay network.
@@ -235,71 +246,123 @@ type NetLease struct {
 	Interest time.Duration  `json:"interest,omitempty"` // how long a want lasts without being named again
 }
 
-// NetDown is what a cluster tells a node's netmanager. Held is the digest that
-// the node has when it has taken this in, if nothing was lost before.
+// Digest is a fingerprint of l's content; Rev does not count.
+func (l NetLease) Digest() Digest {
+	l.Rev = 0
+	b, err := json.Marshal(l)
+	if err != nil {
+		panic("encode a node's lease: " + err.Error()) // plain fields: our bug
+	}
+	return digestOf("lease", string(b))
+}
+
+// NetDown is what a cluster tells a node's netmanager: the changes of what the
+// node holds, or with Whole all of it. A node holds at most one Route per service,
+// one Source per address, one Peer per key (that was sent by itself, not within
+// another record) and one Refusal per want, and it holds each until it is told
+// that it is gone or, if it likes, until it dropped the last want that led there.
+//
+// A message with a lower Rev than one that was taken is late, and is dropped as a
+// whole: its content comes again, for the digests differ.
 type NetDown struct {
-	Boot    uint64      `json:"boot"` // of the netmanager that it answers; 0: whoever reads it
-	Seq     uint64      `json:"seq"`  // of the last NetUp that was taken in
-	Lease   *NetLease   `json:"lease,omitempty"`
-	Whole   bool        `json:"whole,omitempty"` // all that the node's wants lead to; what is absent is gone
-	Routes  []Route     `json:"routes,omitempty"`
-	Sources []Source    `json:"sources,omitempty"`
-	Peers   []Peer      `json:"peers,omitempty"`
-	Refused []Refusal   `json:"refused,omitempty"`
-	Gone    []ServiceID `json:"gone,omitempty"` // services that no longer exist
-	Held    Digest      `json:"held"`
+	Boot  uint64    `json:"boot"` // of the netmanager that it answers; 0: whoever reads it
+	Seq   uint64    `json:"seq"`  // of the last NetUp that was taken in
+	Rev   uint64    `json:"rev"`  // only grows, over the cluster's restarts too
+	Lease *NetLease `json:"lease,omitempty"`
+	Whole bool      `json:"whole,omitempty"` // all that the node's wants lead to; what is absent is gone
+
+	Routes  []Route   `json:"routes,omitempty"`
+	Sources []Source  `json:"sources,omitempty"`
+	Peers   []Peer    `json:"peers,omitempty"`
+	Refused []Refusal `json:"refused,omitempty"`
+
+	Gone        []ServiceID  `json:"gone,omitempty"` // routes: the service is no more, may not be reached, or is not wanted
+	GoneSources []netip.Addr `json:"gone_sources,omitempty"`
+	GonePeers   []PeerKey    `json:"gone_peers,omitempty"`
+	Answered    []Want       `json:"answered,omitempty"` // refusals that hold no longer
+
+	// Held is the digest that the node has when it has taken this in, if nothing was
+	// lost before; comparable where Seq is the node's last. 0 says nothing: the
+	// cluster does not know yet all that the wants lead to, after a restart.
+	Held Digest `json:"held"`
+	// WantHeld asks for a NetUp, for what it says of Held: it acknowledges the message.
+	WantHeld bool `json:"want_held,omitempty"`
 	// WantWhole asks for a whole NetUp.
 	WantWhole bool `json:"want_whole,omitempty"`
 }
 
-// RouteDigest, SourceDigest, PeerDigest and RefusalDigest are the members of a
-// node's Held digest. A Peer counts where it was sent by itself, not within another record.
+// Digest is a fingerprint of r, a member of its holder's digest, as those of
+// sources, peers and refusals are.
 func (r Route) Digest() Digest { return digestOf("route", string(r.Service), utoa(r.Rev)) }
 
 // Digest is a fingerprint of s.
-func (s Source) Digest() Digest {
-	return digestOf("source", s.Address.String(), string(s.Service), utoa(s.Peer.Rev))
-}
+func (s Source) Digest() Digest { return digestOf("source", s.Address.String(), utoa(s.Rev)) }
 
 // Digest is a fingerprint of p.
 func (p Peer) Digest() Digest { return digestOf("peer", p.Key.String(), utoa(p.Rev)) }
 
+// Digest is a fingerprint of w.
+func (w Want) Digest() Digest {
+	return digestOf("want", w.Address.String(), string(w.Service), string(w.For))
+}
+
 // Digest is a fingerprint of r.
-func (r Refusal) Digest() Digest {
-	return digestOf("refusal", r.Address.String(), string(r.Service), string(r.For), fmt.Sprint(r.Denied))
+func (r Refusal) Digest() Digest { return r.Want.Digest() ^ digestOf("refusal", fmt.Sprint(r.Denied)) }
+
+// Records are what a cluster and the root tell each other of the network's
+// content, as a NetDown tells a node; the same is held by the same rules.
+type Records struct {
+	Routes  []Route   `json:"routes,omitempty"`
+	Sources []Source  `json:"sources,omitempty"`
+	Peers   []Peer    `json:"peers,omitempty"`
+	Refused []Refusal `json:"refused,omitempty"`
+
+	Gone        []ServiceID  `json:"gone,omitempty"`
+	GoneSources []netip.Addr `json:"gone_sources,omitempty"`
+	GonePeers   []PeerKey    `json:"gone_peers,omitempty"`
+	Answered    []Want       `json:"answered,omitempty"`
 }
 
-// ClusterNet is the network's part of a cluster's report. Whole says that Wants
-// and Exports are all; else they are what changed, and Dropped and Withdrawn
-// what ended.
+// Empty reports whether the records say nothing.
+func (r Records) Empty() bool {
+	return len(r.Routes)+len(r.Sources)+len(r.Peers)+len(r.Refused)+
+		len(r.Gone)+len(r.GoneSources)+len(r.GonePeers)+len(r.Answered) == 0
+}
+
+// ClusterNet is the network's part of a cluster's report: what changed since the
+// last acknowledged one, or with Whole all. The records are its exports: its own
+// part of what the root asked for (RootNet.Asked), without what is nobody's
+// business elsewhere.
 type ClusterNet struct {
-	Seq       uint64      `json:"seq"`
-	Whole     bool        `json:"whole,omitempty"`
-	Subnets   int         `json:"subnets"`         // that its nodes have, so that the root gives shares ahead of need
-	Wants     []Want      `json:"wants,omitempty"` // that it cannot answer, or not alone
-	Dropped   []Want      `json:"dropped,omitempty"`
-	Exports   []Route     `json:"exports,omitempty"` // of services that the root asked for: its own backends alone
-	Sources   []Source    `json:"sources,omitempty"` // answers to addresses that the root asked for
-	Peers     []Peer      `json:"peers,omitempty"`   // answers to addresses of nodes
-	Withdrawn []ServiceID `json:"withdrawn,omitempty"`
-	Held      Digest      `json:"held"` // of the foreign records that it holds
+	Whole   bool           `json:"whole,omitempty"`
+	Subnets int            `json:"subnets"`          // that it needs, so that the root gives shares ahead of need
+	Shares  []netip.Prefix `json:"shares,omitempty"` // that it has
+	Wants   []Want         `json:"wants,omitempty"`  // that it cannot answer, or not alone
+	Dropped []Want         `json:"dropped,omitempty"`
+	Records
+	// InUse, in a whole, are the semantic addresses of the services that it has: a
+	// root that was restored from an older copy gives them to nobody else.
+	InUse []ServiceAddress `json:"in_use,omitempty"`
+	Said  Digest           `json:"said"` // of all its wants and exports
+	Held  Digest           `json:"held"` // of all that it has from the root: records, asked wants, shares
 }
 
-// RootNet is what the root tells a cluster of the network: its shares, foreign
-// records that it wants, and what other clusters want of it. Whole says that it
-// is all.
+// ServiceAddress is a semantic address and the service that has it.
+type ServiceAddress struct {
+	Address netip.Addr `json:"address"`
+	Service ServiceID  `json:"service"`
+}
+
+// RootNet is what the root tells a cluster of the network: its shares, the
+// foreign records that it wants, and what other clusters want of it. With Whole
+// it is all, else what changed.
 type RootNet struct {
-	Seq     uint64         `json:"seq"`
-	Whole   bool           `json:"whole,omitempty"`
-	Ranges  NetRanges      `json:"ranges"`
-	Shares  []netip.Prefix `json:"shares,omitempty"` // all, always
-	Routes  []Route        `json:"routes,omitempty"` // the other clusters' backends of services that it wants
-	Sources []Source       `json:"sources,omitempty"`
-	Peers   []Peer         `json:"peers,omitempty"`
-	Refused []Refusal      `json:"refused,omitempty"`
-	Gone    []ServiceID    `json:"gone,omitempty"`
-	Asked   []Want         `json:"asked,omitempty"`   // what it shall export from now on
-	Unasked []Want         `json:"unasked,omitempty"` // what nobody wants any more
-	Held    Digest         `json:"held"`
-	WantNet bool           `json:"want_net,omitempty"` // asks for a whole ClusterNet
+	Rev    uint64         `json:"rev"` // only grows, over the root's restarts too; lower ones are late
+	Whole  bool           `json:"whole,omitempty"`
+	Ranges NetRanges      `json:"ranges"`
+	Shares []netip.Prefix `json:"shares,omitempty"` // all, always
+	Records
+	Asked   []Want `json:"asked,omitempty"`    // what it shall export from now on
+	Unasked []Want `json:"unasked,omitempty"`  // what nobody wants any more
+	WantNet bool   `json:"want_net,omitempty"` // asks for a whole ClusterNet
 }

@@ -90,6 +90,8 @@ type Report struct {
 	Whole     bool       `json:"whole,omitempty"`
 	Aggregate Aggregate  `json:"aggregate"`
 	Observed  []Observed `json:"observed,omitempty"`
+	// Net is nil where no node of the cluster has an overlay network.
+	Net *ClusterNet `json:"net,omitempty"`
 }
 
 // ReportAck answers a report once it is durable. WantWhole asks for all

@@ -48,7 +48,7 @@ var direction = []struct {
 
 var (
 	// rom is pure, and what the cores place with when the wiring names no other plugin.
-	coreMay      = []string{"api", "internal/lifecycle", "internal/step", "internal/store", "scheduler-plugins/sched", "scheduler-plugins/rom"}
+	coreMay      = []string{"api", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/step", "internal/store", "scheduler-plugins/sched", "scheduler-plugins/rom"}
 	daemonMay    = []string{"api", "internal", "scheduler-plugins"}
 	daemonReason = "a daemon is its own core and adapters over the shared rooms; it knows no face and no other daemon"
 	coreReason   = "imports run one way, main → wiring → adapters → cores → lifecycle, sched, step, store types, api; a core that knew an adapter could not be simulated"
