@@ -7,11 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/treeline-edge/treeline/testbed/bench/netbench"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
 func TestMain(m *testing.M) {
 	lab.Main()
+	netbench.Main()
 	m.Run()
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/treeline-edge/treeline/testbed/bench/netbench"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
@@ -32,6 +33,7 @@ var benches = map[string]bench{
 	"bus":      {"messages through the embedded broker, over TLS alone", 30, busMessages},
 	"place":    {"time to choose among candidates", 30, place},
 	"sim":      {"seeds of the simulator a second", 30, simSeeds},
+	"net":      {"data paths from container to container, beside the kernel and others", 5, network},
 }
 
 // run is one benchmark on its way.
@@ -40,12 +42,14 @@ type run struct {
 	n    int
 	emit func(Record)
 	log  io.Writer
+	net  netOptions
 }
 
 func (r *run) logf(format string, args ...any) { _, _ = fmt.Fprintf(r.log, format+"\n", args...) }
 
 func main() {
 	lab.Main()
+	netbench.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := Main(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -65,6 +69,11 @@ func Main(ctx context.Context, args []string, out, log io.Writer) error {
 	fs.SetOutput(log)
 	asJSON := fs.Bool("json", false, "write one JSON object a line")
 	n := fs.Int("n", 0, "samples to take (default: each benchmark's own)")
+	fs.IntVar(n, "samples", 0, "the same as -n")
+	var net netOptions
+	fs.StringVar(&net.rows, "rows", "", "net: only these rows; names or patterns, with commas")
+	fs.BoolVar(&net.quick, "quick", false, "net: one short sample of each, held to nothing")
+	fs.StringVar(&net.svg, "svg", "", "net: draw the figures into this file")
 	helper := fs.String("swarm", "", "") // see swarm.go
 	fs.Usage = func() { usage(log) }
 	var names []string
@@ -96,7 +105,7 @@ func Main(ctx context.Context, args []string, out, log io.Writer) error {
 	emit := printer(out, *asJSON)
 	for _, name := range names {
 		b := benches[name]
-		r := &run{ctx: ctx, n: b.n, log: log, emit: emit}
+		r := &run{ctx: ctx, n: b.n, log: log, emit: emit, net: net}
 		if *n > 0 {
 			r.n = *n
 		}

@@ -16,11 +16,13 @@ type Record struct {
 	Median    float64   `json:"median"`
 	P99       float64   `json:"p99"`
 	Samples   []float64 `json:"samples"`
-	Baseline  *Baseline `json:"baseline"`        // nil where there is none
-	Ratio     float64   `json:"ratio,omitempty"` // of the median to the baseline's
-	Limit     float64   `json:"limit,omitempty"` // what the median is held to
-	Disturbed int       `json:"disturbed"`       // samples during which others took more than a tenth of the machine
-	Calm      float64   `json:"calm,omitempty"`  // median of the others, where there are some of both
+	Baseline  *Baseline `json:"baseline"`           // nil where there is none
+	Ratio     float64   `json:"ratio,omitempty"`    // of the median to the baseline's
+	Limit     float64   `json:"limit,omitempty"`    // what the median is held to
+	AtLeast   bool      `json:"at_least,omitempty"` // the limit is a lower one
+	Held      string    `json:"held,omitempty"`     // whether the limit is: "pass", "FAIL", "not measured"
+	Disturbed int       `json:"disturbed"`          // samples during which others took more than a tenth of the machine
+	Calm      float64   `json:"calm,omitempty"`     // median of the others, where there are some of both
 	Note      string    `json:"note,omitempty"`
 }
 
@@ -109,9 +111,16 @@ func printer(w io.Writer, asJSON bool) func(Record) {
 		if b := r.Baseline; b != nil {
 			ratio, base = fmt.Sprintf("%.2f", r.Ratio), fmt.Sprintf("%s %s", number(b.Median), b.Name)
 		}
+		if r.AtLeast {
+			limit = "≥" + limit
+		}
 		_, _ = fmt.Fprintf(w, "%-34s %-9s %4d %10s %10s %10s %7s  %s\n", r.Name, r.Unit, r.N, number(r.Median), number(r.P99), limit, ratio, base)
 		if r.Disturbed > 0 {
-			_, _ = fmt.Fprintf(w, "    others used the machine during %d of %d samples; median of the rest %s\n", r.Disturbed, r.N, number(r.Calm))
+			rest := ""
+			if r.Disturbed < r.N {
+				rest = "; median of the rest " + number(r.Calm)
+			}
+			_, _ = fmt.Fprintf(w, "    others used the machine during %d of %d samples%s\n", r.Disturbed, r.N, rest)
 		}
 		if r.Note != "" {
 			_, _ = fmt.Fprintf(w, "    %s\n", r.Note)

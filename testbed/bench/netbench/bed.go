@@ -16,7 +16,7 @@ type Bed struct {
 	More      []*Namespace // further containers of the second node
 
 	wired [2]*Namespace // who has the ends of the wire: the nodes, but for Raw
-	procs []*child   // what runs here, in the order of its start
+	procs []*child      // what runs here, in the order of its start
 }
 
 // WireAddr are the nodes' addresses on the wire, a /24.

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/testbed/bench/netbench"
+)
+
+// netOptions are the flags of the benchmark net.
+type netOptions struct {
+	rows  string // names or patterns, with commas; empty: all
+	quick bool   // one short sample of each: that everything works, and nothing about speed
+	svg   string // file for the drawing
+}
+
+// figure is what is measured of one path under one load.
+type figure struct{ path, load string }
+
+// String is the figure's name in records.
+func (f figure) String() string { return f.path + "." + f.load }
+
+// network measures the network's data paths from container to container, beside
+// what the kernel and others do with the same wire. Each round takes a sample of
+// every figure, so that whatever the machine does meanwhile is done to all.
+func network(r *run) error {
+	rows, err := selectRows(r.net.rows)
+	if err != nil {
+		return err
+	}
+	if os.Getuid() != 0 {
+		return errors.New("network namespaces need root")
+	}
+	s := &session{run: r, beds: map[string]*bedInUse{}, taken: map[figure]*series{}, notes: map[figure]string{}, without: map[string]error{}}
+	defer s.close()
+	figures := figuresOf(rows)
+	rounds := r.n
+	if r.net.quick {
+		rounds = 1
+	}
+	s.retries = max(2, len(figures)*rounds/4)
+	for i := range rounds {
+		r.logf("round %d of %d, %d figures", i+1, rounds, len(figures))
+		for _, f := range figures {
+			if err := s.sample(f); err != nil {
+				return fmt.Errorf("%s: %w", f, err)
+			}
+		}
+	}
+	if s.polluted > 0 {
+		r.logf("others used the machine during %d samples that could not be taken again", s.polluted)
+	}
+	return s.report(rows, figures)
+}
+
+// selectRows finds rows by their names or by patterns of them.
+func selectRows(names string) ([]row, error) {
+	if names == "" {
+		return netRows, nil
+	}
+	var out []row
+	for _, pattern := range strings.Split(names, ",") {
+		found := false
+		for _, w := range netRows {
+			if ok, err := path.Match(strings.TrimSpace(pattern), w.name); err != nil {
+				return nil, err
+			} else if ok {
+				out, found = append(out, w), true
+			}
+		}
+		if !found {
+			all := make([]string, len(netRows))
+			for i, w := range netRows {
+				all[i] = w.name
+			}
+			return nil, fmt.Errorf("there is no row %q; there are %s", pattern, strings.Join(all, ", "))
+		}
+	}
+	return out, nil
+}
+
+// figuresOf are the figures that rows need, once each, those of a load together:
+// what is compared is measured right after one another.
+func figuresOf(rows []row) []figure {
+	need := map[figure]bool{}
+	for _, w := range rows {
+		for _, f := range append([]figure{w.of, w.base}, w.beside...) {
+			if f != (figure{}) {
+				need[f] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(need), func(a, b figure) int {
+		if a.load != b.load {
+			return strings.Compare(a.load, b.load)
+		}
+		return strings.Compare(a.path, b.path)
+	})
+}
+
+// session is a run of the benchmark on its way.
+type session struct {
+	*run
+	beds     map[string]*bedInUse
+	taken    map[figure]*series
+	notes    map[figure]string
+	without  map[string]error // paths that this machine cannot make, and why
+	retries  int              // polluted samples that may still be taken again
+	polluted int
+}
+
+// bedInUse is a bed with its path up and its servers running.
+type bedInUse struct {
+	*netbench.Bed
+	path netbench.Path
+}
+
+func (s *session) close() {
+	for _, b := range s.beds {
+		if err := b.Close(); err != nil {
+			s.logf("close a bed: %v", err)
+		}
+	}
+}
+
+// triesEach is how often one polluted sample is taken again.
+const triesEach = 3
+
+// sample takes one sample of a figure: the first that is not polluted, or else
+// the one that is least.
+func (s *session) sample(f figure) error {
+	if s.without[f.path] != nil {
+		return nil
+	}
+	l := netLoads[f.load]
+	var best netbench.Sample
+	for try := 0; ; try++ {
+		got, note, err := s.once(f, l)
+		if errors.Is(err, errors.ErrUnsupported) {
+			s.without[f.path] = err
+			s.logf("without %s: %v", f.path, err)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if try == 0 || got.Foreign < best.Foreign {
+			best, s.notes[f] = got, note
+		}
+		if !best.Polluted() || try == triesEach || s.retries == 0 || s.net.quick {
+			break
+		}
+		s.retries--
+	}
+	if best.Polluted() {
+		s.polluted++
+	}
+	if s.taken[f] == nil {
+		s.taken[f] = &series{}
+	}
+	s.taken[f].add(best.Value, best.Polluted())
+	return nil
+}
+
+func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Minute)
+	defer cancel()
+	b, err := s.bed(ctx, f.path, l.slow)
+	if err != nil {
+		return netbench.Sample{}, "", err
+	}
+	if err := b.SetWire(ctx, l.wire); err != nil {
+		return netbench.Sample{}, "", err
+	}
+	return l.measure(ctx, b, s.net.quick)
+}
+
+// bed is the bed of a path, made where it is needed first.
+func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, error) {
+	key := name
+	if slow {
+		key += " (slow wire)"
+	}
+	if b := s.beds[key]; b != nil {
+		return b, nil
+	}
+	p := netPaths[name]
+	bed, err := netbench.NewBed(ctx, key, p.replicas)
+	if err != nil {
+		return nil, err
+	}
+	b := &bedInUse{Bed: bed, path: p.make()}
+	s.beds[key] = b
+	if err := b.path.Up(ctx, bed); err != nil {
+		return nil, fmt.Errorf("set up %s: %w", key, err)
+	}
+	return b, bed.Serve()
+}

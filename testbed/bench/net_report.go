@@ -1,0 +1,162 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/treeline-edge/treeline/testbed/report/chart"
+)
+
+// verdict is how a row did.
+type verdict struct {
+	row
+	measured float64
+	n        int // 0: not measured
+}
+
+func (v verdict) held() string {
+	switch {
+	case v.n == 0:
+		return "not measured"
+	case v.limit == 0:
+		return ""
+	case v.atMost && v.measured <= v.limit, !v.atMost && v.measured >= v.limit:
+		return "pass"
+	}
+	return "FAIL"
+}
+
+func (v verdict) bound() string {
+	switch {
+	case v.limit == 0:
+		return ""
+	case v.atMost:
+		return "≤ " + number(v.limit)
+	}
+	return "≥ " + number(v.limit)
+}
+
+// report hands in a record of every figure and of every row, and writes the
+// table and the drawing.
+func (s *session) report(rows []row, figures []figure) error {
+	medians := map[figure]float64{}
+	for _, f := range figures {
+		if got := s.taken[f]; got != nil {
+			medians[f] = quantile(got.values, 0.5)
+			s.emit(got.record("net."+f.String(), netLoads[f.load].unit).noting("%s", s.notes[f]))
+		}
+	}
+	var verdicts []verdict
+	for _, w := range rows {
+		v := verdict{row: w}
+		of, base := s.taken[w.of], s.taken[w.base]
+		switch {
+		case of == nil || w.base != (figure{}) && base == nil: // a path that this machine cannot make
+		case w.base == (figure{}):
+			v.measured, v.n = medians[w.of], len(of.values)
+		default:
+			v.measured, v.n = medians[w.of]/medians[w.base], min(len(of.values), len(base.values))
+		}
+		verdicts = append(verdicts, v)
+		s.emit(s.recordOf(v, medians))
+	}
+	if s.net.quick {
+		s.logf("a quick run holds nothing to its limit")
+	} else {
+		table(s.log, verdicts)
+	}
+	if s.net.svg == "" {
+		return nil
+	}
+	f, err := os.Create(s.net.svg)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := chart.Draw(f, "From container to container", s.panels(verdicts, figures)); err != nil {
+		return fmt.Errorf("draw %s: %w", s.net.svg, err)
+	}
+	return f.Close()
+}
+
+// recordOf is a row as a record: a ratio, whose samples are those of the rounds.
+func (s *session) recordOf(v verdict, medians map[figure]float64) Record {
+	of, base := s.taken[v.of], s.taken[v.base]
+	var ratios series
+	unit := netLoads[v.of.load].unit
+	for i := range v.n {
+		if base == nil {
+			ratios.add(of.values[i], of.disturbed[i])
+		} else {
+			ratios.add(of.values[i]/base.values[i], of.disturbed[i] || base.disturbed[i])
+		}
+	}
+	if base != nil {
+		unit = "ratio"
+	}
+	r := ratios.record("net."+v.name, unit).noting("%s", v.what)
+	r.Median, r.Limit = v.measured, v.limit // of the medians, which a single round does not move
+	if base != nil {
+		r.Baseline, r.Ratio = &Baseline{v.base.String(), medians[v.base]}, v.measured
+	}
+	r.AtLeast, r.Held = !v.atMost && v.limit > 0, v.held()
+	return r
+}
+
+// table writes the rows for people.
+func table(w io.Writer, verdicts []verdict) {
+	_, _ = fmt.Fprintf(w, "\n%-22s %-62s %9s %9s  %s\n", "ROW", "", "MEASURED", "LIMIT", "")
+	for _, v := range verdicts {
+		measured := "–"
+		if v.n > 0 {
+			measured = number(v.measured)
+		}
+		_, _ = fmt.Fprintf(w, "%-22s %-62s %9s %9s  %s\n", v.name, v.what, measured, v.bound(), v.held())
+	}
+}
+
+// panels are the rows with limits, and below them every load with its paths.
+func (s *session) panels(verdicts []verdict, figures []figure) []chart.Panel {
+	held := chart.Panel{Title: "What is promised; the stroke is the limit", Own: true}
+	for _, v := range verdicts {
+		if v.limit == 0 {
+			continue
+		}
+		b := chart.Bar{Label: v.what, Value: v.measured, Limit: v.limit, Tone: chart.Fail,
+			Text: fmt.Sprintf("%s (%s)", number(v.measured), v.bound())}
+		switch v.held() {
+		case "pass":
+			b.Tone = chart.Pass
+		case "not measured":
+			b.Text = v.held()
+		}
+		held.Bars = append(held.Bars, b)
+	}
+	var panels []chart.Panel
+	if len(held.Bars) > 0 {
+		panels = append(panels, held)
+	}
+	last := ""
+	for _, f := range figures {
+		got := s.taken[f]
+		if got == nil {
+			continue
+		}
+		l := netLoads[f.load]
+		if f.load != last {
+			panels = append(panels, chart.Panel{Title: cmp.Or(l.title, f.load), Unit: l.unit})
+			last = f.load
+		}
+		b := chart.Bar{Label: f.path, Value: quantile(got.values, 0.5), Low: quantile(got.values, 0), High: quantile(got.values, 1)}
+		b.Text = number(b.Value)
+		if strings.HasPrefix(f.path, "ours") {
+			b.Tone = chart.Ours
+		}
+		p := &panels[len(panels)-1]
+		p.Bars = append(p.Bars, b)
+	}
+	return panels
+}

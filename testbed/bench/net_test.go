@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Every path under every load: that all of it works, and that the records are
+// whole. What a figure of one short sample says, nobody shall read.
+func TestQuickRunOfTheNetwork(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	svg := filepath.Join(t.TempDir(), "net.svg")
+	var out bytes.Buffer
+	if err := Main(t.Context(), []string{"net", "-quick", "--json", "-svg", svg}, &out, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]Record{}
+	for line := range strings.Lines(out.String()) {
+		var r Record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		have[r.Name] = r
+	}
+	for _, w := range netRows {
+		r := have["net."+w.name]
+		if r.Held == "not measured" {
+			t.Errorf("%s is not measured", w.name)
+		} else if r.N != 1 || !(r.Median > 0) {
+			t.Errorf("%s: %+v", w.name, r)
+		}
+	}
+	for _, f := range figuresOf(netRows) {
+		if r := have["net."+f.String()]; r.N != 1 || !(r.Median > 0) || r.Unit == "" {
+			t.Errorf("%s: %+v", f, r)
+		}
+	}
+	if text, err := os.ReadFile(svg); err != nil || !bytes.Contains(text, []byte("</svg>")) {
+		t.Errorf("the drawing is not whole: %v", err)
+	}
+}
+
+func TestRowsSayWhatTheyCompare(t *testing.T) {
+	seen := map[string]bool{}
+	for _, w := range netRows {
+		if seen[w.name] || w.what == "" {
+			t.Errorf("row %q is there twice or says nothing", w.name)
+		}
+		seen[w.name] = true
+		for _, f := range append([]figure{w.of, w.base}, w.beside...) {
+			if f == (figure{}) {
+				continue
+			}
+			if _, ok := netPaths[f.path]; !ok {
+				t.Errorf("%s: there is no path %q", w.name, f.path)
+			}
+			if _, ok := netLoads[f.load]; !ok {
+				t.Errorf("%s: there is no load %q", w.name, f.load)
+			}
+		}
+	}
+}
+
+func TestRowsAreSelectedByPattern(t *testing.T) {
+	rows, err := selectRows("floor-tcp, floor-r*")
+	if err != nil || len(rows) != 2 || rows[1].name != "floor-rtt" {
+		t.Errorf("%v, %v", rows, err)
+	}
+	if _, err := selectRows("speed"); err == nil || !strings.Contains(err.Error(), "floor-tcp") {
+		t.Errorf("%v does not name what there is", err)
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	for _, c := range []struct {
+		v    verdict
+		want string
+	}{
+		{verdict{row: row{limit: 2}, measured: 2, n: 5}, "pass"},
+		{verdict{row: row{limit: 2}, measured: 1.99, n: 5}, "FAIL"},
+		{verdict{row: row{limit: 2, atMost: true}, measured: 2.01, n: 5}, "FAIL"},
+		{verdict{row: row{limit: 2, atMost: true}, measured: 1, n: 5}, "pass"},
+		{verdict{row: row{limit: 2, atMost: true}}, "not measured"},
+		{verdict{row: row{}, measured: 1, n: 5}, ""},
+	} {
+		if got := c.v.held(); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.v, got, c.want)
+		}
+	}
+}
