@@ -170,6 +170,7 @@ type Route struct {
 	Rev       uint64           `json:"rev"` // its author's; only grows
 	Addresses ServiceAddresses `json:"addresses"`
 	Access    Access           `json:"access"`
+	Ports     []PortMap        `json:"ports,omitempty"` // as its SLA has them; SRV records name the instances' side
 	Backends  []Backend        `json:"backends,omitempty"`
 	Peers     []Peer           `json:"peers,omitempty"` // of the backends, once each
 }

@@ -11,7 +11,7 @@ import (
 const purityReason = "a core is decided by its inputs alone: clocks, chance, I/O, goroutines and locks would make a run that no seed replays"
 
 // pure are the rooms that decide: the cores and what they stand on.
-var pure = append([]string{"internal/lifecycle", "internal/step", "scheduler-plugins"}, cores...)
+var pure = append([]string{"internal/ipam", "internal/lifecycle", "internal/step", "scheduler-plugins"}, cores...)
 
 var (
 	impureImports = []string{

@@ -19,7 +19,12 @@ type (
 
 	// Self is what the node says of itself: its key, proof and endpoints. It comes
 	// after Start and whenever it changes.
-	Self struct{ api.NetSelf }
+	Self struct {
+		api.NetSelf
+		// OnLink are the networks that the node's devices are directly connected to: a
+		// peer's address within one is reached without a router.
+		OnLink []netip.Prefix
+	}
 	// Link says that the way to the cluster (through the node engine) came up or went down.
 	Link struct{ Up bool }
 	// Down is what the cluster says. Peers in it were verified outside: their keys

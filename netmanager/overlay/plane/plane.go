@@ -103,16 +103,20 @@ type Peer struct {
 	Subnets []netip.Prefix
 	Path    api.PathKind // route or vxlan; anything else is the tunnel device
 	// Via is the peer's address on the clear network, for route and vxlan. Packets
-	// of its subnets are taken in from the way that leads there, and from no other.
+	// of its subnets are taken in from there, and, as always, from the tunnel, which
+	// has checked whose they are; from no other way.
 	Via netip.Addr
-	MTU int // of inner packets; larger ones are answered with ICMP. 0: the device's
+	// Prepared says that ours take the tunnel still, while the peer's are taken in
+	// from Path already: both ends prepare before either sends.
+	Prepared bool
+	MTU      int // of inner packets; larger ones are answered with ICMP. 0: the device's
 }
 
 // Usage says what was used since the plane was made; counters only grow.
 type Usage struct {
 	Services map[netip.Addr]uint64     // new flows, by semantic address
 	Backends map[netip.Addr]uint64     // new flows, by backend's address
-	Sources  map[netip.Addr]uint64     // packets or flows from remote instances
+	Sources  map[netip.Addr]uint64     // packets from remote instances, answers too: a long flow counts as use
 	Peers    map[api.PeerKey][2]uint64 // bytes to and from, where the kernel carries them; else absent
 	Denied   uint64                    // packets that policy dropped
 	Forged   uint64                    // packets whose source was not the sender's
