@@ -76,6 +76,8 @@ type gathered struct {
 	Services  []api.Service  `json:"services,omitempty"`
 	Instances []api.Instance `json:"instances,omitempty"`
 	Why       *api.Why       `json:"why,omitempty"`
+
+	Peers []api.PeerStatus `json:"peers,omitempty"`
 	Events    []api.Event    `json:"events"`
 }
 
@@ -173,6 +175,13 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	d.line("Instances", "%d of %d run", s.Running, s.Replicas)
 	d.line("Runs", "%s as %s", m.Code, m.Virtualization)
 	d.line("Command", "%s", strings.Join(m.Cmd, " "))
+	d.line("Addresses", "%s", output.Addresses(s.Addresses))
+	d.line("Publishes", "%s", m.Port)
+	d.line("Callers", "%s", strings.Join(m.Callers, ", "))
+	d.line("Calls", "%s", strings.Join(m.Calls, ", "))
+	if m.BandwidthIn > 0 || m.BandwidthOut > 0 {
+		d.line("Bandwidth", "%s in, %s out", bandwidth(m.BandwidthIn), bandwidth(m.BandwidthOut))
+	}
 	d.line("Needs", "%s", m.Needs())
 	d.line("Environment", "%s", names(m.Environment)) // values may be secrets
 	d.line("Processors", "%s", strings.Join(m.Arch, ", "))
@@ -199,6 +208,13 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 		return err
 	}
 	return d.tell(ctx, string(s.ID), nil)
+}
+
+func bandwidth(mbits int64) string {
+	if mbits == 0 {
+		return "any"
+	}
+	return fmt.Sprintf("%d Mbit/s", mbits)
 }
 
 // names are the keys of KEY=value.
@@ -282,11 +298,33 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	d.line("Joined", "%s ago", d.Age(n.Joined))
 	d.line("Runtimes", "%s", strings.Join(n.Runtimes, ", "))
 	d.line("Trouble", "%s", n.RuntimeError)
+	d.line("Network", "%s", n.Network)
+	d.line("Trouble", "%s", n.NetworkError)
 	d.line("Capacity", "%s, of which %s is reserved", n.Capacity, n.Allocated)
 	d.line("Used", "%d%% cpu, %d%% memory", n.CPUUsed, n.MemUsed)
 	d.line("Instances", "%d", n.Instances)
 	if n.Privileged {
 		d.line("Privileged", "allowed")
 	}
+	if n.Network == api.NetworkOverlay {
+		if err := d.peers(ctx, cluster, n.ID); err != nil {
+			return err
+		}
+	}
 	return d.tell(ctx, "", func(e api.Event) bool { return e.Tier == "node "+name && e.Cluster == cluster })
+}
+
+// peers shows by which paths a node talks to others. A node that cannot be asked
+// now is described all the same.
+func (d *description) peers(ctx context.Context, cluster api.ClusterID, n api.NodeID) error {
+	peers, err := d.api.NodesOf(cluster).Peers(ctx, n)
+	if err != nil {
+		d.line("Peers", "not known: %s", err)
+		return ctx.Err()
+	}
+	if d.whole.Peers = peers; len(peers) == 0 || !d.ForPeople() {
+		return nil
+	}
+	d.Printf("")
+	return output.List(d.Printer, output.Peers, api.Page[api.PeerStatus]{Items: peers})
 }

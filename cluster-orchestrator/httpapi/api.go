@@ -56,9 +56,9 @@ type Core interface {
 type Nodes interface {
 	// Remove refuses the node's certificates from now on and ends its connections.
 	Remove(ctx context.Context, n api.NodeID) error
-	// Logs has the node dial out what an instance writes. The caller closes it, from
-	// any goroutine.
-	Logs(ctx context.Context, n api.NodeID, r api.StreamRequest) (io.ReadCloser, error)
+	// Stream has the node dial out what is asked for. The caller closes it, from any
+	// goroutine.
+	Stream(ctx context.Context, n api.NodeID, r api.StreamRequest) (io.ReadCloser, error)
 }
 
 // Options are what the API needs.
@@ -97,6 +97,7 @@ func New(o Options) *API {
 	a.huma = humachi.New(a.router, configOf(o.Version))
 	a.registerNodes()
 	a.registerInstances()
+	a.registerNet()
 	a.registerTokens()
 	return a
 }

@@ -186,7 +186,7 @@ func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r api.StreamRequ
 		return nil, fmt.Errorf("logs of %s: it is %s and on no node: %w", i.ID, i.State, api.ErrConflict)
 	}
 	r.Epoch, r.Token = i.Epoch, ""
-	from, err := a.opt.Nodes.Logs(ctx, i.Node, r)
+	from, err := a.opt.Nodes.Stream(ctx, i.Node, r)
 	if err != nil {
 		return nil, fmt.Errorf("logs of %s: %w", i.ID, err)
 	}

@@ -41,6 +41,7 @@ type rig struct {
 	mu      sync.Mutex // guards the fields below
 	removed []api.NodeID
 	asked   api.StreamRequest
+	answer  string // of a stream, in place of what is written there
 }
 
 func check(t *testing.T, err error) {
@@ -93,11 +94,14 @@ func (r *rig) Remove(_ context.Context, n api.NodeID) error {
 	return nil
 }
 
-// Logs is httpapi.Nodes'.
-func (r *rig) Logs(_ context.Context, n api.NodeID, q api.StreamRequest) (io.ReadCloser, error) {
+// Stream is httpapi.Nodes'.
+func (r *rig) Stream(_ context.Context, n api.NodeID, q api.StreamRequest) (io.ReadCloser, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = q
+	if r.answer != "" {
+		return io.NopCloser(strings.NewReader(r.answer)), nil
+	}
 	return io.NopCloser(strings.NewReader("written on " + string(n) + "\n")), nil
 }
 

@@ -34,8 +34,8 @@ func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
 	return nil
 }
 
-// Logs is httpapi.Nodes'.
-func (n *nodes) Logs(ctx context.Context, id api.NodeID, r api.StreamRequest) (io.ReadCloser, error) {
+// Stream is httpapi.Nodes'.
+func (n *nodes) Stream(ctx context.Context, id api.NodeID, r api.StreamRequest) (io.ReadCloser, error) {
 	wait, err := n.streams.Expect(string(id.Addr()))
 	if err != nil {
 		return nil, err

@@ -144,6 +144,7 @@ func New(o Options) *API {
 	a.registerPeople()
 	a.registerApps()
 	a.registerInstances()
+	a.registerNet()
 	a.registerClusters()
 	a.registerTokens()
 	a.registerEvents()

@@ -153,6 +153,12 @@ func (a *API) call(ctx context.Context, p rights.Principal, action rights.Action
 	if _, err := a.cluster(ctx, p, action, id); err != nil {
 		return err
 	}
+	return a.ask(ctx, id, method, path, body, out)
+}
+
+// ask is call for what concerns an object of the asker's that the cluster has:
+// the caller has checked the rights to that.
+func (a *API) ask(ctx context.Context, id api.ClusterID, method, path string, body, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callWait)
 	defer cancel()
 	r := api.StreamRequest{Kind: "api", Method: method, Path: path, Token: bearer(ctx)}

@@ -1,0 +1,178 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/output"
+)
+
+func (c *cli) netCmd() *cobra.Command {
+	group := &cobra.Command{
+		Use: "net", Aliases: []string{"network"}, Short: "Look into the services' network",
+		Long: `Look into the services' network: what a node knows of services and of other
+nodes, what would become of a flow, and the packets themselves. It is asked of
+the nodes, through their cluster.`,
+	}
+	group.AddCommand(
+		nodeNetCmd(c, "status", "Show a node's part in the network", showNet),
+		nodeNetCmd(c, "routes", "List the services that a node has routes to", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
+			all, err := n.Routes(ctx, id)
+			if err != nil {
+				return err
+			}
+			return output.List(p, output.Routes, api.Page[api.RouteStatus]{Items: all})
+		}),
+		nodeNetCmd(c, "peers", "List the nodes that a node talks to, and by which path", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
+			all, err := n.Peers(ctx, id)
+			if err != nil {
+				return err
+			}
+			return output.List(p, output.Peers, api.Page[api.PeerStatus]{Items: all})
+		}),
+		c.traceCmd(), c.captureCmd(),
+	)
+	return group
+}
+
+func nodeNetCmd(c *cli, verb, short string, show func(context.Context, output.Printer, client.Nodes, api.NodeID) error) *cobra.Command {
+	var cluster string
+	cmd := &cobra.Command{
+		Use: verb + " NODE --cluster CLUSTER", Short: short, Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.printer()
+			if err != nil {
+				return err
+			}
+			a, err := c.api()
+			if err != nil {
+				return err
+			}
+			return show(cmd.Context(), p, a.NodesOf(api.ClusterID(cluster)), api.NodeID(args[0]))
+		},
+	}
+	c.outputFlags(cmd)
+	c.clusterFlag(cmd, &cluster)
+	return cmd
+}
+
+func showNet(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
+	s, err := n.Net(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !p.ForPeople() {
+		return p.Object(s)
+	}
+	d := &description{Printer: p}
+	d.line("Node", "%s of cluster %s", s.Node, s.Cluster)
+	d.line("Ready", "%t", s.Ready)
+	d.line("Trouble", "%s", s.Error)
+	if s.Subnet.IsValid() {
+		d.line("Subnet", "%s", s.Subnet)
+	}
+	d.line("Key", "%s", s.Key)
+	d.line("Data plane", "%s", s.Plane)
+	if s.Listen.IsValid() {
+		d.line("Listens", "%s", s.Listen)
+	}
+	for _, m := range s.Mapped {
+		d.line("Seen as", "%s", m)
+	}
+	return nil
+}
+
+func (c *cli) traceCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "trace INSTANCE NAME|ADDRESS", Short: "Say step by step what would become of a new flow", Args: cobra.ExactArgs(2),
+		Long: `Say step by step what would become of a new flow of an instance to a name or an
+address: what the name means, whether there is a route, whether the flow is
+allowed, where it would go and by which path. Nothing is sent.`,
+		ValidArgsFunction: c.complete("instances"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := c.printer()
+			if err != nil {
+				return err
+			}
+			i, err := c.findInstance(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			a, err := c.api()
+			if err != nil {
+				return err
+			}
+			t, err := a.Trace(cmd.Context(), i.ID, args[1])
+			if err != nil {
+				return err
+			}
+			if err := output.Trace(p, t); err != nil {
+				return err
+			}
+			if !t.OK {
+				return fmt.Errorf("a flow from %s would not reach %s: %w", c.progress().Short(string(i.ID)), args[1], api.ErrUnavailable)
+			}
+			return nil
+		},
+	}
+	c.outputFlags(cmd)
+	return cmd
+}
+
+func (c *cli) captureCmd() *cobra.Command {
+	var file string
+	var most time.Duration
+	var mib int
+	cmd := &cobra.Command{
+		Use: "capture INSTANCE", Short: "Capture the packets of an instance, as pcap", Args: cobra.ExactArgs(1),
+		Long: `Capture the packets of an instance as they pass its node, as pcap:
+
+  treeline net capture shop/web#0 | tcpdump -r -
+
+Who may read the instance's logs may see its packets.`,
+		ValidArgsFunction: c.complete("instances"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			i, err := c.findInstance(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			a, err := c.api()
+			if err != nil {
+				return err
+			}
+			body, err := a.Capture(cmd.Context(), i.ID, most, mib<<20)
+			if err != nil {
+				return err
+			}
+			defer body.Close()
+			out := c.Out
+			if file != "" {
+				f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) // packets may hold secrets
+				if err != nil {
+					return fmt.Errorf("write the packets: %w", err)
+				}
+				defer f.Close()
+				out = f
+			}
+			n, err := io.Copy(out, body)
+			c.say("%s captured", output.Bytes(uint64(n)))
+			if err != nil && !errors.Is(err, context.Canceled) && cmd.Context().Err() == nil {
+				return fmt.Errorf("the packets of %s broke off: %w: %w", i.ID, err, api.ErrUnavailable)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&file, "write", "w", "", "file to write to; empty: stdout")
+	f.DurationVar(&most, "for", time.Minute, "when to stop, at most an hour")
+	f.IntVar(&mib, "size", 64, "after how many MiB to stop, at most 1024")
+	return cmd
+}

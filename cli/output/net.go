@@ -1,0 +1,164 @@
+package output
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Peers is the table of the nodes that a node talks to.
+var Peers = Table[api.PeerStatus]{
+	Kind: "peers",
+	Name: PeerName,
+	Columns: []Column[api.PeerStatus]{
+		{Header: "PEER", Cell: func(_ Printer, s api.PeerStatus) string { return PeerName(s) }},
+		{Header: "PATH", Cell: func(_ Printer, s api.PeerStatus) string { return string(s.Path) }, Style: func(s api.PeerStatus) Style {
+			return map[api.PathKind]Style{api.PathNone: Bad, api.PathRelayTLS: Busy, api.PathRelay: Busy}[s.Path]
+		}},
+		{Header: "ENDPOINT", Cell: func(_ Printer, s api.PeerStatus) string { return endpoint(s.Endpoint) }},
+		{Header: "RTT", Cell: func(_ Printer, s api.PeerStatus) string { return latency(s.RTT) }},
+		{Header: "LOSS", Cell: func(_ Printer, s api.PeerStatus) string { return fmt.Sprintf("%.1f%%", 100*s.Loss) }},
+		{Header: "MTU", Cell: func(_ Printer, s api.PeerStatus) string { return number(s.MTU) }},
+		{Header: "SENT", Cell: func(_ Printer, s api.PeerStatus) string { return Bytes(s.Sent) }},
+		{Header: "RECEIVED", Cell: func(_ Printer, s api.PeerStatus) string { return Bytes(s.Received) }},
+		{Header: "HANDSHAKE", Wide: true, Cell: func(p Printer, s api.PeerStatus) string { return ago(p.Age(s.Handshake)) }},
+		{Header: "DROPPED", Wide: true, Cell: func(_ Printer, s api.PeerStatus) string { return strconv.FormatUint(s.Dropped, 10) }},
+		{Header: "WHY", Cell: func(_ Printer, s api.PeerStatus) string { return s.Reason }},
+	},
+}
+
+// PeerName is a peer's node where it is known, else the start of its key.
+func PeerName(s api.PeerStatus) string {
+	if s.Node != "" {
+		return string(s.Node)
+	}
+	name := s.Key.String()[:8]
+	if s.Cluster != "" {
+		name = string(s.Cluster) + "/" + name
+	}
+	return name
+}
+
+// Routes is the table of the services that a node has routes to.
+var Routes = Table[api.RouteStatus]{
+	Kind: "routes",
+	Name: func(s api.RouteStatus) string { return string(s.Service) },
+	Columns: []Column[api.RouteStatus]{
+		{Header: "SERVICE", Cell: func(p Printer, s api.RouteStatus) string { return p.Short(string(s.Service)) }},
+		{Header: "ADDRESSES", Cell: func(_ Printer, s api.RouteStatus) string { return Addresses(s.Addresses) }},
+		{Header: "BACKENDS", Cell: func(_ Printer, s api.RouteStatus) string { return backends(s) }},
+		{Header: "IDLE", Cell: func(_ Printer, s api.RouteStatus) string { return Duration(s.Idle) }},
+		{Header: "REVISION", Wide: true, Cell: func(_ Printer, s api.RouteStatus) string { return strconv.FormatUint(s.Rev, 10) }},
+		{Header: "CALLERS", Wide: true, Cell: func(_ Printer, s api.RouteStatus) string { return callers(s.Access) }},
+		{Header: "TROUBLE", Cell: func(_ Printer, s api.RouteStatus) string { return s.Refused }},
+	},
+}
+
+func backends(s api.RouteStatus) string {
+	if len(s.Backends) == 0 {
+		return "none"
+	}
+	var all []string
+	for _, b := range s.Backends {
+		one := fmt.Sprintf("#%d %s", b.Instance.Number(), b.Address)
+		if b.State != api.BackendUp {
+			one += " " + string(b.State)
+		}
+		all = append(all, one)
+	}
+	return strings.Join(all, ", ")
+}
+
+func callers(a api.Access) string {
+	switch {
+	case a.Closed:
+		return "none"
+	case a.Callers == nil:
+		return "tenant"
+	}
+	return strings.Join(a.Callers, ",")
+}
+
+// Addresses are a service's semantic addresses on one line.
+func Addresses(a api.ServiceAddresses) string {
+	var all []string
+	for _, one := range []struct {
+		policy string
+		addr   netip.Addr
+	}{{"rr", a.RoundRobin}, {"closest", a.Closest}} {
+		if one.addr.IsValid() {
+			all = append(all, one.policy+" "+one.addr.String())
+		}
+	}
+	switch n := len(a.Instances); n {
+	case 0:
+	case 1:
+		all = append(all, "1 instance")
+	default:
+		all = append(all, fmt.Sprintf("%d instances", n))
+	}
+	return strings.Join(all, ", ")
+}
+
+// Trace shows what would become of a flow, step by step.
+func Trace(p Printer, t api.NetTrace) error {
+	if !p.ForPeople() {
+		return p.Object(t)
+	}
+	width := 0
+	for _, s := range t.Steps {
+		width = max(width, len(s.What))
+	}
+	for _, s := range t.Steps {
+		mark := p.Paint(Good, "ok")
+		if !s.OK {
+			mark = p.Paint(Bad, "no")
+		}
+		p.Printf("%s  %-*s  %s", mark, width, s.What, s.Detail)
+	}
+	return nil
+}
+
+// Bytes is an amount for people: "1.5 MiB".
+func Bytes(n uint64) string {
+	const unit = 1024
+	if n < unit {
+		return strconv.FormatUint(n, 10) + " B"
+	}
+	v, prefixes := float64(n), "KMGTPE"
+	for i := range prefixes {
+		if v /= unit; v < unit || i == len(prefixes)-1 {
+			return fmt.Sprintf("%.1f %ciB", v, prefixes[i])
+		}
+	}
+	return ""
+}
+
+// endpoint is an address and port, or a dash.
+func endpoint(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return "-"
+	}
+	return a.String()
+}
+
+func latency(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "-"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%dµs", d.Microseconds())
+	}
+	return fmt.Sprintf("%.1fms", float64(d.Microseconds())/1000)
+}
+
+func number(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}

@@ -1,0 +1,110 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+)
+
+// maxNetAnswer bounds what a node may answer of its network.
+const maxNetAnswer = 16 << 20
+
+type traceIn struct {
+	ID string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
+	To string `query:"to" required:"true" maxLength:"512" doc:"The name or the address that a flow of it would go to."`
+}
+
+type captureIn struct {
+	ID      string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
+	Seconds int    `query:"seconds" default:"60" minimum:"1" maximum:"3600" doc:"When to stop."`
+	Bytes   int    `query:"bytes" default:"67108864" minimum:"1" maximum:"1073741824" doc:"After how much to stop."`
+}
+
+func (a *API) registerNet() {
+	tags := []string{"network"}
+	fails := []int{404, 409, 503, 504}
+	handle(a, huma.Operation{OperationID: "nodeNet", Method: http.MethodGet, Path: "/v1/nodes/{id}/net", Summary: "Show a node's part in the network", Tags: tags, Errors: fails}, netOf[api.NetStatus](a, "/v1/status"))
+	handle(a, huma.Operation{OperationID: "nodeRoutes", Method: http.MethodGet, Path: "/v1/nodes/{id}/net/routes", Summary: "List the services that a node has routes to", Tags: tags, Errors: fails}, netOf[api.Page[api.RouteStatus]](a, "/v1/routes"))
+	handle(a, huma.Operation{OperationID: "nodePeers", Method: http.MethodGet, Path: "/v1/nodes/{id}/net/peers", Summary: "List the nodes that a node talks to, and by which path", Tags: tags, Errors: fails}, netOf[api.Page[api.PeerStatus]](a, "/v1/peers"))
+	handle(a, huma.Operation{OperationID: "traceInstance", Method: http.MethodGet, Path: "/v1/instances/{id}/trace", Summary: "Say step by step what would become of a new flow of an instance", Tags: tags, Errors: fails}, a.trace)
+	handle(a, huma.Operation{OperationID: "captureInstance", Method: http.MethodGet, Path: "/v1/instances/{id}/capture", Summary: "Stream the packets of an instance, as pcap", Tags: tags, Errors: fails}, a.capture)
+}
+
+// netOf asks a node's netmanager one thing.
+func netOf[T any](a *API, path string) func(context.Context, rights.Principal, *nodeIn) (*body[T], error) {
+	return func(ctx context.Context, p rights.Principal, in *nodeIn) (*body[T], error) {
+		n, err := a.node(ctx, p, in)
+		if err != nil {
+			return nil, err
+		}
+		out := &body[T]{}
+		return out, a.askNet(ctx, n.Body.ID, path, &out.Body)
+	}
+}
+
+func (a *API) askNet(ctx context.Context, n api.NodeID, path string, out any) error {
+	from, err := a.opt.Nodes.Stream(ctx, n, api.StreamRequest{Kind: "net", Method: http.MethodGet, Path: path})
+	if err != nil {
+		return fmt.Errorf("ask the network of node %s: %w", n, err)
+	}
+	defer from.Close()
+	defer context.AfterFunc(ctx, func() { _ = from.Close() })()
+	if err := json.NewDecoder(io.LimitReader(from, maxNetAnswer)).Decode(out); err != nil {
+		return fmt.Errorf("node %s answered badly: %w: %w", n, err, api.ErrUnavailable)
+	}
+	return nil
+}
+
+func (a *API) trace(ctx context.Context, p rights.Principal, in *traceIn) (*body[api.NetTrace], error) {
+	i, err := a.find(ctx, p, in.ID)
+	if err == nil && i.Node == "" {
+		err = fmt.Errorf("trace from %s: it is %s and on no node: %w", i.ID, i.State, api.ErrConflict)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &body[api.NetTrace]{}
+	q := url.Values{"from": {string(i.ID)}, "to": {in.To}}
+	return out, a.askNet(ctx, i.Node, "/v1/trace?"+q.Encode(), &out.Body)
+}
+
+// capture is for who may read what the instance writes: packets say as much.
+func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*streamOut, error) {
+	id := api.InstanceFromPath(in.ID)
+	if err := rights.Allowed(p, rights.AppsLogs, id.Tenant()); err != nil {
+		return nil, err
+	}
+	i, err := a.find(ctx, p, in.ID)
+	if err == nil && i.Node == "" {
+		err = fmt.Errorf("capture packets of %s: it is %s and on no node: %w", i.ID, i.State, api.ErrConflict)
+	}
+	if err != nil {
+		return nil, err
+	}
+	q := url.Values{"instance": {string(i.ID)}, "seconds": {strconv.Itoa(in.Seconds)}, "bytes": {strconv.Itoa(in.Bytes)}}
+	from, err := a.opt.Nodes.Stream(ctx, i.Node, api.StreamRequest{
+		Kind: "net", Instance: i.ID, Epoch: i.Epoch, Method: http.MethodGet, Path: "/v1/capture?" + q.Encode(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("capture packets of %s: %w", i.ID, err)
+	}
+	a.opt.Log.Info("packets are captured", "instance", i.ID, "node", i.Node, "seconds", in.Seconds, "by", p.User)
+	return &streamOut{func(hc huma.Context) {
+		defer from.Close()
+		_, w := humachi.Unwrap(hc)
+		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
+		w.Header().Set("Cache-Control", "no-store")
+		defer context.AfterFunc(hc.Context(), func() { _ = from.Close() })()
+		pour(w, from)
+	}}, nil
+}
