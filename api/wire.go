@@ -229,7 +229,8 @@ const (
 	WorkloadGone    WorkloadPhase = "gone"
 )
 
-// WorkloadEvent is what the runtime tells the node's core, after an order or by itself.
+// WorkloadEvent is what the runtime tells the node's core, after an order or by
+// itself. One without a phase says that the workload has an address since.
 type WorkloadEvent struct {
 	Key
 	Attempt  int

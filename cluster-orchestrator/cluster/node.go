@@ -161,6 +161,8 @@ func (n *node) out() string {
 		return "cordoned"
 	case n.info.RuntimeError != "":
 		return "runtime: " + n.info.RuntimeError
+	case n.info.NetworkError != "":
+		return "network: " + n.info.NetworkError
 	}
 	return ""
 }

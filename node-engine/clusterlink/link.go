@@ -37,13 +37,23 @@ type Options struct {
 	Post    func(node.Input)                        // hands in what may be lost
 	Deliver func(context.Context, node.Input) error // hands in what may not
 	Logs    func(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error)
+	Net     Net          // nil: the node has no netmanager
 	Log     *slog.Logger // slog.Default
+}
+
+// Net is the node's netmanager, as far as its cluster speaks to it. Routes and
+// Link must not block.
+type Net interface {
+	Routes(payload []byte)                                        // a message of the cluster, in order
+	Link(up bool)                                                 // whether the cluster is reached
+	Open(ctx context.Context, path string) (io.ReadCloser, error) // one of its views
 }
 
 // Link carries messages between the node's core and its cluster.
 type Link struct {
 	opt     Options
 	out     *outbox
+	wants   *interest
 	streams chan struct{} // those under way
 
 	mu    sync.Mutex // guards the fields below
@@ -57,7 +67,7 @@ func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Link{opt: o, out: newOutbox(), streams: make(chan struct{}, maxStreams)}
+	return &Link{opt: o, out: newOutbox(), wants: newInterest(), streams: make(chan struct{}, maxStreams)}
 }
 
 // Will is what the broker publishes when the node's connection breaks.
@@ -87,12 +97,17 @@ func (l *Link) Run(ctx context.Context) error {
 		l.mu.Unlock()
 		l.wg.Wait()
 	}()
-	for leaf, fn := range map[topic.Leaf]func(bus.Message){
+	leaves := map[topic.Leaf]func(bus.Message){
 		topic.Desired: l.desired,
 		topic.Delta:   l.delta(),
 		topic.Lease:   l.lease,
 		topic.Stream:  func(m bus.Message) { l.stream(ctx, m) },
-	} {
+	}
+	if l.opt.Net != nil {
+		leaves[topic.Routes] = l.routes()
+		l.wg.Go(func() { l.publishInterest(ctx) })
+	}
+	for leaf, fn := range leaves {
 		if err := l.opt.Bus.Subscribe(ctx, leaf.Of(l.opt.ID), leaf.QoS, fn); err != nil {
 			return fmt.Errorf("listen to the cluster: %w", err)
 		}
@@ -116,6 +131,16 @@ func (l *Link) delta() func(bus.Message) {
 		var ok bool
 		if m.Payload, ok = half.Add(m.Payload); ok {
 			l.desired(m)
+		}
+	}
+}
+
+// routes hands on what is for the node's netmanager, unread.
+func (l *Link) routes() func(bus.Message) {
+	var half parts.Joiner // the subscription's goroutine's
+	return func(m bus.Message) {
+		if whole, ok := half.Add(m.Payload); ok {
+			l.opt.Net.Routes(whole)
 		}
 	}
 }
@@ -150,6 +175,9 @@ func (l *Link) watch(ctx context.Context) {
 			l.mu.Lock()
 			l.up = up
 			l.mu.Unlock()
+			if l.opt.Net != nil {
+				l.opt.Net.Link(up)
+			}
 			for l.opt.Deliver(ctx, node.Link{Up: up}) != nil {
 				// The store is full or slow: the core must learn of it all the same.
 				select {

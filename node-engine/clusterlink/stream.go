@@ -42,8 +42,13 @@ func (l *Link) stream(ctx context.Context, m bus.Message) {
 }
 
 func (l *Link) open(ctx context.Context, req api.StreamRequest) (io.ReadCloser, error) {
-	if req.Kind != "logs" {
-		return nil, fmt.Errorf("stream of kind %q: this node engine knows only logs: %w", req.Kind, api.ErrInvalid)
+	switch {
+	case req.Kind == "logs":
+		return l.opt.Logs(ctx, api.Key{Instance: req.Instance, Epoch: req.Epoch}, req.Tail, req.Follow)
+	case req.Kind == "net" && l.opt.Net != nil:
+		return l.opt.Net.Open(ctx, req.Path)
+	case req.Kind == "net":
+		return nil, fmt.Errorf("this node has no overlay network: %w", api.ErrUnavailable)
 	}
-	return l.opt.Logs(ctx, api.Key{Instance: req.Instance, Epoch: req.Epoch}, req.Tail, req.Follow)
+	return nil, fmt.Errorf("stream of kind %q: this node engine knows logs and net: %w", req.Kind, api.ErrInvalid)
 }

@@ -50,6 +50,7 @@ type Options struct {
 	Deliver func(ctx context.Context, in node.Input) error
 	Info    api.NodeInfo // of the node, without what the runtime says
 	Guard   Guard        // nil: nothing outlives the engine, and leases end with it
+	Network Network      // nil: workloads have no overlay network
 	Creates int          // creations at once: 4
 	Log     *slog.Logger // slog.Default
 
@@ -72,7 +73,7 @@ type Driver struct {
 	ctx    context.Context
 	closed bool
 	queues map[api.Key]*queue
-	broken chan struct{} // signalled by an order that found the runtime down
+	broken chan struct{} // signalled by Recheck: an order found the runtime down, or the network changed
 	wg     sync.WaitGroup
 }
 
@@ -109,13 +110,19 @@ func New(o Options) *Driver {
 // Find says what the node is and which workloads its runtime has. Of a runtime
 // that does not answer the error is in Info.RuntimeError and returned.
 func (d *Driver) Find(ctx context.Context) (api.NodeInfo, []api.WorkloadEvent, error) {
-	info := d.opt.Info
+	info, found, _, err := d.find(ctx)
+	return info, found, err
+}
+
+// find is Find, with the placements whose place on the network is not as it should be.
+func (d *Driver) find(ctx context.Context) (api.NodeInfo, []api.WorkloadEvent, []api.Key, error) {
+	info := d.info()
 	ask, cancel := context.WithTimeout(ctx, infoTime)
 	defer cancel()
 	offer, err := d.opt.Runtime.Info(ask)
 	if err != nil {
 		info.RuntimeError = err.Error()
-		return info, nil, fmt.Errorf("ask the runtime what it offers: %w", err)
+		return info, nil, nil, fmt.Errorf("ask the runtime what it offers: %w", err)
 	}
 	info.Runtimes = offer.Runtimes
 	list, cancel2 := context.WithTimeout(ctx, listTime)
@@ -123,13 +130,24 @@ func (d *Driver) Find(ctx context.Context) (api.NodeInfo, []api.WorkloadEvent, e
 	statuses, err := d.opt.Runtime.List(list)
 	if err != nil {
 		info.RuntimeError = err.Error()
-		return info, nil, fmt.Errorf("list the runtime's workloads: %w", err)
+		return info, nil, nil, fmt.Errorf("list the runtime's workloads: %w", err)
 	}
 	found := make([]api.WorkloadEvent, 0, len(statuses))
 	for _, s := range statuses {
 		found = append(found, eventOf(s))
 	}
-	return info, found, nil
+	return info, found, d.compare(ctx, found), nil
+}
+
+// info is what the node is, without what the runtime says.
+func (d *Driver) info() api.NodeInfo {
+	info := d.opt.Info
+	if d.opt.Network != nil {
+		if err := d.opt.Network.Ready(); err != nil {
+			info.NetworkError = err.Error()
+		}
+	}
+	return info
 }
 
 func eventOf(s runtime.Status) api.WorkloadEvent {
@@ -188,6 +206,8 @@ func keyOf(order any) (api.Key, bool) {
 		return o.Key, true
 	case api.GuardWorkload:
 		return o.Key, true
+	case settle:
+		return o.Key, true
 	}
 	return api.Key{}, false
 }
@@ -199,6 +219,9 @@ func sameKind(a, b any) bool {
 		return ok
 	case api.GuardWorkload:
 		_, ok := b.(api.GuardWorkload)
+		return ok
+	case settle:
+		_, ok := b.(settle)
 		return ok
 	}
 	return false
@@ -257,18 +280,28 @@ func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 		defer d.calm.RUnlock()
 		call, cancel := context.WithTimeout(ctx, startTime)
 		defer cancel()
-		d.result(ctx, k, o.Attempt, api.WorkloadRunning, d.opt.Runtime.Start(call, k))
+		at, err := d.attach(call, k)
+		if err == nil {
+			err = d.opt.Runtime.Start(call, k)
+		}
+		d.result(ctx, api.WorkloadEvent{Key: k, Attempt: o.Attempt, Phase: api.WorkloadRunning, Address: at}, err)
 	case api.StopWorkload:
 		call, cancel := context.WithTimeout(ctx, o.Grace+stopSlack)
+		d.drain(call, o)
 		err := d.opt.Runtime.Stop(call, k, o.Grace)
+		if err == nil {
+			d.detach(call, k)
+		}
 		cancel()
 		d.calm.RLock()
 		defer d.calm.RUnlock()
-		d.result(ctx, k, 0, api.WorkloadGone, err)
+		d.result(ctx, api.WorkloadEvent{Key: k, Phase: api.WorkloadGone}, err)
 	case api.GuardWorkload:
 		if err := d.guard(ctx, o); err != nil {
 			d.opt.Log.Warn("workload is not guarded: only this engine ends it when its lease does", "instance", k.Instance, "epoch", k.Epoch, "err", err)
 		}
+	case settle:
+		d.settle(ctx, k)
 	}
 }
 
@@ -286,7 +319,10 @@ func (d *Driver) create(ctx context.Context, q *queue, o api.CreateWorkload) {
 	}
 	q.cancel = cancel
 	d.mu.Unlock()
-	err := d.opt.Runtime.Create(call, runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec})
+	err := d.hasNetworkFor(o.Spec)
+	if err == nil {
+		err = d.opt.Runtime.Create(call, runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec, Addresses: o.Addresses})
+	}
 	d.mu.Lock()
 	q.cancel = nil
 	d.mu.Unlock()
@@ -295,7 +331,7 @@ func (d *Driver) create(ctx context.Context, q *queue, o api.CreateWorkload) {
 	}
 	d.calm.RLock()
 	defer d.calm.RUnlock()
-	d.result(ctx, o.Key, o.Attempt, api.WorkloadCreated, err)
+	d.result(ctx, api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated}, err)
 }
 
 func (d *Driver) guard(ctx context.Context, o api.GuardWorkload) error {
@@ -318,23 +354,29 @@ func (d *Driver) guard(ctx context.Context, o api.GuardWorkload) error {
 	return d.opt.Guard.Set(ctx, o.Key, t, o.Until)
 }
 
-// result tells the core what came of an order.
-func (d *Driver) result(ctx context.Context, k api.Key, attempt int, done api.WorkloadPhase, err error) {
-	e := api.WorkloadEvent{Key: k, Attempt: attempt, Phase: done}
+// result tells the core what came of an order: e, or why it failed.
+func (d *Driver) result(ctx context.Context, e api.WorkloadEvent, err error) {
 	if err != nil {
 		if ctx.Err() != nil {
 			return // we are ending, not the workload
 		}
+		wanted := e.Phase
 		e.Phase, e.Reason, e.Detail = api.WorkloadFailed, runtime.Reason(err), err.Error()
-		d.opt.Log.Warn("the runtime did not carry out an order", "instance", k.Instance, "epoch", k.Epoch, "wanted", done, "reason", e.Reason, "err", err)
+		d.opt.Log.Warn("the runtime did not carry out an order", "instance", e.Instance, "epoch", e.Epoch, "wanted", wanted, "reason", e.Reason, "err", err)
 		if e.Reason == api.ReasonRuntimeDown {
-			select {
-			case d.broken <- struct{}{}:
-			default:
-			}
+			d.Recheck()
 		}
 	}
 	d.deliver(ctx, node.Workload{WorkloadEvent: e})
+}
+
+// Recheck has the core told anew what there is, soon: the runtime or the network
+// came or went.
+func (d *Driver) Recheck() {
+	select {
+	case d.broken <- struct{}{}:
+	default:
+	}
 }
 
 // deliver hands an input over, however often that has to be tried: the core
@@ -381,7 +423,7 @@ func (d *Driver) watch(ctx context.Context) {
 			pause = d.opt.MinPause
 		}
 		d.opt.Log.Error("the runtime does not answer", "err", err)
-		info := d.opt.Info
+		info := d.info()
 		info.RuntimeError = err.Error()
 		d.deliver(ctx, node.Info{Info: info})
 		if !sleep(ctx, pause) {
@@ -425,11 +467,14 @@ func (d *Driver) watchOnce(parent context.Context) error {
 func (d *Driver) tellAll(ctx context.Context) error {
 	d.calm.Lock()
 	defer d.calm.Unlock()
-	info, found, err := d.Find(ctx)
+	info, found, unsettled, err := d.find(ctx)
 	if err != nil {
 		return err
 	}
 	d.deliver(ctx, node.Info{Info: info, Found: found, Fresh: true})
+	for _, k := range unsettled {
+		d.Order(settle{k})
+	}
 	return nil
 }
 

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"net/netip"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 )
@@ -54,7 +56,7 @@ func (c *Core) adopt(w *work, e api.WorkloadEvent) {
 	}
 	if e.Epoch != w.have {
 		// The runtime still has an older placement than the one that was begun.
-		w.have, w.remains = e.Epoch, true
+		w.have, w.remains, w.address = e.Epoch, true, netip.Addr{}
 		if e.Spec != nil {
 			w.haveSpec = *e.Spec
 		}
@@ -62,6 +64,9 @@ func (c *Core) adopt(w *work, e api.WorkloadEvent) {
 		return
 	}
 	w.remains = true
+	if e.Address.IsValid() {
+		w.address = e.Address
+	}
 	if w.phase == done || !w.current() {
 		c.drive(w)
 		return
@@ -101,8 +106,11 @@ func (c *Core) happenedUnclaimed(e api.WorkloadEvent) {
 	case !ok || found.Epoch != e.Epoch:
 	case e.Phase == api.WorkloadGone:
 		delete(c.unclaimed, e.Instance)
+	case e.Phase == "":
+		found.Address = e.Address
+		c.unclaimed[e.Instance] = found
 	case e.Phase == api.WorkloadExited || e.Phase == api.WorkloadRunning:
-		e.Spec = found.Spec
+		e.Spec, e.Address = found.Spec, found.Address
 		c.unclaimed[e.Instance] = e
 	}
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -37,6 +38,7 @@ type work struct {
 	fails      int // in a row
 	restarts   int
 	startedAt  time.Time
+	address    netip.Addr // of the placement on the overlay network, if it is on it
 	observed   api.Observed
 }
 
@@ -71,7 +73,7 @@ func (c *Core) restoreWork(d store.Doc) error {
 	w := &work{
 		remains:    true, // until the runtime has listed what it has
 		assignment: r.Assignment, wanted: r.Wanted, have: r.Have, haveSpec: r.HaveSpec, attempt: r.Attempt,
-		fails: r.Fails, restarts: r.Restarts, observed: r.Observed,
+		fails: r.Fails, restarts: r.Restarts, observed: r.Observed, address: r.Observed.Address,
 	}
 	if w.have == w.assignment.Epoch {
 		w.haveSpec = w.assignment.Spec
@@ -123,7 +125,7 @@ func (c *Core) drive(w *work) {
 // begin makes the assignment's epoch the one that the node works on.
 func (c *Core) begin(w *work) {
 	w.have, w.haveSpec = w.assignment.Epoch, w.assignment.Spec
-	w.phase, w.attempt, w.fails, w.restarts = idle, 0, 0, 0
+	w.phase, w.attempt, w.fails, w.restarts, w.address = idle, 0, 0, 0, netip.Addr{}
 	c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 	if !w.completed() {
 		c.observe(w, api.Observed{State: api.NodeScheduled})
@@ -141,7 +143,7 @@ func (c *Core) create(w *work) {
 	}
 	w.phase, w.remains = creating, true
 	c.observe(w, api.Observed{State: api.NodeScheduled})
-	c.emit(api.ToRuntime, api.CreateWorkload{Key: w.key(), Attempt: w.attempt, Spec: w.haveSpec})
+	c.emit(api.ToRuntime, api.CreateWorkload{Key: w.key(), Attempt: w.attempt, Spec: w.haveSpec, Addresses: w.assignment.Addresses})
 }
 
 func (c *Core) startWork(w *work) {
@@ -202,6 +204,9 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 	if e.Attempt != w.attempt {
 		return
 	}
+	if e.Address.IsValid() {
+		w.address = e.Address
+	}
 	switch e.Phase {
 	case api.WorkloadCreated:
 		if w.phase == creating {
@@ -212,6 +217,10 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 	case api.WorkloadRunning:
 		if w.phase == creating || w.phase == created || w.phase == starting {
 			w.phase, w.startedAt = running, c.now
+			c.observe(w, api.Observed{State: api.Running})
+		}
+	case "": // it has an address since
+		if w.phase == running {
 			c.observe(w, api.Observed{State: api.Running})
 		}
 	case api.WorkloadExited:
@@ -239,13 +248,16 @@ func (c *Core) exited(w *work, e api.WorkloadEvent) {
 	c.failed(w, e.Reason, e.Detail, &code)
 }
 
-// failed starts the pause before the next attempt. A runtime that does not
-// answer is not the workload's fault and does not count.
+// blameless reports whether a failure is the node's, and does not count against
+// the workload.
+func blameless(r api.Reason) bool { return r == api.ReasonRuntimeDown || r == api.ReasonNetworkDown }
+
+// failed starts the pause before the next attempt.
 func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 	if w.phase == running && c.now.Sub(w.startedAt) >= c.cfg.StableAfter {
 		w.fails = 0
 	}
-	if reason != api.ReasonRuntimeDown {
+	if !blameless(reason) {
 		w.fails++
 	}
 	pause := c.pause(w)
@@ -276,7 +288,7 @@ func (c *Core) pauseOver(w *work) {
 	case stopping:
 		c.stop(w, 0)
 	case waiting:
-		if w.observed.Reason != api.ReasonRuntimeDown {
+		if !blameless(w.observed.Reason) {
 			w.restarts++
 		}
 		w.attempt++
@@ -309,7 +321,7 @@ func (c *Core) gone(w *work) {
 // observe notes what is true of the instance now. What stays the same is not
 // saved or sent again.
 func (c *Core) observe(w *work, o api.Observed) {
-	o.Instance, o.Epoch, o.Node, o.Restarts = w.assignment.Instance, w.have, c.cfg.ID, w.restarts
+	o.Instance, o.Epoch, o.Node, o.Restarts, o.Address = w.assignment.Instance, w.have, c.cfg.ID, w.restarts, w.address
 	if old := w.observed; old.Digest() == o.Digest() && old.Detail == o.Detail && old.Node == o.Node {
 		return
 	}

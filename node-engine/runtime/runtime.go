@@ -15,8 +15,9 @@ import (
 // Workload is one placement of one instance, to be run.
 type Workload struct {
 	api.Key
-	Attempt int // counts restarts of the placement; visible to the workload
-	Spec    api.Microservice
+	Attempt   int // counts restarts of the placement; visible to the workload
+	Spec      api.Microservice
+	Addresses api.ServiceAddresses // of its service, for the overlay network
 }
 
 // Status is what a runtime finds of a workload.
@@ -109,6 +110,16 @@ type Guarded interface {
 // past their bound, images that nobody uses. The engine calls it now and then.
 type Housekeeper interface {
 	Housekeep(ctx context.Context) error
+}
+
+// Namespaced is a Runtime whose workloads have network namespaces of their own,
+// which somebody else connects before they start.
+//
+// Namespace is the path of a created or running workload's, and what it was
+// created as. The path is empty for a workload that has ended, and for one that
+// shares the machine's network. A workload that does not exist is api.ErrNotFound.
+type Namespaced interface {
+	Namespace(ctx context.Context, k api.Key) (path string, w Workload, err error)
 }
 
 // Reason is the reason within err, or start_failed for an error that has none.

@@ -8,13 +8,13 @@ package wiring
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
-	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 )
 
 // Config is the node engine's configuration.
@@ -26,6 +26,7 @@ type Config struct {
 	Runtime    string           `yaml:"runtime" usage:"auto, containerd or process; auto is containerd where its socket is"`
 	Containerd ContainerdConfig `yaml:"containerd"`
 	Process    ProcessConfig    `yaml:"process"`
+	Netmanager NetmanagerConfig `yaml:"netmanager"`
 
 	CPUs       float64  `yaml:"cpus" usage:"vCPUs to offer; 0: what the machine has"`
 	Memory     int64    `yaml:"memory" usage:"MiB of memory to offer; 0: what the machine has"`
@@ -45,7 +46,7 @@ type ContainerdConfig struct {
 	Address     string             `yaml:"address" usage:"containerd's socket"`
 	Namespace   string             `yaml:"namespace" usage:"containerd's namespace for our workloads, one for each engine on the machine"`
 	Snapshotter string             `yaml:"snapshotter" usage:"containerd's snapshotter; empty: overlayfs"`
-	Network     string             `yaml:"network" usage:"none (loopback only) or host"`
+	Network     string             `yaml:"network" usage:"overlay (addresses and names by the netmanager), none (loopback only) or host; empty: overlay if netmanager.socket is set, else none"`
 	ImageDirs   []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), looked at before registries"`
 	HighWater   int                `yaml:"high_water" usage:"percent of containerd's disk above which unused images go; 0: 85"`
 	Registries  []RegistryConfig   `yaml:"registries"`
@@ -67,6 +68,11 @@ type Handler struct {
 	Binary  string `yaml:"binary"`  // other than the shim's default
 }
 
+// NetmanagerConfig is about the machine's netmanager.
+type NetmanagerConfig struct {
+	Socket string `yaml:"socket" usage:"the netmanager's unix socket, /run/treeline/net.sock where it is installed; empty: this node has no overlay network"`
+}
+
 // ProcessConfig is about the runtime process.
 type ProcessConfig struct {
 	Allow        []string `yaml:"allow" usage:"directories that programs may lie below; none allows nothing"`
@@ -79,7 +85,7 @@ type ProcessConfig struct {
 func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data",
-		Containerd: ContainerdConfig{Address: "/run/containerd/containerd.sock", Namespace: "treeline", Network: containerd.NetworkNone},
+		Containerd: ContainerdConfig{Address: "/run/containerd/containerd.sock", Namespace: "treeline"},
 		Log:        daemon.DefaultLog(),
 	}
 }
@@ -96,8 +102,12 @@ func (c Config) Validate() error {
 		return bad("name", "%q is no DNS label in lower case", c.Name)
 	case c.Runtime != "auto" && openers[c.Runtime] == nil:
 		return bad("runtime", "%q, want auto, %s", c.Runtime, strings.Join(runtimes(), " or "))
-	case c.Containerd.Network != containerd.NetworkNone && c.Containerd.Network != containerd.NetworkHost:
-		return bad("containerd.network", "%q, want none or host", c.Containerd.Network)
+	case !slices.Contains([]string{api.NetworkOverlay, api.NetworkHost, api.NetworkNone}, c.network()):
+		return bad("containerd.network", "%q, want overlay, none or host", c.Containerd.Network)
+	case c.Containerd.Network == api.NetworkOverlay && c.Netmanager.Socket == "":
+		return bad("containerd.network", "overlay needs netmanager.socket")
+	case c.Netmanager.Socket != "" && !strings.HasPrefix(c.Netmanager.Socket, "/"):
+		return bad("netmanager.socket", "%q is no absolute path", c.Netmanager.Socket)
 	case c.CPUs < 0 || c.CPUs > 1e6:
 		return bad("cpus", "%g is out of range", c.CPUs)
 	case c.Memory < 0:
@@ -120,6 +130,17 @@ func (c Config) Validate() error {
 		}
 	}
 	return nil
+}
+
+// network is what containers are on.
+func (c Config) network() string {
+	switch {
+	case c.Containerd.Network != "":
+		return c.Containerd.Network
+	case c.Netmanager.Socket != "":
+		return api.NetworkOverlay
+	}
+	return api.NetworkNone
 }
 
 // info is what the node says of itself, without what the runtime and the probe say.

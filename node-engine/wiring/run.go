@@ -24,10 +24,12 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/internal/netsock"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/driver"
+	"github.com/treeline-edge/treeline/node-engine/network"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/probe"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
@@ -54,6 +56,7 @@ type engine struct {
 	core   *node.Core
 	loop   *loop.Loop[node.Input]
 	driver *driver.Driver
+	net    *network.Network // nil: no overlay network
 	link   *clusterlink.Link
 	meter  counters
 }
@@ -81,6 +84,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	info.ID = creds.ID
+	info.Network = networkOf(cfg, rt)
 	log = log.With("node", creds.ID)
 
 	st, err := embedded.Open(filepath.Join(cfg.Data, "node.db"))
@@ -111,17 +115,43 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		defer g.Close()
 		orders.Guard = g
 	}
-	e.driver = driver.New(orders)
-	e.link = clusterlink.New(clusterlink.Options{
+	link := clusterlink.Options{
 		ID: creds.ID, Bus: e.bus, Client: e.client, URL: creds.URL,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Log: log,
-	})
+	}
+	if info.Network == api.NetworkOverlay {
+		e.net = network.New(network.Options{
+			Client:   netsock.New(cfg.Netmanager.Socket),
+			Interest: func(b []byte) { e.link.Interest(b) }, Changed: func() { e.driver.Recheck() }, Log: log,
+		})
+		orders.Network, link.Net = e.net, e.net
+	}
+	e.driver = driver.New(orders)
+	e.link = clusterlink.New(link)
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: e.loop.Run},
 		daemon.Part{Name: "certificate", Run: e.keeper.Run},
 		daemon.Part{Name: "status", Run: e.serveStatus},
+		daemon.Part{Name: "network", Run: e.network},
 		daemon.Part{Name: "node", Run: e.live},
 	)
+}
+
+// networkOf is what the node's workloads are on: the overlay is for those that
+// have network namespaces of their own.
+func networkOf(cfg Config, rt runtime.Runtime) string {
+	if _, ok := rt.(runtime.Namespaced); !ok {
+		return api.NetworkHost
+	}
+	return cfg.network()
+}
+
+func (e *engine) network(ctx context.Context) error {
+	if e.net == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return e.net.Run(ctx)
 }
 
 // Join makes the node a member of the token's cluster, if it is not yet, and

@@ -65,7 +65,7 @@ func openProcess(c Config, _ *slog.Logger) (runtime.Runtime, error) {
 func openContainerd(c Config, log *slog.Logger) (runtime.Runtime, error) {
 	o := c.Containerd
 	cfg := containerd.Config{
-		Address: o.Address, Namespace: o.Namespace, Snapshotter: o.Snapshotter, Network: o.Network,
+		Address: o.Address, Namespace: o.Namespace, Snapshotter: o.Snapshotter, Network: c.network(),
 		StateDir: filepath.Join(c.Data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
 		AllowPrivileged: c.Privileged, Handlers: map[string]containerd.Handler{},
 	}

@@ -65,6 +65,9 @@ func (e *engine) serveStatus(ctx context.Context) error {
 	health.Require("store", func(context.Context) error { return e.loop.Stalled() })
 	health.Require("core", func(ctx context.Context) error { return e.loop.Read(ctx, func() {}) })
 	health.Watch("cluster", func(context.Context) error { return e.link.Up() })
+	if e.net != nil {
+		health.Watch("network", func(context.Context) error { return e.net.Ready() })
+	}
 	return daemon.Serve(ctx, ln, health.Handler(http.HandlerFunc(e.metrics)), nil)
 }
 

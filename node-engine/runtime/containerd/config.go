@@ -6,8 +6,8 @@
 // What runs, runs by the shim: neither the end of the node engine nor that of
 // containerd ends a workload. A workload's identity and spec are kept beside its
 // container, so that a new engine finds all of them. Addresses and networks are
-// left to the netmanager: a container has its own network with loopback only,
-// or the host's where the operator says so.
+// left to the netmanager: a container has its own network, with loopback only
+// until somebody connects it, or the host's where the operator says so.
 package containerd
 
 import (
@@ -23,8 +23,9 @@ import (
 
 // Networks that a container can have.
 const (
-	NetworkNone = "none" // its own, with loopback only
-	NetworkHost = "host" // the machine's
+	NetworkNone    = api.NetworkNone    // its own, with loopback only
+	NetworkHost    = api.NetworkHost    // the machine's
+	NetworkOverlay = api.NetworkOverlay // its own, which somebody connects before it starts (runtime.Namespaced)
 )
 
 // Config says how containerd is reached and what the node's operator allows.
@@ -36,7 +37,7 @@ type Config struct {
 	// Handlers are the values of `virtualization` besides "container" and "docker",
 	// and what runs them: "runc", "runsc", "kata" or a full "io.containerd.NAME.vN".
 	Handlers        map[string]Handler
-	Network         string // NetworkNone (default) or NetworkHost
+	Network         string // NetworkNone (default), NetworkHost or NetworkOverlay
 	AllowPrivileged bool
 	PIDs            int64  // processes and threads of a workload; default 512
 	LogLimit        int64  // bytes kept of each workload's output; default 16 MiB
@@ -90,8 +91,8 @@ func setDefaults(c *Config) error {
 	if c.StateDir == "" {
 		return fmt.Errorf("containerd runtime: no state directory is given: %w", api.ErrInvalid)
 	}
-	if c.Network != NetworkNone && c.Network != NetworkHost {
-		return fmt.Errorf("containerd runtime: network %q is neither %q nor %q: %w", c.Network, NetworkNone, NetworkHost, api.ErrInvalid)
+	if all := []string{NetworkNone, NetworkHost, NetworkOverlay}; !slices.Contains(all, c.Network) {
+		return fmt.Errorf("containerd runtime: network %q is none of %q: %w", c.Network, all, api.ErrInvalid)
 	}
 	return nil
 }

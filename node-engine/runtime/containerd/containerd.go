@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -156,6 +157,9 @@ var errNoFiles = errors.New("the image's files are not unpacked")
 func (r *Runtime) make(ctx context.Context, w runtime.Workload, h Handler, img known) error {
 	ctx, cancel := r.call(ctx)
 	defer cancel()
+	if err := r.writeNames(w); err != nil {
+		return err
+	}
 	c, err := r.container(ctx, w, h, img)
 	if err != nil {
 		return err
@@ -387,6 +391,9 @@ func (r *Runtime) remove(ctx context.Context, id string, grace time.Duration) er
 		return err
 	}
 	if err := r.logs.Unmark(id); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(r.cfg.namesDir(id)); err != nil {
 		return err
 	}
 	return r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Remove()

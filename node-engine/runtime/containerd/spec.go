@@ -55,8 +55,12 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 		opts = append(opts, oci.WithCPUCFS(max(cpu*cpuPeriod/1000, 1000), cpuPeriod),
 			oci.WithCPUShares(uint64(max(cpu*1024/1000, 2))))
 	}
-	if c.Network == NetworkHost {
-		opts = append(opts, oci.WithHostNamespace(specs.NetworkNamespace), withReadonlyFile("/etc/hosts"), withReadonlyFile("/etc/resolv.conf"))
+	switch c.Network {
+	case NetworkHost:
+		opts = append(opts, oci.WithHostNamespace(specs.NetworkNamespace), withReadonlyFile("/etc/hosts", "/etc/hosts"), withReadonlyFile("/etc/resolv.conf", "/etc/resolv.conf"))
+	case NetworkOverlay:
+		names := c.namesDir(id)
+		opts = append(opts, withReadonlyFile("/etc/hosts", filepath.Join(names, "hosts")), withReadonlyFile("/etc/resolv.conf", filepath.Join(names, "resolv.conf")))
 	}
 	if h, _ := c.handler(w.Spec.Virtualization); h.Runtime == runcV2 {
 		opts = append(opts, oci.WithAnnotations(map[string]string{groupAnnotation: c.group(w)}))
@@ -93,14 +97,14 @@ func withoutCapabilitiesOfOthers(_ context.Context, _ oci.Client, _ *containers.
 	return nil
 }
 
-// withReadonlyFile shows the host's file in the container, if there is one.
-func withReadonlyFile(path string) oci.SpecOpts {
+// withReadonlyFile shows the host's file at path in the container, if there is one.
+func withReadonlyFile(path, file string) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
-		if _, err := os.Stat(path); err != nil {
+		if _, err := os.Stat(file); err != nil {
 			return nil
 		}
 		s.Mounts = append(s.Mounts, specs.Mount{
-			Destination: path, Type: "bind", Source: path,
+			Destination: path, Type: "bind", Source: file,
 			Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"},
 		})
 		return nil

@@ -1,0 +1,194 @@
+// Package netsock speaks to a machine's netmanager over its unix socket: what the
+// node engine needs of it, typed, and the rest as it is. What the answers mean is
+// in api (netsock.go); who serves them is netmanager/socket.
+//
+//	c := netsock.New("/run/treeline/net.sock")
+//	at, err := c.Attach(ctx, api.Attach{Key: key, NetNS: "/proc/4711/ns/net"})
+//	err = c.Events(ctx, func(e api.NetEvent) error { … })   // until the netmanager ends
+package netsock
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/call"
+)
+
+// The paths that a netmanager serves.
+const (
+	Attachments = "/v1/attachments"
+	Status      = "/v1/status"
+	Routes      = "/v1/routes"
+	Peers       = "/v1/peers"
+	Trace       = "/v1/trace"   // ?from=INSTANCE&to=NAME-OR-ADDRESS
+	Capture     = "/v1/capture" // ?instance=INSTANCE, a pcap file as it grows
+	Up          = "/v1/up"
+	Down        = "/v1/down"
+	Link        = "/v1/link"
+)
+
+// The bounds of what travels over the socket.
+const (
+	MaxRequest = 256 << 10 // of an attachment
+	MaxMessage = 12 << 20  // of a message to or from the cluster: what parts of one may sum up to
+)
+
+// Client speaks to one netmanager. It is safe for concurrent use and keeps no
+// connection that it does not use.
+type Client struct{ http *http.Client }
+
+// New is a client of the netmanager at the socket; it dials nothing yet.
+func New(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
+	}
+	return &Client{http: &http.Client{Transport: &http.Transport{
+		DialContext: dial, MaxIdleConnsPerHost: 4, IdleConnTimeout: 5 * time.Second, DisableCompression: true,
+	}}}
+}
+
+// At is the path of one attachment, with what follows it ("/drain").
+func At(k api.Key, rest string) string {
+	return Attachments + "/" + url.PathEscape(string(k.Instance)) + "/" + fmt.Sprint(uint64(k.Epoch)) + rest
+}
+
+// Attach gives a created workload its place on the network. It may be repeated.
+// A netmanager without a lease, an exhausted subnet and one that does not answer
+// are ErrUnavailable, a host port that is taken ErrConflict.
+func (c *Client) Attach(ctx context.Context, a api.Attach) (at api.Attached, err error) {
+	err = c.do(ctx, http.MethodPut, Attachments, a, &at)
+	return at, err
+}
+
+// Detach takes a workload off the network. One that is not there is no error.
+func (c *Client) Detach(ctx context.Context, k api.Key) error {
+	return c.do(ctx, http.MethodDelete, At(k, ""), nil, nil)
+}
+
+// Drain has new flows avoid a workload from now on.
+func (c *Client) Drain(ctx context.Context, k api.Key) error {
+	return c.do(ctx, http.MethodPost, At(k, "/drain"), nil, nil)
+}
+
+// Attachments are all that the netmanager has, in the order of their keys.
+func (c *Client) Attachments(ctx context.Context) ([]api.Attached, error) {
+	var all api.Attachments
+	err := c.do(ctx, http.MethodGet, Attachments, nil, &all)
+	return all.Items, err
+}
+
+// Status is what the netmanager says of itself.
+func (c *Client) Status(ctx context.Context) (s api.NetStatus, err error) {
+	err = c.do(ctx, http.MethodGet, Status, nil, &s)
+	return s, err
+}
+
+// Down hands in a message of the cluster as it came.
+func (c *Client) Down(ctx context.Context, payload []byte) error {
+	return c.do(ctx, http.MethodPost, Down, payload, nil)
+}
+
+// Link says whether the cluster is reached.
+func (c *Client) Link(ctx context.Context, up bool) error {
+	return c.do(ctx, http.MethodPost, Link, api.NetLink{Up: up}, nil)
+}
+
+// Events hands each event of the netmanager to fn, whose error ends it, until the
+// netmanager ends (ErrUnavailable) or ctx does. There is one reader at a time: a
+// new one ends the earlier one's.
+func (c *Client) Events(ctx context.Context, fn func(api.NetEvent) error) error {
+	resp, err := c.send(ctx, http.MethodGet, Up, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(make([]byte, 0, 4<<10), MaxMessage+4<<10)
+	for lines.Scan() {
+		var e api.NetEvent
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("read the netmanager's events: %w: %w", api.ErrUnavailable, err)
+		}
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+	err = lines.Err()
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("the netmanager's events ended: %w: %w", api.ErrUnavailable, err)
+}
+
+// views are what may be asked for by path, from afar too.
+var views = []string{Status, Routes, Peers, Trace, Capture, Attachments}
+
+// Open answers a GET of one of the netmanager's views, with its query. The caller
+// closes it. Any other path is ErrNotFound.
+func (c *Client) Open(ctx context.Context, path string) (io.ReadCloser, error) {
+	bare, _, _ := strings.Cut(path, "?")
+	for _, v := range views {
+		if bare == v {
+			resp, err := c.send(ctx, http.MethodGet, path, nil)
+			if err != nil {
+				return nil, err
+			}
+			return resp.Body, nil
+		}
+	}
+	return nil, fmt.Errorf("the network shows %s, not %q: %w", strings.Join(views, ", "), bare, api.ErrNotFound)
+}
+
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	resp, err := c.send(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if out == nil {
+		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, MaxMessage)) // so that the connection serves again
+		return err
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, MaxMessage)).Decode(out); err != nil {
+		return fmt.Errorf("%s %s: read the answer: %w: %w", method, path, api.ErrUnavailable, err)
+	}
+	return nil
+}
+
+func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	var body io.Reader
+	switch in := in.(type) {
+	case nil:
+	case []byte: // JSON already
+		body = bytes.NewReader(in)
+	default:
+		text, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w: %w", method, path, api.ErrInvalid, err)
+		}
+		body = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://netmanager"+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: %w", method, path, api.ErrInvalid, err)
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := call.Do(c.http, req)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return nil, fmt.Errorf("the netmanager does not answer at %s: %w: %w", op.Addr, api.ErrUnavailable, op.Err)
+	}
+	return resp, err
+}

@@ -1,0 +1,166 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/node"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// Network gives workloads their place on the overlay network. Everything may be
+// repeated. A network that cannot do it now is ErrUnavailable.
+type Network interface {
+	Attach(ctx context.Context, a api.Attach) (api.Attached, error)
+	Detach(ctx context.Context, k api.Key) error
+	// Drain has new flows avoid the workload from now on.
+	Drain(ctx context.Context, k api.Key) error
+	Attachments(ctx context.Context) ([]api.Attached, error)
+	// Ready is nil while workloads can be attached, and else says why not.
+	Ready() error
+}
+
+const (
+	netTime = 15 * time.Second // for one exchange with the network
+	// drainTime is what the network gets to tell those who send to a workload that
+	// will be stopped: what they begin meanwhile is still served.
+	drainTime = 300 * time.Millisecond
+)
+
+// settle is the driver's own order: whatever the runtime has of the placement when
+// its turn comes, its place on the network shall be as that demands.
+type settle struct{ api.Key }
+
+// namespaced is the runtime, if its workloads are put on the network.
+func (d *Driver) namespaced() runtime.Namespaced {
+	n, _ := d.opt.Runtime.(runtime.Namespaced)
+	if d.opt.Network == nil {
+		return nil
+	}
+	return n
+}
+
+// hasNetworkFor refuses what needs the overlay where there is none.
+func (d *Driver) hasNetworkFor(m api.Microservice) error {
+	if !m.NeedsNetwork() || d.namespaced() != nil {
+		return nil
+	}
+	return &runtime.Error{Reason: api.ReasonNoNetwork, Err: fmt.Errorf(
+		"it publishes ports, bounds its bandwidth, has addresses or says who may call it, and this node has no overlay network for it: %w", api.ErrUnavailable)}
+}
+
+// attach puts a created workload on the network. The zero address says that the
+// workload is not for it.
+func (d *Driver) attach(ctx context.Context, k api.Key) (netip.Addr, error) {
+	n := d.namespaced()
+	if n == nil {
+		return netip.Addr{}, nil
+	}
+	path, w, err := n.Namespace(ctx, k)
+	if err != nil || path == "" {
+		return netip.Addr{}, err
+	}
+	if err := d.opt.Network.Ready(); err != nil {
+		return netip.Addr{}, &runtime.Error{Reason: api.ReasonNetworkDown, Err: err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, netTime)
+	defer cancel()
+	at, err := d.opt.Network.Attach(ctx, api.Attach{
+		Key: k, NetNS: path, Ports: w.Spec.Ports(), BandwidthIn: w.Spec.BandwidthIn, BandwidthOut: w.Spec.BandwidthOut,
+		Access: w.Spec.Access(), Addresses: w.Addresses,
+	})
+	if err == nil {
+		return at.Address, nil
+	}
+	reason := api.ReasonStartFailed // a port is taken, say: its own affair
+	if errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrTimeout) || ctx.Err() != nil {
+		reason = api.ReasonNetworkDown
+	}
+	return netip.Addr{}, &runtime.Error{Reason: reason, Err: fmt.Errorf("attach %s to the network: %w", k, err)}
+}
+
+// drain has new flows go elsewhere before a workload is asked to end.
+func (d *Driver) drain(ctx context.Context, o api.StopWorkload) {
+	if d.namespaced() == nil || o.Grace <= 0 || d.opt.Network.Ready() != nil {
+		return
+	}
+	ask, cancel := context.WithTimeout(ctx, netTime)
+	defer cancel()
+	if err := d.opt.Network.Drain(ask, o.Key); err != nil {
+		d.opt.Log.Warn("new flows may reach a workload that ends", "instance", o.Instance, "epoch", o.Epoch, "err", err)
+		return
+	}
+	sleep(ctx, drainTime)
+}
+
+// detach takes what is gone off the network. If that fails, the next comparison
+// finds it.
+func (d *Driver) detach(ctx context.Context, k api.Key) {
+	if d.namespaced() == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, netTime)
+	defer cancel()
+	if err := d.opt.Network.Detach(ctx, k); err != nil {
+		d.opt.Log.Warn("workload is still on the network", "instance", k.Instance, "epoch", k.Epoch, "err", err)
+	}
+}
+
+// compare gives the workloads their addresses, and says which of them lack one and
+// what is attached without a workload.
+func (d *Driver) compare(ctx context.Context, found []api.WorkloadEvent) (unsettled []api.Key) {
+	if d.namespaced() == nil || d.opt.Network.Ready() != nil {
+		return nil // when it is ready we are asked again
+	}
+	ctx, cancel := context.WithTimeout(ctx, netTime)
+	defer cancel()
+	all, err := d.opt.Network.Attachments(ctx)
+	if err != nil {
+		d.opt.Log.Warn("the network's attachments are not known", "err", err)
+		return nil
+	}
+	attached := make(map[api.Key]api.Attached, len(all))
+	for _, a := range all {
+		attached[a.Key] = a
+	}
+	for i, e := range found {
+		a, ok := attached[e.Key]
+		found[i].Address = a.Address
+		if e.Phase == api.WorkloadRunning && (!ok || a.Error != "") {
+			unsettled = append(unsettled, e.Key)
+		}
+		delete(attached, e.Key)
+	}
+	for _, a := range all {
+		if _, stray := attached[a.Key]; stray {
+			unsettled = append(unsettled, a.Key)
+		}
+	}
+	return unsettled
+}
+
+func (d *Driver) settle(ctx context.Context, k api.Key) {
+	n := d.namespaced()
+	ask, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	_, w, err := n.Namespace(ask, k)
+	if errors.Is(err, api.ErrNotFound) {
+		d.detach(ask, k)
+		return
+	}
+	var at netip.Addr
+	if err == nil {
+		at, err = d.attach(ask, k)
+	}
+	if err != nil {
+		d.opt.Log.Warn("workload is not on the network", "instance", k.Instance, "epoch", k.Epoch, "err", err)
+		return
+	}
+	if at.IsValid() {
+		d.deliver(ctx, node.Workload{WorkloadEvent: api.WorkloadEvent{Key: k, Attempt: w.Attempt, Address: at}})
+	}
+}

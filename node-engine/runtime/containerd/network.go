@@ -1,0 +1,99 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// Namespace implements runtime.Namespaced.
+func (r *Runtime) Namespace(ctx context.Context, k api.Key) (string, runtime.Workload, error) {
+	path, w, err := r.namespace(ctx, runtime.ID(k))
+	if err != nil {
+		return "", w, reasoned(fmt.Errorf("network namespace of %s: %w", k, err))
+	}
+	return path, w, nil
+}
+
+func (r *Runtime) namespace(ctx context.Context, id string) (string, runtime.Workload, error) {
+	ctx, cancel := r.call(ctx)
+	defer cancel()
+	c, err := r.c.ContainerService().Get(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return "", runtime.Workload{}, fmt.Errorf("container %s: %w", id, api.ErrNotFound)
+	}
+	if err != nil {
+		return "", runtime.Workload{}, err
+	}
+	rec, err := recordOf(c)
+	if err != nil {
+		return "", rec.Workload, err
+	}
+	task, err := r.task(ctx, id)
+	if err == nil && task == nil && !r.logs.Marked(id) {
+		// The engine or the machine fell between the container and its task.
+		if err = r.makeTask(ctx, id); err == nil {
+			task, err = r.task(ctx, id)
+		}
+	}
+	if err != nil || task == nil || task.Status == tasktypes.Status_STOPPED || task.Pid == 0 {
+		return "", rec.Workload, err
+	}
+	path := fmt.Sprintf("/proc/%d/ns/net", task.Pid)
+	// A container of a time when the configuration said "host" has none of its own.
+	if own, err := sameFile(path, "/proc/self/ns/net"); err != nil || own {
+		return "", rec.Workload, nil //nolint:nilerr // the process has just ended, which is no fault of the question
+	}
+	return path, rec.Workload, nil
+}
+
+func sameFile(a, b string) (bool, error) {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false, err
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y), err
+}
+
+// namesDir has the files by which a container on the overlay finds names.
+func (c Config) namesDir(id string) string { return filepath.Join(c.StateDir, "names", id) }
+
+// writeNames writes these files, which are mounted into the container.
+func (r *Runtime) writeNames(w runtime.Workload) error {
+	if r.cfg.Network != NetworkOverlay {
+		return nil
+	}
+	id := runtime.ID(w.Key)
+	dir := r.cfg.namesDir(id)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for name, text := range map[string]string{"resolv.conf": resolvConf(w.Instance.Service()), "hosts": hosts(id[:12])} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // whoever the container runs as reads it
+			return err
+		}
+	}
+	return nil
+}
+
+// resolvConf leads to the node's responder. The search list makes any.rr.web.prod,
+// and with the application any.rr.web.prod.shop.prod, whole names; such names
+// have up to five dots, so that they are completed before anybody is asked for them.
+func resolvConf(s api.ServiceID) string {
+	p := strings.Split(s.Name(), ".") // app, its namespace, service, its namespace
+	app := strings.Join(p[:min(2, len(p))], ".")
+	return fmt.Sprintf("nameserver %s\nsearch %s.%s %s\noptions ndots:6 timeout:2 attempts:3\n", api.ResolverAddr, app, api.Domain, api.Domain)
+}
+
+func hosts(hostname string) string {
+	return "127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 " + hostname + "\n"
+}
