@@ -170,6 +170,7 @@ var modules = []struct {
 	{"github.com/opencontainers", []string{"node-engine/runtime"}, "the formats of images and containers"},
 	{"github.com/songgao/water", nil, "the one-packet-a-time forwarder of the benchmarks"},
 	{"golang.zx2c4.com/wireguard", nil, "wireguard-go as it ships, beside which tunnels are measured"},
+	{"github.com/miekg/dns", []string{"netmanager/resolver"}, "DNS messages, servers and clients"},
 	{"pgregory.net/rapid", nil, "properties, in tests"},
 	{"go.uber.org/goleak", nil, "goroutines left behind, in tests"},
 }

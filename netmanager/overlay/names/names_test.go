@@ -1,0 +1,124 @@
+package names
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+const asker api.ServiceID = "acme/shop.prod.cart.eu"
+
+func TestNames(t *testing.T) {
+	web := api.ServiceID("acme/shop.prod.web.eu")
+	for name, want := range map[string]Query{
+		"any.rr.web.eu.shop.prod.treeline":                         {web, RoundRobin, -1},
+		"any.closest.web.eu.shop.prod.treeline.":                   {web, Closest, -1},
+		"7.instance.web.eu.shop.prod.TREELINE":                     {web, Instance, 7},
+		"any.instance.web.eu.shop.prod.treeline":                   {web, Instance, -1},
+		"ANY.Closest.web.eu.shop.prod.treeline":                    {web, Closest, -1},
+		"web.eu.shop.prod.treeline":                                {web, Any, -1},
+		"any.closest.web.eu.treeline":                              {web, Closest, -1},
+		"any.closest.web.treeline":                                 {web, Closest, -1},
+		"0.instance.web.treeline":                                  {web, Instance, 0},
+		"web.eu.treeline":                                          {web, Any, -1},
+		"web.treeline":                                             {web, Any, -1},
+		"any.rr.treeline":                                          {"acme/shop.prod.any.rr", Any, -1},
+		"any.rr.shop.prod.treeline":                                {"acme/shop.prod.shop.prod", RoundRobin, -1},
+		"any.rr.any.rr.shop.prod.treeline":                         {"acme/shop.prod.any.rr", RoundRobin, -1},
+		"any.eu.shop.prod.treeline":                                {"acme/shop.prod.any.eu", Any, -1},
+		"Web.eu.treeline":                                          {"acme/shop.prod.Web.eu", Any, -1},
+		"web.eu.shop.prod.of-tenant.beta.treeline":                 {"beta/shop.prod.web.eu", Any, -1},
+		"any.closest.web.eu.shop.prod.of-tenant.lab.BETA.treeline": {"beta/lab/shop.prod.web.eu", Closest, -1},
+	} {
+		if got, err := Parse(name, asker); err != nil || got != want {
+			t.Errorf("%s: %+v %v, want %+v", name, got, err, want)
+		}
+	}
+	for _, name := range []string{
+		"", "treeline", ".treeline", "web", "web.eu.treelin", "xtreeline", "web..treeline", "a.b.c.treeline", "7.rr.web.treeline",
+		"07.instance.web.treeline", "-1.instance.web.treeline", "any.best.web.treeline", "a.b.c.d.e.treeline", "a.b.c.d.e.f.g.treeline",
+		"web-1.eu.treeline", "web.of-tenant.beta.treeline", "a.b.c.d.of-tenant.treeline", "a.b.c.d.of-tenant.b_a.treeline",
+		strings.Repeat("a.", 130) + "treeline", "\x00.treeline", "wéb.treeline",
+	} {
+		if got, err := Parse(name, asker); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("%q: %+v %v", name, got, err)
+		}
+	}
+	if _, err := Parse("web.treeline", ""); !errors.Is(err, api.ErrInvalid) {
+		t.Error("a short name without an application")
+	}
+}
+
+func TestCaseIsKeptApartOnlyWhereItMust(t *testing.T) {
+	known := []api.ServiceID{"t/a.b.Web.d", "t/a.b.api.d", "t/a.b.API.d"}
+	for spelt, want := range map[api.ServiceID]api.ServiceID{
+		"t/a.b.web.d": "t/a.b.Web.d", "t/a.b.WEB.d": "t/a.b.Web.d", "t/a.b.api.d": "t/a.b.api.d", "t/a.b.API.d": "t/a.b.API.d", "t/a.b.Api.d": "", "t/x.b.c.d": "",
+	} {
+		if got, ok := Match(spelt, known); ok != (want != "") || ok && got != want {
+			t.Errorf("%s: %s %v", spelt, got, ok)
+		}
+	}
+}
+
+func TestShortNamesFindTheirWayThroughTheSearchList(t *testing.T) {
+	for short, want := range map[string]api.ServiceID{
+		"web": "acme/shop.prod.web.eu", "web.us": "acme/shop.prod.web.us", "any.closest.web": "acme/shop.prod.web.eu",
+		"any.closest.web.us": "acme/shop.prod.web.us", "web.us.blog.dev": "acme/blog.dev.web.us", "3.instance.web.us.blog.dev": "acme/blog.dev.web.us",
+	} {
+		var found []api.ServiceID
+		for _, s := range Search(asker) {
+			if q, err := Parse(short+"."+s, asker); err == nil {
+				found = append(found, q.Service)
+			}
+		}
+		if !slices.Contains(found, want) {
+			t.Errorf("%s: %v", short, found)
+		}
+	}
+}
+
+func TestReverse(t *testing.T) {
+	for _, s := range []string{"10.30.0.1", "fd74:6c6e:2::a1e:1"} {
+		a := netip.MustParseAddr(s)
+		arpa, _ := dns.ReverseAddr(s)
+		if got, ok := Reverse(arpa); !ok || got != a {
+			t.Errorf("%s: %s %v", arpa, got, ok)
+		}
+	}
+	for _, s := range []string{"", "in-addr.arpa.", "1.2.3.in-addr.arpa.", "1.2.3.4.5.in-addr.arpa.", "256.2.3.4.in-addr.arpa.", "x.ip6.arpa.", strings.Repeat("1.", 31) + "g.ip6.arpa."} {
+		if a, ok := Reverse(s); ok {
+			t.Errorf("%q: %s", s, a)
+		}
+	}
+}
+
+// FuzzParse holds that a name that is understood can be said in full, and means
+// the same then.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"web.treeline", "any.rr.web.eu.shop.prod.treeline.", "3.instance.a.b.c.d.of-tenant.x.y.treeline", "10.in-addr.arpa"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		Reverse(name)
+		q, err := Parse(name, asker)
+		if err != nil {
+			return
+		}
+		again, err := Parse(Of(q, asker), asker)
+		if q.Policy == Any {
+			q.Policy = RoundRobin
+		}
+		if err != nil || again != q {
+			t.Fatalf("%q is %+v, and in full %+v %v", name, q, again, err)
+		}
+		if _, err := api.ParseInstanceID(string(q.Service.Instance(0))); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
