@@ -58,6 +58,14 @@ func (w *world) checkBooks() {
 					leased++
 				}
 			}
+			for _, v := range in.Vacancies {
+				if v.Stays != nil && v.Node == id {
+					wanted = wanted.Toggle(v.Stays.Digest())
+				}
+				if v.Stays != nil && (in.Leaving || in.exclusive() || v.Node == in.Node) {
+					w.t.Fatalf("%s stays on %s", in.id(), v.Node)
+				}
+			}
 		}
 		for _, o := range n.observed {
 			known = known.Toggle(o.Digest())

@@ -209,7 +209,9 @@ func (c *Core) settleLeaving(n *node) {
 			continue
 		}
 		in := c.instances[id]
-		if in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node == n.info.ID && v.Gen > n.ack }) {
+		if in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool {
+			return v.Node == n.info.ID && (v.Gen > n.ack || v.Stays != nil)
+		}) {
 			continue
 		}
 		n.release(id)
@@ -250,6 +252,9 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	if !in.Moving {
 		in.Offered = false
 		c.waiting.Remove(in.id())
+	}
+	if o.State == api.Running || o.State == api.Completed {
+		c.breakOff(in)
 	}
 	if now := in.view(); grew || now.Digest() != before.Digest() || now.Detail != before.Detail {
 		c.changed(in)

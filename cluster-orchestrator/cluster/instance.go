@@ -41,6 +41,9 @@ type vacancy struct {
 	Node api.NodeID     `json:"node"`
 	Gen  api.Generation `json:"gen"`
 	Room api.Resources  `json:"room,omitzero"`
+	// Stays is what the node goes on with until the new placement runs: a move is
+	// make before break. Nil: it was told to end it.
+	Stays *api.Assignment `json:"stays,omitempty"`
 }
 
 // service is what placement asks of a service's instances.
@@ -83,6 +86,9 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	for _, v := range in.Vacancies {
 		if n := c.nodes[v.Node]; n != nil {
 			n.hold(in.id(), v.Room)
+			if v.Stays != nil {
+				n.stay(*v.Stays)
+			}
 		}
 	}
 	if n := c.nodes[in.Node]; n != nil {

@@ -40,10 +40,11 @@ type node struct {
 	from     api.Generation // before this step's changes
 	wanted   api.Digest
 	assigned map[api.InstanceID]*instance
-	leaving  map[api.InstanceID]bool          // vacated, and perhaps still running
-	booked   map[api.InstanceID]api.Resources // room that is taken; used is its sum
-	drop     map[api.InstanceID]bool          // taken away in this step
-	put      map[api.InstanceID]bool          // given or changed in this step
+	stays    map[api.InstanceID]api.Assignment // that go when their new placement runs elsewhere
+	leaving  map[api.InstanceID]bool           // vacated, and perhaps still running
+	booked   map[api.InstanceID]api.Resources  // room that is taken; used is its sum
+	drop     map[api.InstanceID]bool           // taken away in this step
+	put      map[api.InstanceID]bool           // given or changed in this step
 	used     api.Resources
 
 	ports     map[api.InstanceID][]sched.Port // that instances take on it, assigned or leaving

@@ -56,6 +56,9 @@ func (c *Core) sendWhole(n *node) {
 	for _, in := range n.sorted() {
 		d.Put = append(d.Put, in.assignment())
 	}
+	for _, id := range step.Keys(n.stays) {
+		d.Put = append(d.Put, n.stays[id])
+	}
 	n.sentAt = c.now
 	c.emit(n.info.ID.Addr(), d)
 }

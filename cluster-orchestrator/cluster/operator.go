@@ -119,6 +119,7 @@ func (c *Core) withdraw(in *instance) {
 		c.unwant(in.id())
 		return
 	}
+	c.breakOff(in)
 	if in.Node != "" {
 		c.unassign(in, true)
 	}

@@ -127,6 +127,7 @@ func (c *Core) moveTo(in *instance, id api.NodeID) {
 	in.Node, in.Offered, in.Moving, in.GivenUp, in.why = id, false, false, false, nil
 	in.Restarts, in.ExitCode = 0, nil
 	n := c.nodes[id]
+	n.leave(in.id())
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
 	n.take(in)
 	in.Before = n.booked[in.id()]
@@ -155,7 +156,7 @@ func (c *Core) unassign(in *instance, held bool) {
 		n.must = n.gen
 	}
 	if held {
-		in.Vacancies = append(in.Vacancies, vacancy{n.info.ID, n.gen, room})
+		in.Vacancies = append(in.Vacancies, vacancy{Node: n.info.ID, Gen: n.gen, Room: room})
 	}
 	c.refresh(n)
 	c.save(in)
@@ -219,7 +220,7 @@ func (c *Core) evict(in *instance) {
 	case ok && in.exclusive():
 		c.stopFirst(in, api.ReasonDrained)
 	case ok:
-		c.moveTo(in, api.NodeID(best.ID))
+		c.moveOff(in, api.NodeID(best.ID))
 	default:
 		in.Moving = true
 		c.waiting.Add(in.id())
@@ -281,6 +282,8 @@ func (c *Core) retry(in *instance, grown []sched.Candidate) {
 	case !ok:
 	case in.Moving && in.exclusive() && in.Node != "":
 		c.stopFirst(in, api.ReasonDrained)
+	case in.Moving && in.Node != "":
+		c.moveOff(in, api.NodeID(best.ID))
 	default:
 		c.moveTo(in, api.NodeID(best.ID))
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 )
 
 func TestLostDesiredIsResent(t *testing.T) {
@@ -328,5 +329,41 @@ func BenchmarkHeartbeat(b *testing.B) {
 				w.c.Step(w.now, tw.alive())
 			}
 		})
+	}
+}
+
+func TestMoveIsMakeBeforeBreak(t *testing.T) {
+	w := newWorld(t, 3)
+	w.wants(assignment(0, 1, spec(1, 100)))
+	w.beat()
+	first := w.at(0)
+	w.step(Drain{first.Node})
+	second := w.at(0)
+	if second.Node == first.Node || second.Node == "" || second.Epoch <= first.Epoch {
+		t.Fatalf("it moved from %+v to %+v", first, second)
+	}
+	runs := func(n api.NodeID, e api.Epoch) bool {
+		return w.nodes[n].want[web.Instance(0)].Epoch == e // it is told to
+	}
+	if !runs(first.Node, first.Epoch) || !runs(second.Node, second.Epoch) {
+		t.Fatal("the old node is told to end it before the new one runs it")
+	}
+	w.restart() // the cluster remembers that it stays
+	for _, id := range step.Keys(w.nodes) {
+		w.speak(id)
+	}
+	w.checkBooks()
+	if !runs(first.Node, first.Epoch) {
+		t.Fatal("a restart ends it before the new one runs")
+	}
+	w.step(Drain{second.Node}) // the new node never got to run it
+	third := w.at(0)
+	if !runs(first.Node, first.Epoch) || runs(second.Node, second.Epoch) || third.Node == second.Node {
+		t.Fatalf("after a second move it is on %+v", third)
+	}
+	w.beat()
+	w.expect(0, api.Running, third.Node)
+	if w.beat(); runs(first.Node, first.Epoch) || len(w.c.instances[web.Instance(0)].Vacancies) != 0 {
+		t.Fatalf("it still stays: %+v", w.c.instances[web.Instance(0)].Vacancies)
 	}
 }

@@ -125,6 +125,7 @@ func (c *Core) rewant(in *instance, a api.Assignment) {
 	}
 	c.root.wanted = c.root.wanted.Toggle(a.Digest())
 	old := in.Node
+	c.breakOff(in)
 	if old != "" {
 		c.unassign(in, true)
 	}
@@ -170,6 +171,7 @@ func (c *Core) unwant(id api.InstanceID) {
 		c.root.wanted = c.root.wanted.Toggle(in.Want.Digest())
 	}
 	in.Leaving = true
+	c.breakOff(in)
 	c.waiting.Remove(id)
 	if in.Node != "" {
 		c.unassign(in, true)

@@ -72,6 +72,10 @@ func (c *Core) checkSilence(n *node) {
 	overdue := c.suspectLate()
 	c.refresh(n)
 	for _, id := range step.Keys(n.leaving) {
+		if n.leave(id) {
+			c.touch(n)
+			n.drop[id], n.must = true, n.gen
+		}
 		n.release(id)
 		if in := c.instances[id]; in != nil {
 			c.dropVacancy(in, n.info.ID)

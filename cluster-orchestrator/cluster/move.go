@@ -1,0 +1,67 @@
+package cluster
+
+import "github.com/treeline-edge/treeline/api"
+
+// A move off a living node is make before break: the node goes on with the old
+// placement until the new one runs. An exclusive instance cannot, and neither
+// can one whose node is to take the new placement itself.
+
+// moveOff gives the instance to another node and lets its own go on meanwhile.
+func (c *Core) moveOff(in *instance, to api.NodeID) {
+	from, old := c.nodes[in.Node], in.assignment()
+	stays := in.State == api.Running && !from.silent && to != in.Node
+	c.moveTo(in, to)
+	if !stays {
+		return
+	}
+	for i := range in.Vacancies {
+		if v := &in.Vacancies[i]; v.Node == from.info.ID {
+			v.Stays = &old
+			from.stay(old)
+			delete(from.drop, in.id())
+		}
+	}
+	c.save(in)
+}
+
+// stay keeps an assignment in the node's desired set that is no longer its own.
+func (n *node) stay(a api.Assignment) {
+	if n.stays == nil {
+		n.stays = map[api.InstanceID]api.Assignment{}
+	}
+	n.stays[a.Instance] = a
+	n.wanted = n.wanted.Toggle(a.Digest())
+}
+
+// leave ends what stays on the node of an instance.
+func (n *node) leave(id api.InstanceID) bool {
+	a, ok := n.stays[id]
+	if ok {
+		delete(n.stays, id)
+		n.wanted = n.wanted.Toggle(a.Digest())
+	}
+	return ok
+}
+
+// breakOff has every node end what it still has of the instance's earlier
+// placements: the new one runs, or nobody wants any.
+func (c *Core) breakOff(in *instance) {
+	broke := false
+	for i := range in.Vacancies {
+		v := &in.Vacancies[i]
+		n := c.nodes[v.Node]
+		if v.Stays == nil {
+			continue
+		}
+		v.Stays, broke = nil, true
+		if n == nil || !n.leave(in.id()) {
+			continue
+		}
+		c.touch(n)
+		n.drop[in.id()] = true
+		v.Gen = n.gen
+	}
+	if broke {
+		c.save(in)
+	}
+}
