@@ -32,7 +32,7 @@ const (
 	Routes      = "/v1/routes"
 	Peers       = "/v1/peers"
 	Trace       = "/v1/trace"   // ?from=INSTANCE&to=NAME-OR-ADDRESS
-	Capture     = "/v1/capture" // ?instance=INSTANCE, a pcap file as it grows
+	Capture     = "/v1/capture" // ?instance=INSTANCE&seconds=N&bytes=N, a pcap file as it grows
 	Up          = "/v1/up"
 	Down        = "/v1/down"
 	Link        = "/v1/link"

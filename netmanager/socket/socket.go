@@ -62,10 +62,10 @@ type Capture struct {
 
 // The bounds of a capture, and what holds when none are given.
 const (
-	MaxCaptureTime  = 10 * time.Minute
-	MaxCaptureBytes = 256 << 20
-	captureTime     = 30 * time.Second
-	captureBytes    = 16 << 20
+	MaxCaptureTime  = time.Hour
+	MaxCaptureBytes = 1 << 30
+	captureTime     = time.Minute
+	captureBytes    = 64 << 20
 )
 
 // Handler serves the overlay's API.
@@ -172,9 +172,10 @@ func capture(o Overlay, w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	c := Capture{Instance: id, For: captureTime, Bytes: captureBytes}
-	if s := r.FormValue("for"); s != "" {
-		if c.For, err = time.ParseDuration(s); err != nil || c.For <= 0 || c.For > MaxCaptureTime {
-			return fmt.Errorf("for=%.40q is no duration up to %s: %w", s, MaxCaptureTime, api.ErrInvalid)
+	if s := r.FormValue("seconds"); s != "" {
+		n, err := strconv.ParseUint(s, 10, 16)
+		if c.For = time.Duration(n) * time.Second; err != nil || c.For == 0 || c.For > MaxCaptureTime {
+			return fmt.Errorf("seconds=%.40q is no number up to %d: %w", s, int(MaxCaptureTime.Seconds()), api.ErrInvalid)
 		}
 	}
 	if s := r.FormValue("bytes"); s != "" {

@@ -64,9 +64,13 @@ func openProcess(c Config, _ *slog.Logger) (runtime.Runtime, error) {
 
 func openContainerd(c Config, log *slog.Logger) (runtime.Runtime, error) {
 	o := c.Containerd
+	data, err := filepath.Abs(c.Data) // files of it are mounted into containers
+	if err != nil {
+		return nil, err
+	}
 	cfg := containerd.Config{
 		Address: o.Address, Namespace: o.Namespace, Snapshotter: o.Snapshotter, Network: c.network(),
-		StateDir: filepath.Join(c.Data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
+		StateDir: filepath.Join(data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
 		AllowPrivileged: c.Privileged, Handlers: map[string]containerd.Handler{},
 	}
 	for name, h := range o.Handlers {

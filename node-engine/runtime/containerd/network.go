@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
@@ -77,7 +76,7 @@ func (r *Runtime) writeNames(w runtime.Workload) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for name, text := range map[string]string{"resolv.conf": resolvConf(w.Instance.Service()), "hosts": hosts(id[:12])} {
+	for name, text := range map[string]string{"resolv.conf": resolvConf(), "hosts": hosts(id[:12])} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // whoever the container runs as reads it
 			return err
 		}
@@ -85,13 +84,12 @@ func (r *Runtime) writeNames(w runtime.Workload) error {
 	return nil
 }
 
-// resolvConf leads to the node's responder. The search list makes any.rr.web.prod,
-// and with the application any.rr.web.prod.shop.prod, whole names; such names
-// have up to five dots, so that they are completed before anybody is asked for them.
-func resolvConf(s api.ServiceID) string {
-	p := strings.Split(s.Name(), ".") // app, its namespace, service, its namespace
-	app := strings.Join(p[:min(2, len(p))], ".")
-	return fmt.Sprintf("nameserver %s\nsearch %s.%s %s\noptions ndots:6 timeout:2 attempts:3\n", api.ResolverAddr, app, api.Domain, api.Domain)
+// resolvConf leads to the node's responder, which completes what is left away of a
+// name under the domain by who asks. Names without a dot are sought there first,
+// all others as they are: every query for a name of the world would otherwise ask
+// the cluster for a service of that name.
+func resolvConf() string {
+	return fmt.Sprintf("nameserver %s\nsearch %s\noptions ndots:1 timeout:2 attempts:3\n", api.ResolverAddr, api.Domain)
 }
 
 func hosts(hostname string) string {

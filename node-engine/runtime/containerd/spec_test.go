@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -75,9 +76,36 @@ func TestHostNetworkShowsTwoFiles(t *testing.T) {
 	}
 }
 
+func TestOverlayShowsItsOwnNames(t *testing.T) {
+	w := newWorkload(0)
+	cfg := Config{Network: NetworkOverlay, StateDir: t.TempDir()}
+	if err := (&Runtime{cfg: cfg}).writeNames(w); err != nil {
+		t.Fatal(err)
+	}
+	s := generate(t, cfg, w, "1:1")
+	if !slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace && n.Path == "" }) {
+		t.Error("there is no network namespace of its own")
+	}
+	text := map[string]string{}
+	for _, m := range s.Mounts {
+		if m.Type == "bind" {
+			b, err := os.ReadFile(m.Source)
+			if err != nil || !slices.Contains(m.Options, "ro") {
+				t.Errorf("%s: %v, %v", m.Destination, m.Options, err)
+			}
+			text[m.Destination] = string(b)
+		}
+	}
+	if len(text) != 2 || !strings.Contains(text["/etc/resolv.conf"], "nameserver 169.254.30.53\n") || !strings.Contains(text["/etc/hosts"], "127.0.0.1 localhost\n") {
+		t.Errorf("mounted %q", text)
+	}
+}
+
 func generate(t *testing.T, cfg Config, w runtime.Workload, user string) *oci.Spec {
 	t.Helper()
-	cfg.StateDir = "/unused"
+	if cfg.StateDir == "" {
+		cfg.StateDir = "/unused"
+	}
 	if err := setDefaults(&cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,229 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/netsock"
+)
+
+// fake answers what it is told to, and notes what it was asked.
+type fake struct {
+	fail  error
+	asked chan any
+}
+
+func (f *fake) Attach(_ context.Context, a api.Attach) (api.Attached, error) {
+	f.asked <- a
+	return api.Attached{Key: a.Key, Address: netip.MustParseAddr("10.16.0.2"), MTU: 1400}, f.fail
+}
+func (f *fake) Detach(_ context.Context, k api.Key) error { f.asked <- k; return f.fail }
+func (f *fake) Drain(_ context.Context, k api.Key) error  { f.asked <- "drain " + k.String(); return f.fail }
+func (f *fake) Attachments(context.Context) ([]api.Attached, error) {
+	return []api.Attached{{Key: key}}, f.fail
+}
+func (f *fake) Status(context.Context) (api.NetStatus, error)    { return api.NetStatus{Plane: "nft"}, f.fail }
+func (f *fake) Routes(context.Context) ([]api.RouteStatus, error) { return nil, f.fail }
+func (f *fake) Peers(context.Context) ([]api.PeerStatus, error)   { return nil, f.fail }
+func (f *fake) Trace(_ context.Context, from api.InstanceID, to string) (api.NetTrace, error) {
+	return api.NetTrace{From: from, To: to}, f.fail
+}
+
+func (f *fake) Capture(_ context.Context, c Capture, w io.Writer) error {
+	f.asked <- c
+	if f.fail != nil {
+		return f.fail
+	}
+	_, err := io.WriteString(w, "pcap")
+	return err
+}
+
+func (f *fake) Events(ctx context.Context, write func(api.NetEvent) error) error {
+	if f.fail != nil {
+		return f.fail
+	}
+	if err := write(api.NetEvent{Ready: &api.NetReady{Ready: true}}); err != nil {
+		return err
+	}
+	if err := write(api.NetEvent{Up: []byte(`{"boot":"a \u2028 line"}`)}); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	f.asked <- "events ended"
+	return nil
+}
+func (f *fake) Down(_ context.Context, d api.NetDown) error { f.asked <- d.Seq; return f.fail }
+func (f *fake) Link(_ context.Context, up bool) error       { f.asked <- up; return f.fail }
+
+var key = api.Key{Instance: "acme/lab/shop.prod.web.prod#3", Epoch: api.EpochOf(17, 2)}
+
+func start(t *testing.T) (*fake, *netsock.Client, string) {
+	t.Helper()
+	f := &fake{asked: make(chan any, 10)}
+	path := filepath.Join(t.TempDir(), "sub", "net.sock")
+	ln, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- daemon.Serve(ctx, ln, Handler(f), nil) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return f, netsock.New(path), path
+}
+
+func TestWhatIsAskedArrives(t *testing.T) {
+	f, c, _ := start(t)
+	a := api.Attach{Key: key, NetNS: "/proc/1/ns/net", Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}}
+	at, err := c.Attach(t.Context(), a)
+	if err != nil || at.Address != netip.MustParseAddr("10.16.0.2") || at.Key != key || at.MTU != 1400 {
+		t.Errorf("%+v, %v", at, err)
+	}
+	if got := (<-f.asked).(api.Attach); got.Key != key || !slices.Equal(got.Ports, a.Ports) || got.NetNS != a.NetNS {
+		t.Errorf("asked %+v", got)
+	}
+	for _, call := range []struct {
+		err  error
+		want any
+	}{
+		{c.Detach(t.Context(), key), key},
+		{c.Drain(t.Context(), key), "drain " + key.String()},
+		{c.Down(t.Context(), []byte(`{"seq":9,"of a later version":true}`)), uint64(9)},
+		{c.Link(t.Context(), true), true},
+	} {
+		if got := <-f.asked; call.err != nil || got != call.want {
+			t.Errorf("asked %v, want %v, %v", got, call.want, call.err)
+		}
+	}
+	if all, err := c.Attachments(t.Context()); err != nil || len(all) != 1 || all[0].Key != key {
+		t.Errorf("%v, %v", all, err)
+	}
+	if s, err := c.Status(t.Context()); err != nil || s.Plane != "nft" {
+		t.Errorf("%v, %v", s, err)
+	}
+}
+
+func TestErrorsKeepTheirKind(t *testing.T) {
+	f, c, _ := start(t)
+	for _, kind := range []error{api.ErrUnavailable, api.ErrConflict, api.ErrNotFound, api.ErrFull} {
+		f.fail = kind
+		_, err := c.Attach(t.Context(), api.Attach{Key: key, NetNS: "/ns"})
+		<-f.asked
+		if !errors.Is(err, kind) {
+			t.Errorf("%v is told as %v", kind, err)
+		}
+		if err := c.Events(t.Context(), nil); !errors.Is(err, kind) {
+			t.Errorf("events: %v is told as %v", kind, err)
+		}
+	}
+	if err := netsock.New("/nonexistent/net.sock").Link(t.Context(), true); !errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), "/nonexistent/net.sock") {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+func TestEventsAreStreamed(t *testing.T) {
+	f, c, _ := start(t)
+	enough := errors.New("enough")
+	var got []api.NetEvent
+	err := c.Events(t.Context(), func(e api.NetEvent) error {
+		if got = append(got, e); len(got) == 2 {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) || !got[0].Ready.Ready || string(got[1].Up) != `{"boot":"a \u2028 line"}` {
+		t.Errorf("%v, %s", err, got[1].Up)
+	}
+	if s := <-f.asked; s != "events ended" {
+		t.Errorf("asked %v", s)
+	}
+}
+
+func TestTheDoorIsClosedToNonsense(t *testing.T) {
+	f, c, path := start(t)
+	for name, a := range map[string]api.Attach{
+		"no instance":    {NetNS: "/ns"},
+		"odd instance":   {Key: api.Key{Instance: "../../etc#0"}, NetNS: "/ns"},
+		"no netns":       {Key: key},
+		"relative netns": {Key: key, NetNS: "ns"},
+		"port 0":         {Key: key, NetNS: "/ns", Ports: []api.PortMap{{Host: 0, Instance: 1, Protocol: "tcp"}}},
+		"odd protocol":   {Key: key, NetNS: "/ns", Ports: []api.PortMap{{Host: 1, Instance: 1, Protocol: "icmp"}}},
+		"many ports":     {Key: key, NetNS: "/ns", Ports: make([]api.PortMap, api.MaxPorts+1)},
+		"negative":       {Key: key, NetNS: "/ns", BandwidthIn: -1},
+	} {
+		if _, err := c.Attach(t.Context(), a); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := c.Attach(t.Context(), api.Attach{Key: key, NetNS: "/" + strings.Repeat("x", netsock.MaxRequest)}); !errors.Is(err, api.ErrTooLarge) {
+		t.Errorf("too large: %v", err)
+	}
+	if err := c.Down(t.Context(), []byte("{}{}")); !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("two documents: %v", err)
+	}
+	if _, err := c.Open(t.Context(), "/v1/down"); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a path that is no view: %v", err)
+	}
+	for _, q := range []string{"", "?instance=x", "?instance=" + esc(key) + "&seconds=0", "?instance=" + esc(key) + "&bytes=-1"} {
+		if _, err := c.Open(t.Context(), netsock.Capture+q); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("capture %q: %v", q, err)
+		}
+	}
+	if _, err := Listen(path); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("a second netmanager: %v", err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket is %v, %v", info.Mode(), err)
+	}
+	if len(f.asked) > 0 {
+		t.Errorf("%v got in", <-f.asked)
+	}
+}
+
+func esc(k api.Key) string { return url.QueryEscape(string(k.Instance)) }
+
+func TestCapture(t *testing.T) {
+	f, c, _ := start(t)
+	r, err := c.Open(t.Context(), netsock.Capture+"?instance="+esc(key)+"&seconds=5&bytes=1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if text, err := io.ReadAll(r); string(text) != "pcap" || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+	if want := (Capture{key.Instance, 5 * time.Second, 1000}); <-f.asked != want {
+		t.Errorf("want %v", want)
+	}
+	f.fail = api.ErrNotFound
+	if _, err := c.Open(t.Context(), netsock.Capture+"?instance="+esc(key)); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("of nobody: %v", err)
+	}
+}
+
+// A socket that a crash left is replaced.
+func TestListenAfterACrash(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "net.sock")
+	ln, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.(listener).SetUnlinkOnClose(false)
+	ln.Close()
+	if ln, err = Listen(path); err != nil {
+		t.Fatal(err)
+	}
+	ln.Close()
+}
+

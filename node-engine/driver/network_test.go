@@ -1,0 +1,225 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/node"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// spaced is a fakeRuntime whose workloads have network namespaces.
+type spaced struct{ *fakeRuntime }
+
+func (f spaced) Namespace(_ context.Context, k api.Key) (string, runtime.Workload, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, ok := f.have[k]
+	if !ok {
+		return "", runtime.Workload{}, api.ErrNotFound
+	}
+	w := runtime.Workload{Key: k, Attempt: s.Attempt, Spec: s.Spec}
+	if s.Phase == api.WorkloadExited {
+		return "", w, nil
+	}
+	return "/ns/" + string(k.Instance), w, nil
+}
+
+// fakeNetwork keeps attachments in memory and notes what it is asked beside what
+// the runtime is asked.
+type fakeNetwork struct {
+	rt *fakeRuntime
+
+	mu    sync.Mutex
+	at    map[api.Key]api.Attached
+	fail  error
+	ready error
+}
+
+var address = netip.MustParseAddr("10.16.0.2")
+
+func (n *fakeNetwork) note(format string, args ...any) {
+	n.rt.mu.Lock()
+	defer n.rt.mu.Unlock()
+	n.rt.calls = append(n.rt.calls, fmt.Sprintf(format, args...))
+}
+
+func (n *fakeNetwork) Attach(_ context.Context, a api.Attach) (api.Attached, error) {
+	n.note("attach %s %v", a.NetNS, a.Ports)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fail != nil {
+		return api.Attached{}, n.fail
+	}
+	n.at[a.Key] = api.Attached{Key: a.Key, Address: address}
+	return n.at[a.Key], nil
+}
+
+func (n *fakeNetwork) Detach(_ context.Context, k api.Key) error {
+	n.note("detach %s", k)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.at, k)
+	return n.fail
+}
+
+func (n *fakeNetwork) Drain(_ context.Context, k api.Key) error {
+	n.note("drain")
+	return nil
+}
+
+func (n *fakeNetwork) Attachments(context.Context) ([]api.Attached, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []api.Attached
+	for _, a := range n.at {
+		all = append(all, a)
+	}
+	slices.SortFunc(all, func(a, b api.Attached) int { return int(a.Epoch) - int(b.Epoch) })
+	return all, nil
+}
+
+func (n *fakeNetwork) Ready() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ready
+}
+
+func startOnNetwork(t *testing.T, prepare func(*fakeRuntime, *fakeNetwork)) (*fixture, *fakeNetwork) {
+	f := &fixture{rt: newFake(), told: make(chan node.Input, 100)}
+	n := &fakeNetwork{rt: f.rt, at: map[api.Key]api.Attached{}}
+	if prepare != nil {
+		prepare(f.rt, n)
+	}
+	f.Driver = New(Options{
+		Runtime: spaced{f.rt}, Network: n, Info: api.NodeInfo{ID: "n1"}, Log: slog.New(slog.DiscardHandler),
+		Deliver: func(_ context.Context, in node.Input) error { f.told <- in; return nil },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = f.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return f, n
+}
+
+func TestWorkloadIsOnTheNetworkBeforeItStartsAndAfterItStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := startOnNetwork(t, nil)
+		<-f.told
+		f.Order(api.CreateWorkload{Key: k1, Spec: api.Microservice{Port: "80:8080"}})
+		f.event(t)
+		f.Order(api.StartWorkload{Key: k1})
+		if e := f.event(t); e.Phase != api.WorkloadRunning || e.Address != address {
+			t.Errorf("told %+v, want it running at %s", e, address)
+		}
+		began := time.Now()
+		f.Order(api.StopWorkload{Key: k1, Grace: time.Second})
+		f.event(t)
+		if took := time.Since(began); took != drainTime {
+			t.Errorf("the stop followed the drain after %s, want %s", took, drainTime)
+		}
+		want := "[create 0 attach /ns/t/a.n.s.n#0 [80:8080/tcp] start drain stop 1s detach t/a.n.s.n#0@1]"
+		if got := fmt.Sprint(f.rt.said()); got != want {
+			t.Errorf("asked for %s, want %s", got, want)
+		}
+	})
+}
+
+func TestAttachThatFailsIsAFailedStart(t *testing.T) {
+	for _, c := range []struct {
+		fail error
+		want api.Reason
+	}{
+		{api.ErrUnavailable, api.ReasonNetworkDown},
+		{api.ErrConflict, api.ReasonStartFailed},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f, n := startOnNetwork(t, func(_ *fakeRuntime, n *fakeNetwork) { n.fail = c.fail })
+			<-f.told
+			f.Order(api.CreateWorkload{Key: k1})
+			f.event(t)
+			f.Order(api.StartWorkload{Key: k1})
+			if e := f.event(t); e.Phase != api.WorkloadFailed || e.Reason != c.want {
+				t.Errorf("told %+v, want %s", e, c.want)
+			}
+			if got := f.rt.said(); slices.Contains(got, "start") {
+				t.Errorf("started without a network: %v", got)
+			}
+			_ = n
+		})
+	}
+}
+
+func TestNetworkThatIsNotReadyIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, n := startOnNetwork(t, func(_ *fakeRuntime, n *fakeNetwork) { n.ready = api.ErrUnavailable })
+		if in := (<-f.told).(node.Info); in.Info.NetworkError == "" {
+			t.Errorf("told %+v", in.Info)
+		}
+		f.Order(api.CreateWorkload{Key: k1})
+		f.event(t)
+		f.Order(api.StartWorkload{Key: k1})
+		if e := f.event(t); e.Reason != api.ReasonNetworkDown {
+			t.Errorf("told %+v", e)
+		}
+		n.mu.Lock()
+		n.ready = nil
+		n.mu.Unlock()
+		f.Recheck()
+		if in := (<-f.told).(node.Info); in.Info.NetworkError != "" || !in.Fresh {
+			t.Errorf("told %+v", in)
+		}
+	})
+}
+
+func TestBothSidesAreCompared(t *testing.T) {
+	lacks := api.Key{Instance: "t/a.n.s.n#1", Epoch: 2}
+	stray := api.Key{Instance: "t/a.n.s.n#2", Epoch: 3}
+	ended := api.Key{Instance: "t/a.n.s.n#3", Epoch: 4}
+	synctest.Test(t, func(t *testing.T) {
+		f, n := startOnNetwork(t, func(rt *fakeRuntime, n *fakeNetwork) {
+			rt.have[k1] = runtime.Status{Key: k1, Phase: api.WorkloadRunning}
+			rt.have[lacks] = runtime.Status{Key: lacks, Attempt: 7, Phase: api.WorkloadRunning}
+			rt.have[ended] = runtime.Status{Key: ended, Phase: api.WorkloadExited}
+			for _, k := range []api.Key{k1, stray, ended} {
+				n.at[k] = api.Attached{Key: k, Address: address}
+			}
+		})
+		in := (<-f.told).(node.Info)
+		for _, e := range in.Found {
+			if want := e.Key != lacks; e.Address.IsValid() != want {
+				t.Errorf("found %+v", e)
+			}
+		}
+		if e := f.event(t); e.Key != lacks || e.Attempt != 7 || e.Phase != "" || e.Address != address {
+			t.Errorf("told %+v, want the address of what lacked one", e)
+		}
+		synctest.Wait()
+		all, _ := n.Attachments(t.Context())
+		var keys []api.Key
+		for _, a := range all {
+			keys = append(keys, a.Key)
+		}
+		if want := []api.Key{k1, lacks, ended}; !slices.Equal(keys, want) {
+			t.Errorf("attached %v, want %v", keys, want)
+		}
+	})
+}
+
+func TestWhatNeedsANetworkIsRefusedWithoutOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, nil)
+		f.Order(api.CreateWorkload{Key: k1, Spec: api.Microservice{Port: "80"}})
+		if e := f.event(t); e.Reason != api.ReasonNoNetwork {
+			t.Errorf("told %+v", e)
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/netsock"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// netmanager is the other side of the socket, as far as messages go.
+type netmanager struct {
+	events chan api.NetEvent // what it says; closed: it ends
+	got    chan string       // what it was told
+	srv    *http.Server
+}
+
+func serve(t *testing.T, path string) *netmanager {
+	t.Helper()
+	m := &netmanager{events: make(chan api.NetEvent, 10), got: make(chan string, 1000)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+netsock.Up, func(w http.ResponseWriter, r *http.Request) {
+		for {
+			select {
+			case e, ok := <-m.events:
+				if !ok {
+					return
+				}
+				_ = json.NewEncoder(w).Encode(e)
+				_ = http.NewResponseController(w).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+	mux.HandleFunc("POST "+netsock.Link, func(_ http.ResponseWriter, r *http.Request) {
+		var l api.NetLink
+		_ = json.NewDecoder(r.Body).Decode(&l)
+		m.got <- fmt.Sprint("link ", l.Up)
+	})
+	mux.HandleFunc("POST "+netsock.Down, func(_ http.ResponseWriter, r *http.Request) {
+		var d api.NetDown
+		_ = json.NewDecoder(r.Body).Decode(&d)
+		m.got <- fmt.Sprint("down ", d.Seq)
+	})
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.srv = &http.Server{Handler: mux} //nolint:gosec // a test's
+	go m.srv.Serve(ln)
+	t.Cleanup(func() { m.srv.Close() })
+	return m
+}
+
+func (m *netmanager) wants(t *testing.T, want string) {
+	t.Helper()
+	if got := <-m.got; got != want {
+		t.Fatalf("the netmanager got %q, want %q", got, want)
+	}
+}
+
+func ready(is bool, why string) api.NetEvent {
+	return api.NetEvent{Ready: &api.NetReady{Ready: is, Error: why}}
+}
+
+func down(n int) []byte { return fmt.Appendf(nil, `{"seq":%d}`, n) }
+
+func TestMessagesGoBothWaysOverRestarts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "net.sock")
+	up, changed := make(chan string, 10), make(chan struct{}, 100)
+	n := New(Options{
+		Client: netsock.New(path), Interest: func(b []byte) { up <- string(b) },
+		Changed: func() { changed <- struct{}{} }, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- n.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+
+	n.Link(true)
+	n.Routes(down(1)) // nobody is there: lost
+	first := serve(t, path)
+	first.events <- ready(false, "no lease yet")
+	first.wants(t, "link true")
+	for n.Ready() == nil || n.Ready() == errStarting {
+		<-changed
+	}
+	first.events <- ready(true, "")
+	for n.Ready() != nil {
+		<-changed
+	}
+	first.events <- api.NetEvent{Up: json.RawMessage(`{"boot":7}`)}
+	if got := <-up; got != `{"boot":7}` {
+		t.Errorf("the cluster got %s", got)
+	}
+	for i := range 100 {
+		n.Routes(down(i + 2))
+	}
+	n.Link(false)
+	for i := range 100 {
+		first.wants(t, fmt.Sprint("down ", i+2))
+	}
+	first.wants(t, "link false")
+
+	first.srv.Close()
+	for n.Ready() == nil {
+		<-changed
+	}
+	n.Link(true)
+	second := serve(t, path)
+	second.events <- ready(true, "")
+	second.wants(t, "link true")
+	for n.Ready() != nil {
+		<-changed
+	}
+}
+
+func TestSlowNetmanagerAsksAnew(t *testing.T) {
+	i := newInbox()
+	i.link(true)
+	i.open()
+	big := make([]byte, mostWaiting/2)
+	for range 3 {
+		i.put(big)
+	}
+	for _, want := range []bool{false, true} {
+		if m, ok := i.next(); !ok || m.routes != nil || m.up != want {
+			t.Fatalf("next is link %v with %d bytes, want link %v", m.up, len(m.routes), want)
+		}
+	}
+	if _, ok := i.next(); ok || i.bytes != 0 {
+		t.Errorf("there is more, of %d bytes", i.bytes)
+	}
+}
