@@ -263,8 +263,9 @@ func (l NetLease) Digest() Digest {
 // another record) and one Refusal per want, and it holds each until it is told
 // that it is gone or, if it likes, until it dropped the last want that led there.
 //
-// A message with a lower Rev than one that was taken is late, and is dropped as a
-// whole: its content comes again, for the digests differ.
+// What is gone goes before what comes. A message with a lower Rev than one that was
+// taken is late, and is dropped as a whole: its content comes again, for the
+// digests differ.
 type NetDown struct {
 	Boot  uint64    `json:"boot"` // of the netmanager that it answers; 0: whoever reads it
 	Seq   uint64    `json:"seq"`  // of the last NetUp that was taken in
@@ -308,7 +309,9 @@ func (w Want) Digest() Digest {
 }
 
 // Digest is a fingerprint of r.
-func (r Refusal) Digest() Digest { return r.Want.Digest() ^ digestOf("refusal", fmt.Sprint(r.Denied)) }
+func (r Refusal) Digest() Digest {
+	return digestOf("refusal", r.Address.String(), string(r.Service), string(r.For), fmt.Sprint(r.Denied))
+}
 
 // Records are what a cluster and the root tell each other of the network's
 // content, as a NetDown tells a node; the same is held by the same rules.
@@ -366,4 +369,13 @@ type RootNet struct {
 	Asked   []Want `json:"asked,omitempty"`    // what it shall export from now on
 	Unasked []Want `json:"unasked,omitempty"`  // what nobody wants any more
 	WantNet bool   `json:"want_net,omitempty"` // asks for a whole ClusterNet
+}
+
+// ShareDigest is a fingerprint of the ranges and shares, a member of ClusterNet.Held.
+func (m RootNet) ShareDigest() Digest {
+	parts := []string{"shares", fmt.Sprint(m.Ranges)}
+	for _, p := range m.Shares {
+		parts = append(parts, p.String())
+	}
+	return digestOf(parts...)
 }

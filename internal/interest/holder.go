@@ -1,0 +1,105 @@
+package interest
+
+import (
+	"net/netip"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Holder is the other side: it takes in what a Book's owner tells, and knows the
+// digest of what it holds. The zero Holder holds nothing.
+type Holder struct {
+	Routes  map[api.ServiceID]api.Route
+	Sources map[netip.Addr]api.Source
+	Peers   map[api.PeerKey]api.Peer
+	Refused map[api.Want]api.Refusal
+	digest  api.Digest
+}
+
+// Digest is of all that is held.
+func (h *Holder) Digest() api.Digest { return h.digest }
+
+// Take takes records in, and returns what they change, each key once. With whole,
+// what is absent is gone.
+func (h *Holder) Take(r api.Records, whole bool) []Key {
+	if h.Routes == nil {
+		h.Routes, h.Sources = map[api.ServiceID]api.Route{}, map[netip.Addr]api.Source{}
+		h.Peers, h.Refused = map[api.PeerKey]api.Peer{}, map[api.Want]api.Refusal{}
+	}
+	changed := map[Key]bool{}
+	if whole {
+		r.Gone, r.GoneSources, r.GonePeers, r.Answered = h.absent(r)
+	}
+	for _, k := range r.Gone {
+		drop(h, h.Routes, k, changed, RouteOf(k))
+	}
+	for _, k := range r.GoneSources {
+		drop(h, h.Sources, k, changed, SourceOf(k))
+	}
+	for _, k := range r.GonePeers {
+		drop(h, h.Peers, k, changed, PeerOf(k))
+	}
+	for _, k := range r.Answered {
+		drop(h, h.Refused, k, changed, RefusalOf(k, false))
+	}
+	for _, v := range r.Routes {
+		set(h, h.Routes, v.Service, v, changed, RouteOf(v.Service))
+	}
+	for _, v := range r.Sources {
+		set(h, h.Sources, v.Address, v, changed, SourceOf(v.Address))
+	}
+	for _, v := range r.Peers {
+		set(h, h.Peers, v.Key, v, changed, PeerOf(v.Key))
+	}
+	for _, v := range r.Refused {
+		set(h, h.Refused, v.Want, v, changed, RefusalOf(v.Want, false))
+	}
+	keys := make([]Key, 0, len(changed))
+	for k := range changed {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+func (h *Holder) absent(r api.Records) ([]api.ServiceID, []netip.Addr, []api.PeerKey, []api.Want) {
+	return absent(h.Routes, r.Routes, func(v api.Route) api.ServiceID { return v.Service }),
+		absent(h.Sources, r.Sources, func(v api.Source) netip.Addr { return v.Address }),
+		absent(h.Peers, r.Peers, func(v api.Peer) api.PeerKey { return v.Key }),
+		absent(h.Refused, r.Refused, func(v api.Refusal) api.Want { return v.Want })
+}
+
+func absent[K comparable, V any](have map[K]V, all []V, keyOf func(V) K) (gone []K) {
+	present := make(map[K]bool, len(all))
+	for _, v := range all {
+		present[keyOf(v)] = true
+	}
+	for k := range have {
+		if !present[k] {
+			gone = append(gone, k)
+		}
+	}
+	return gone
+}
+
+type digester interface{ Digest() api.Digest }
+
+func drop[K comparable, V digester](h *Holder, m map[K]V, k K, changed map[Key]bool, key Key) {
+	if old, ok := m[k]; ok {
+		h.digest = h.digest.Toggle(old.Digest())
+		delete(m, k)
+		changed[key] = true
+	}
+}
+
+func set[K comparable, V digester](h *Holder, m map[K]V, k K, v V, changed map[Key]bool, key Key) {
+	old, ok := m[k]
+	if ok && old.Digest() == v.Digest() {
+		return
+	}
+	if ok {
+		h.digest = h.digest.Toggle(old.Digest())
+	}
+	h.digest = h.digest.Toggle(v.Digest())
+	m[k] = v
+	changed[key] = true
+}
