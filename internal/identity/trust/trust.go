@@ -43,6 +43,12 @@ func (v *Verifier) Peer(cs tls.ConnectionState) (identity.Identity, error) {
 	return v.check(cs, x509.ExtKeyUsageAny)
 }
 
+// Chain is the checked identity of a certificate that did not come with a
+// connection, the first of the chain. It refuses what Peer refuses.
+func (v *Verifier) Chain(chain []*x509.Certificate) (identity.Identity, error) {
+	return v.check(tls.ConnectionState{PeerCertificates: chain}, x509.ExtKeyUsageAny)
+}
+
 func (v *Verifier) check(cs tls.ConnectionState, use x509.ExtKeyUsage) (identity.Identity, error) {
 	if len(cs.PeerCertificates) == 0 {
 		return identity.Identity{}, fmt.Errorf("peer shows no certificate: %w", api.ErrUnauthenticated)

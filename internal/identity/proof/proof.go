@@ -1,0 +1,84 @@
+// Package proof binds a node's key on the overlay network to its certificate: the
+// node signs the one with the other's key, and whoever has the root's certificate
+// can tell whose key it is. That the chain is sound is package trust's to say; how
+// the key is used is the tunnel's.
+//
+//	sig, err := proof.Sign(pair.Key, key)
+//	who, err := proof.Check(verifier, peer) // of an api.Peer that somebody passed on
+package proof
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"fmt"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+)
+
+// Sign is the proof that the certificate's owner has the key: api.Peer.Proof.
+func Sign(own crypto.Signer, key api.PeerKey) ([]byte, error) {
+	text, opts := api.ProofText(key), crypto.Hash(0)
+	if _, ok := own.Public().(ed25519.PublicKey); !ok {
+		sum := sha256.Sum256(text)
+		text, opts = sum[:], crypto.SHA256
+	}
+	sig, err := own.Sign(rand.Reader, text, opts)
+	if err != nil {
+		return nil, fmt.Errorf("prove the overlay key: %w", err)
+	}
+	return sig, nil
+}
+
+// The bounds of what a peer may show.
+const (
+	maxChain = 3
+	maxProof = 512
+)
+
+// Check is whose key the peer's is, if its certificates lead to a root that v
+// trusts, its certificate is a node's of the cluster that the record names, and
+// the proof is that node's; else ErrUnauthenticated.
+func Check(v *trust.Verifier, p api.Peer) (identity.Identity, error) {
+	bad := func(format string, args ...any) (identity.Identity, error) {
+		return identity.Identity{}, fmt.Errorf("peer %s: %w: %w", p.Key, fmt.Errorf(format, args...), api.ErrUnauthenticated)
+	}
+	if len(p.Chain) == 0 || len(p.Chain) > maxChain || len(p.Proof) > maxProof {
+		return bad("%d certificates and a proof of %d bytes", len(p.Chain), len(p.Proof))
+	}
+	chain := make([]*x509.Certificate, 0, len(p.Chain))
+	for _, der := range p.Chain {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return bad("its certificate cannot be read: %w", err)
+		}
+		chain = append(chain, c)
+	}
+	who, err := v.Chain(chain)
+	if err != nil {
+		return bad("%w", err)
+	}
+	if who.Kind != identity.Node || who.Cluster != p.Cluster || p.Node != "" && p.Node != who.Node {
+		return bad("it is called %s of %s and its certificate is of %s", p.Node, p.Cluster, who)
+	}
+	if !signed(chain[0], api.ProofText(p.Key), p.Proof) {
+		return bad("the proof is not by the key of %s", who)
+	}
+	return who, nil
+}
+
+func signed(c *x509.Certificate, text, sig []byte) bool {
+	switch pub := c.PublicKey.(type) {
+	case ed25519.PublicKey:
+		return ed25519.Verify(pub, text, sig)
+	case *ecdsa.PublicKey:
+		sum := sha256.Sum256(text)
+		return ecdsa.VerifyASN1(pub, sum[:], sig)
+	}
+	return false // no authority of ours signs others
+}
