@@ -1,0 +1,150 @@
+package paths
+
+import "time"
+
+// schedule is when each address is probed in a round of punching, from its start.
+// The first probe opens our NAT and meets the peer's closed one; the later ones
+// pass when the peer's have opened that.
+var schedule = []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond, 1500 * time.Millisecond}
+
+// pace lies between probes to different addresses: cheap NATs choke on bursts.
+const pace = 10 * time.Millisecond
+
+// backoff is how long after a failed round the next begins.
+var backoff = []time.Duration{5 * time.Second, 15 * time.Second, 45 * time.Second, 2 * time.Minute, 4 * time.Minute}
+
+// punch is the search for a direct way: rounds, further and further apart.
+type punch struct {
+	active bool
+	began  time.Time
+	next   time.Time // when a round begins; zero: none is wanted
+	fails  int       // rounds in a row that proved nothing
+}
+
+// rested reports whether the peer may have us begin a round by saying again what
+// it has said before.
+func (m *Machine) rested() bool {
+	return !m.punch.active && m.now.Sub(m.punch.began) > 2*time.Second
+}
+
+// again has the search begin from scratch, with the next step.
+func (m *Machine) again() {
+	if m.session && !m.asleep {
+		m.punch = punch{next: m.now}
+	}
+}
+
+// wantsRound reports whether a round is to begin at punch.next. The first is worth
+// its probes; others only while the path is used.
+func (m *Machine) wantsRound() bool {
+	return !m.punch.active && !m.punch.next.IsZero() && (m.punch.fails == 0 || m.used())
+}
+
+// begin begins a round.
+func (m *Machine) begin() {
+	m.punch.next = time.Time{}
+	if !m.mayPunch() {
+		return
+	}
+	m.punch.active, m.punch.began = true, m.now
+	n := 0
+	for _, x := range m.ways() {
+		if x.path.Relay() || x.proven {
+			continue
+		}
+		x.tries, x.next = 0, m.now.Add(time.Duration(n)*pace)
+		n++
+	}
+}
+
+// mayPunch: where no UDP passes, none is sent.
+func (m *Machine) mayPunch() bool { return m.self.NAT != Blocked && m.theirs.NAT != Blocked }
+
+func (m *Machine) punching() {
+	if m.asleep {
+		return
+	}
+	p := &m.punch
+	if m.wantsRound() && !p.next.After(m.now) {
+		m.ours.again() // the peer begins when it hears this
+		m.begin()
+	}
+	if !p.active {
+		return
+	}
+	left := false
+	for _, x := range m.ways() {
+		if x.next.IsZero() || x.proven {
+			x.next = time.Time{}
+			continue
+		}
+		left = true
+		if x.next.After(m.now) {
+			continue
+		}
+		if !m.budget.take(m.now) {
+			x.next = m.budget.next(m.now)
+			continue
+		}
+		m.probe(x, 0)
+		if x.tries++; x.tries < len(schedule) {
+			x.next = m.now.Add(m.jitter(schedule[x.tries] - schedule[x.tries-1]))
+		} else {
+			x.next = time.Time{}
+		}
+	}
+	if !left && !m.roundEnd().After(m.now) {
+		m.finish()
+	}
+}
+
+// roundEnd is when the last probes of the round have had their time.
+func (m *Machine) roundEnd() time.Time {
+	end := m.punch.began
+	for _, x := range m.direct {
+		if !x.proven && len(x.pending) > 0 {
+			if t := x.sent.Add(time.Second); t.After(end) {
+				end = t
+			}
+		}
+	}
+	return end
+}
+
+func (m *Machine) finish() {
+	p := &m.punch
+	p.active = false
+	if len(m.direct) == 0 {
+		return // until one is named
+	}
+	for _, x := range m.direct {
+		if x.proven {
+			p.fails, p.next = 0, time.Time{}
+			return
+		}
+	}
+	p.next = m.now.Add(m.jitter(backoff[min(p.fails, len(backoff)-1)]))
+	p.fails++
+}
+
+func (m *Machine) punchWake(w *soonest) {
+	if m.asleep {
+		return
+	}
+	if m.wantsRound() {
+		w.add(m.punch.next)
+	}
+	if !m.punch.active {
+		return
+	}
+	left := false
+	for _, x := range m.ways() {
+		if !x.next.IsZero() {
+			w.add(x.next)
+			left = true
+		}
+	}
+	if !left {
+		w.add(m.roundEnd())
+	}
+}

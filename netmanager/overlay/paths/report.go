@@ -1,0 +1,93 @@
+package paths
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Report is what a machine knows of the way to its peer.
+type Report struct {
+	Path   Path
+	None   bool // there is no way at all
+	Proven bool // the peer has answered by it
+	RTT    time.Duration
+	MinRTT time.Duration // 0, as RTT: not measured yet
+	Loss   float64       // of probes, 0 to 1
+	MTU    int           // of packets with the outer IP header, at least 1280
+	Plain  bool          // no NAT lies between: each side is seen at an address of its own
+	Seen   netip.AddrPort
+	Silent bool   // traffic waits, and the peer has not answered for a second
+	Reason string // why the path is no better one; "" on a direct path
+}
+
+func (r Report) differs(o Report) bool {
+	return r.Path != o.Path || r.None != o.None || r.MTU != o.MTU || r.Plain != o.Plain || r.Silent != o.Silent || r.Proven != o.Proven
+}
+
+// Report is the state after the last step.
+func (m *Machine) Report() Report {
+	x := m.current
+	if x == nil {
+		return Report{None: true, MTU: leastMTU, Silent: m.silent, Reason: "no address of the peer is known"}
+	}
+	r := Report{
+		Path: x.path, Proven: x.proven, RTT: x.rtt, MinRTT: x.least, Loss: x.loss, MTU: x.mtu.safe(),
+		Plain: m.plain(x), Seen: x.seen, Silent: m.silent,
+	}
+	if x.path.Relay() {
+		r.Reason = m.why()
+	}
+	return r
+}
+
+// why says why traffic goes through the relay.
+func (m *Machine) why() string {
+	p := m.punch
+	switch {
+	case !m.session:
+		return "no session yet"
+	case m.asleep:
+		return "idle: a direct path is looked for when there is traffic"
+	case m.self.NAT == Blocked && m.theirs.NAT == Blocked:
+		return "UDP is blocked on both sides"
+	case m.self.NAT == Blocked:
+		return "UDP is blocked on this side"
+	case m.theirs.NAT == Blocked:
+		return "UDP is blocked on the peer's side"
+	case len(m.direct) == 0:
+		return "the peer has named no address that may be probed"
+	}
+	var tried string
+	if p.fails > 0 {
+		tried = fmt.Sprintf(": punching failed %s", times(p.fails))
+	}
+	if !p.next.IsZero() && p.next.After(m.now) {
+		tried += ", next try in " + round(p.next.Sub(m.now))
+	} else if p.active {
+		tried += ", trying now"
+	}
+	switch {
+	case m.self.NAT == Hard && m.theirs.NAT == Hard:
+		return "symmetric NAT on both sides" + tried
+	case m.self.NAT == Hard:
+		return "symmetric NAT on this side" + tried
+	case m.theirs.NAT == Hard:
+		return "symmetric NAT on the peer's side" + tried
+	}
+	return "no direct path is proven" + tried
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func round(d time.Duration) string {
+	if d >= time.Minute {
+		return fmt.Sprintf("%d min", (d+30*time.Second)/time.Minute)
+	}
+	return fmt.Sprintf("%d s", (d+time.Second-1)/time.Second)
+}

@@ -1,0 +1,193 @@
+package paths
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"time"
+)
+
+// ErrMalformed is what Parse says of bytes that no machine sends.
+var ErrMalformed = errors.New("malformed path message")
+
+// MaxCandidates is how many addresses a peer may name.
+const MaxCandidates = 8
+
+// Message is what two machines tell one another inside their session: Probe,
+// Reply, Candidates or Ack. Bytes after it are padding.
+type Message interface {
+	// Append appends the message as it is on the wire.
+	Append(b []byte) []byte
+}
+
+// Probe asks for a Reply by the path that it came by. It is as long as that.
+type Probe struct {
+	Token uint64 // cannot be guessed: whoever repeats it has received it
+}
+
+// Reply answers a Probe.
+type Reply struct {
+	Token uint64
+	Seen  netip.AddrPort // where the probe came from; zero: through a relay
+}
+
+// Candidates are the addresses under which a machine may be reached. A later Rev
+// replaces an earlier one.
+type Candidates struct {
+	Boot  uint32 // of the machine: not 0, and another after its restart
+	Rev   uint32
+	NAT   NAT
+	Life  time.Duration // that the NAT keeps a mapping; whole seconds, 0: not known
+	Punch bool          // probe them now: we probe yours
+	Moved bool          // we have changed networks: what was proven is not
+	List  []Candidate
+}
+
+// Candidate is one such address.
+type Candidate struct {
+	Origin Origin
+	Addr   netip.AddrPort
+}
+
+// Ack says that Candidates were taken in.
+type Ack struct{ Rev uint32 }
+
+// Origin says how an address is known.
+type Origin uint8
+
+// The origins of addresses.
+const (
+	Own       Origin = iota // of an interface of the machine
+	Mapped                  // as the machine's relay sees it
+	Static                  // by the operator's word
+	Record                  // named by the cluster
+	Reflexive               // seen by us: an authentic message came from it
+)
+
+// NAT is what a machine knows of the NAT before it.
+type NAT uint8
+
+// The kinds of NAT that matter to the other side.
+const (
+	Unknown NAT = iota
+	Open        // none: seen at an own address
+	Easy        // one mapping, whoever is spoken to
+	Hard        // another mapping for each destination ("symmetric")
+	Blocked     // no UDP passes
+)
+
+const (
+	typeProbe = iota + 1
+	typeReply
+	typeCandidates
+	typeAck
+
+	addrLen      = 18
+	probeLen     = 1 + 8 + addrLen
+	candidateLen = 1 + addrLen
+
+	flagPunch = 1
+	flagMoved = 2
+)
+
+// Append is Message's.
+func (p Probe) Append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(append(b, typeProbe), p.Token)
+	return append(b, make([]byte, probeLen-9)...)
+}
+
+// Append is Message's.
+func (r Reply) Append(b []byte) []byte {
+	return appendAddr(binary.BigEndian.AppendUint64(append(b, typeReply), r.Token), r.Seen)
+}
+
+// Append is Message's. Of a longer list the first MaxCandidates are said.
+func (c Candidates) Append(b []byte) []byte {
+	var flags byte
+	if c.Punch {
+		flags |= flagPunch
+	}
+	if c.Moved {
+		flags |= flagMoved
+	}
+	list := c.List[:min(len(c.List), MaxCandidates)]
+	b = binary.BigEndian.AppendUint32(append(b, typeCandidates), c.Boot)
+	b = binary.BigEndian.AppendUint32(b, c.Rev)
+	b = append(b, byte(c.NAT), flags, byte(len(list)), byte(min(max(c.Life, 0)/time.Second, 255)))
+	for _, x := range list {
+		b = appendAddr(append(b, byte(x.Origin)), x.Addr)
+	}
+	return b
+}
+
+// Append is Message's.
+func (a Ack) Append(b []byte) []byte {
+	return binary.BigEndian.AppendUint32(append(b, typeAck), a.Rev)
+}
+
+// Parse reads a message. It allocates nothing that b does not pay for.
+func Parse(b []byte) (Message, error) {
+	if len(b) == 0 {
+		return nil, ErrMalformed
+	}
+	switch body := b[1:]; b[0] {
+	case typeProbe:
+		if len(b) >= probeLen {
+			return Probe{binary.BigEndian.Uint64(body)}, nil
+		}
+	case typeReply:
+		if len(body) >= 8+addrLen {
+			return Reply{binary.BigEndian.Uint64(body), parseAddr(body[8:])}, nil
+		}
+	case typeAck:
+		if len(body) >= 4 {
+			return Ack{binary.BigEndian.Uint32(body)}, nil
+		}
+	case typeCandidates:
+		return parseCandidates(body)
+	}
+	return nil, ErrMalformed
+}
+
+func parseCandidates(b []byte) (Message, error) {
+	const head = 12
+	if len(b) < head {
+		return nil, ErrMalformed
+	}
+	c := Candidates{
+		Boot: binary.BigEndian.Uint32(b), Rev: binary.BigEndian.Uint32(b[4:]),
+		NAT: NAT(b[8]), Punch: b[9]&flagPunch != 0, Moved: b[9]&flagMoved != 0,
+		Life: time.Duration(b[11]) * time.Second,
+	}
+	n := int(b[10])
+	if c.Boot == 0 || n > MaxCandidates || len(b) < head+n*candidateLen || c.NAT > Blocked {
+		return nil, ErrMalformed
+	}
+	for b = b[head:]; n > 0; n-- {
+		o := Origin(b[0])
+		if o > Static {
+			return nil, ErrMalformed
+		}
+		c.List = append(c.List, Candidate{o, parseAddr(b[1:])})
+		b = b[candidateLen:]
+	}
+	return c, nil
+}
+
+// appendAddr appends the address as IPv6 (IPv4 mapped) and its port; the zero
+// AddrPort is zeros.
+func appendAddr(b []byte, a netip.AddrPort) []byte {
+	var ip [16]byte
+	if a.IsValid() {
+		ip = a.Addr().As16()
+	}
+	return binary.BigEndian.AppendUint16(append(b, ip[:]...), a.Port())
+}
+
+func parseAddr(b []byte) netip.AddrPort {
+	ip, port := netip.AddrFrom16([16]byte(b)).Unmap(), binary.BigEndian.Uint16(b[16:])
+	if ip == netip.IPv6Unspecified() && port == 0 {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(ip, port)
+}
