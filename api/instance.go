@@ -119,6 +119,7 @@ type Instance struct {
 	Revision Revision   `json:"revision"`          // ETag
 	Tries    int        `json:"placements"`        // how often the root placed it
 	Stale    bool       `json:"stale,omitempty"`   // its cluster is silent; this was true when last heard
+	Address  netip.Addr `json:"address,omitzero"`  // on the overlay network, IPv4
 }
 
 // Service is what the API shows of a service.

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -34,6 +35,13 @@ type Config struct {
 	ReportIdle   time.Duration // between reports when nothing changes: 5 s
 	ReportRetry  time.Duration // how long a report may stay without an answer: 3 s
 	Plugin       sched.Plugin  // rom
+
+	// Of the overlay network. Seed is the cluster's own, kept for its life: from it
+	// come the tickets and secrets of its relay.
+	Seed     []byte
+	Relay    string         // host:port under which nodes reach the cluster's relay; empty: there is none
+	Clear    []netip.Prefix // networks of the operator on which nodes may talk without encryption
+	Interest time.Duration  // how long a node's want lasts without being named again: 10 min
 }
 
 func (c Config) withDefaults() Config {
@@ -42,6 +50,7 @@ func (c Config) withDefaults() Config {
 	c.Dead = cmp.Or(c.Dead, 7*time.Second)
 	c.ReportIdle = cmp.Or(c.ReportIdle, 5*time.Second)
 	c.ReportRetry = cmp.Or(c.ReportRetry, 3*time.Second)
+	c.Interest = cmp.Or(c.Interest, 10*time.Minute)
 	if c.Plugin == nil {
 		c.Plugin = rom.Plugin{}
 	}
@@ -74,6 +83,7 @@ type Core struct {
 	settled   bool
 
 	root    root
+	net     network
 	counter step.Counter
 	local   int // instance numbers given by this cluster so far
 	journal step.Journal
@@ -93,10 +103,12 @@ type timerKey struct {
 type timerKind uint8
 
 const (
-	timerDead   timerKind = iota // look whether the node is silent
-	timerReport                  // report to the root
-	timerPace                    // place the next of those that are held
-	timerSettle                  // stop waiting for nodes that were not heard since the start
+	timerDead     timerKind = iota // look whether the node is silent
+	timerReport                    // report to the root
+	timerPace                      // place the next of those that are held
+	timerSettle                    // stop waiting for nodes that were not heard since the start
+	timerAck                       // ask what the node holds of the network
+	timerInterest                  // drop what the node no longer wants
 )
 
 // New is the core of a cluster that nothing is known of yet.
@@ -110,6 +122,7 @@ func New(cfg Config) *Core {
 		grown:     map[api.NodeID]bool{},
 		touched:   map[api.NodeID]bool{},
 		root:      newRoot(),
+		net:       newNetwork(cfg.ID),
 		scale:     1,
 		settled:   true,
 	}
@@ -121,6 +134,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	err := c.take(in)
 	c.expire()
 	c.retryWaiting()
+	c.network()
 	c.flushNodes()
 	c.report()
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.timers.Next()), Err: err}
@@ -136,6 +150,10 @@ func (c *Core) take(in Input) error {
 		c.acked(in.ReportAck)
 	case RootLink:
 		c.rootLink(in.Up)
+	case RootNet:
+		c.rootNet(in.RootNet)
+	case NetUp:
+		c.netUp(in.Node, in.NetUp)
 	case JoinNode:
 		c.joinNode(in.Info)
 	case NodeReport:
@@ -184,6 +202,7 @@ func (c *Core) start() {
 	if c.unheard == 0 {
 		c.settle()
 	}
+	c.startNetwork()
 	c.timers.Set(timerKey{what: timerReport}, c.now)
 	c.hello(c.root.gen)
 }
@@ -205,6 +224,14 @@ func (c *Core) expire() {
 			c.pace()
 		case timerSettle:
 			c.settle()
+		case timerAck:
+			if n := c.nodes[k.node]; n != nil {
+				c.unacknowledged(n)
+			}
+		case timerInterest:
+			if n := c.nodes[k.node]; n != nil {
+				c.interestOver(n)
+			}
 		}
 	}
 }
@@ -278,6 +305,8 @@ func (c *Core) Restore(docs []store.Doc) error {
 			if err = json.Unmarshal(d.Data, &m); err == nil {
 				c.boot, c.root.gen, c.local, c.scale = m.Boot, m.Gen, m.Local, max(m.Scale, 1)
 			}
+		case d.Kind == kindMeta && d.Key == metaNetwork:
+			err = c.restoreNetwork(d.Data)
 		default:
 			continue
 		}

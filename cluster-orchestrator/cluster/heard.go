@@ -32,6 +32,7 @@ func (c *Core) nodeAlive(id api.NodeID, a api.Alive) {
 	}
 	n.aliveSeq, n.lastAlive = a.Seq, c.now
 	n.cpu, n.mem = a.CPUUsed, a.MemUsed
+	c.netLoad(n)
 	n.ack = max(n.ack, a.Gen)
 	c.back(n)
 	if a.Gen > n.gen {
@@ -113,6 +114,7 @@ func (c *Core) nodeReport(r api.NodeReport) {
 
 func (c *Core) noLongerAwaited(n *node) {
 	n.awaited = false
+	c.nodeNetChanged(n)
 	if c.unheard--; c.unheard <= 0 {
 		c.settle()
 	}
@@ -132,6 +134,7 @@ func (c *Core) nodeObserved(n *node, o api.Observed) {
 			n.known = n.known.Toggle(old.Digest())
 		}
 		n.observed[o.Instance] = o
+		n.placeChanged(o.Instance)
 		n.known = n.known.Toggle(o.Digest())
 		c.holdStranger(n, o.Instance)
 	}
@@ -192,6 +195,7 @@ func (n *node) forget(id api.InstanceID) {
 	}
 	n.known = n.known.Toggle(old.Digest())
 	delete(n.observed, id)
+	n.placeChanged(id)
 	if n.assigned[id] == nil {
 		delete(n.room, id)
 	}
@@ -249,6 +253,7 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	}
 	before := in.view()
 	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, clip(o.Detail), o.Restarts, o.ExitCode
+	in.Address = o.Address
 	if !in.Moving {
 		in.Offered = false
 		c.waiting.Remove(in.id())

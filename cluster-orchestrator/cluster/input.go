@@ -18,6 +18,14 @@ type (
 	// RootLink says that the stream from the root came up or went down.
 	RootLink struct{ Up bool }
 
+	// RootNet is what the root says of the overlay network.
+	RootNet struct{ api.RootNet }
+	// NetUp is what a node's netmanager says.
+	NetUp struct {
+		Node api.NodeID
+		api.NetUp
+	}
+
 	// JoinNode makes a node known. Its credentials were checked outside.
 	JoinNode struct{ Info api.NodeInfo }
 	// NodeReport is what a node observed.
@@ -56,6 +64,8 @@ func (Tick) input()       {}
 func (Desired) input()    {}
 func (Ack) input()        {}
 func (RootLink) input()   {}
+func (RootNet) input()    {}
+func (NetUp) input()      {}
 func (JoinNode) input()   {}
 func (NodeReport) input() {}
 func (NodeAlive) input()  {}

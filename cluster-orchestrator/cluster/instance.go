@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"net/netip"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
@@ -19,6 +20,7 @@ type instance struct {
 	Detail    string         `json:"detail,omitempty"`
 	Restarts  int            `json:"restarts,omitempty"`
 	ExitCode  *int           `json:"exit_code,omitempty"`
+	Address   netip.Addr     `json:"address,omitzero"`      // on the overlay network, as its node said last
 	Leaving   bool           `json:"leaving,omitempty"`     // nobody wants it; it goes when nothing of it is left
 	Local     bool           `json:"local,omitempty"`       // added by the operator, not yet taken over by the root
 	Withdrawn bool           `json:"withdrawn,omitempty"`   // taken away by the operator, not yet taken over by the root
@@ -66,7 +68,10 @@ func (in *instance) assignment() api.Assignment {
 	return a
 }
 
-func (c *Core) save(in *instance) { c.journal.Put(kindInstance, string(in.id()), in) }
+func (c *Core) save(in *instance) {
+	c.netChanged(in)
+	c.journal.Put(kindInstance, string(in.id()), in)
+}
 
 func (c *Core) restoreInstance(d store.Doc) error {
 	in := new(instance)
@@ -136,7 +141,7 @@ func (c *Core) changed(in *instance) {
 func (in *instance) view() api.Observed {
 	o := api.Observed{
 		Instance: in.id(), Epoch: in.Epoch, State: in.State, Reason: in.Reason, Detail: in.Detail,
-		Restarts: in.Restarts, ExitCode: in.ExitCode, HandedBack: in.Offered, Local: in.Local,
+		Restarts: in.Restarts, ExitCode: in.ExitCode, HandedBack: in.Offered, Local: in.Local, Address: in.Address,
 	}
 	if in.Offered && in.Node == "" {
 		o.State = api.Requested
@@ -171,6 +176,7 @@ func (c *Core) finish(in *instance) {
 		return
 	}
 	id := in.id()
+	c.netChanged(in)
 	delete(c.instances, id)
 	s := c.services[id.Service()]
 	if delete(s.instances, id); len(s.instances) == 0 {

@@ -3,10 +3,12 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/routes"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -60,6 +62,9 @@ type node struct {
 	known    api.Digest
 	differ   int // signs of life in a row whose digest was not ours
 
+	net   nodeNet
+	moved map[routes.Place]bool // the core's: places that may have changed in this step
+
 	at int // its candidate
 }
 
@@ -68,10 +73,13 @@ type nodeRecord struct {
 	Joined   time.Time    `json:"joined"`
 	Cordoned bool         `json:"cordoned,omitempty"`
 	Draining bool         `json:"draining,omitempty"`
+	Subnet   netip.Prefix `json:"subnet,omitzero"`
+	Net      *api.NetSelf `json:"net,omitempty"` // so that routes are whole before it speaks again
 }
 
-func newNode(info api.NodeInfo) *node {
+func (c *Core) newNode(info api.NodeInfo) *node {
 	return &node{
+		moved:    c.net.moved,
 		info:     info,
 		said:     info.Digest(),
 		assigned: map[api.InstanceID]*instance{},
@@ -86,7 +94,9 @@ func newNode(info api.NodeInfo) *node {
 }
 
 func (c *Core) saveNode(n *node) {
-	c.journal.Put(kindNode, string(n.info.ID), nodeRecord{n.info, n.joined, n.cordoned, n.draining})
+	c.journal.Put(kindNode, string(n.info.ID), nodeRecord{
+		n.info, n.joined, n.cordoned, n.draining, n.net.subnet, n.net.self,
+	})
 }
 
 func (c *Core) restoreNode(d store.Doc) error {
@@ -94,8 +104,9 @@ func (c *Core) restoreNode(d store.Doc) error {
 	if err := json.Unmarshal(d.Data, &r); err != nil {
 		return err
 	}
-	n := newNode(r.Info)
-	n.joined, n.cordoned, n.draining = r.Joined, r.Cordoned, r.Draining
+	n := c.newNode(r.Info)
+	n.joined, n.cordoned, n.draining, n.net.self = r.Joined, r.Cordoned, r.Draining, r.Net
+	c.restoreSubnet(n, r.Subnet)
 	c.addNode(n)
 	return nil
 }
@@ -122,7 +133,7 @@ func (c *Core) joinNode(info api.NodeInfo) {
 		}
 		return
 	}
-	n := newNode(info)
+	n := c.newNode(info)
 	n.joined, n.lastAlive = c.wall, c.now
 	c.addNode(n)
 	c.rescale()
@@ -196,6 +207,8 @@ func (c *Core) removeNode(id api.NodeID) error {
 		c.unassign(in, false)
 	}
 	c.timers.Clear(timerKey{timerDead, id})
+	c.netSilent(n)
+	c.endLease(n)
 	if n.silent {
 		c.silent--
 	}

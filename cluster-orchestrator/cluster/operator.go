@@ -15,6 +15,7 @@ func (c *Core) cordon(id api.NodeID, on bool) error {
 		return c.noNode(id)
 	}
 	n.cordoned = on
+	c.nodeNetChanged(n)
 	if !on {
 		n.draining = false
 		for _, in := range n.sorted() {
@@ -38,6 +39,7 @@ func (c *Core) drain(id api.NodeID) error {
 		return c.noNode(id)
 	}
 	n.cordoned, n.draining = true, true
+	c.nodeNetChanged(n)
 	c.saveNode(n)
 	c.refresh(n)
 	if n.silent {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
@@ -125,7 +126,7 @@ func (c *Core) moveTo(in *instance, id api.NodeID) {
 	}
 	in.Epoch++
 	in.Node, in.Offered, in.Moving, in.GivenUp, in.why = id, false, false, false, nil
-	in.Restarts, in.ExitCode = 0, nil
+	in.Restarts, in.ExitCode, in.Address = 0, nil, netip.Addr{}
 	n := c.nodes[id]
 	n.leave(in.id())
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })

@@ -21,6 +21,7 @@ func (n *node) book(id api.InstanceID, room api.Resources) {
 // both is booked.
 func (n *node) take(in *instance) {
 	id := in.id()
+	n.placeChanged(id)
 	delete(n.leaving, id)
 	n.assigned[id] = in
 	n.room[id] = n.room[id].Max(in.needs())
@@ -37,6 +38,7 @@ func (n *node) take(in *instance) {
 // lose takes the instance away; its room stays booked where it may still run.
 func (n *node) lose(in *instance, held bool) {
 	id := in.id()
+	n.placeChanged(id)
 	delete(n.assigned, id)
 	n.wanted = n.wanted.Toggle(in.assignment().Digest())
 	if in.Want.Spec.StopsWhenCutOff() {
@@ -52,12 +54,14 @@ func (n *node) lose(in *instance, held bool) {
 // hold books room for something that the node has and should not.
 func (n *node) hold(id api.InstanceID, room api.Resources) {
 	if n.assigned[id] == nil && !n.leaving[id] {
+		n.placeChanged(id)
 		n.leaving[id] = true
 		n.book(id, room)
 	}
 }
 
 func (n *node) release(id api.InstanceID) {
+	n.placeChanged(id)
 	delete(n.leaving, id)
 	delete(n.unknown, id)
 	if n.assigned[id] != nil {

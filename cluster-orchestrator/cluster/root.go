@@ -199,6 +199,9 @@ func (c *Core) acked(a api.ReportAck) {
 	if a.Seq >= r.sent {
 		r.sent = 0
 	}
+	if a.Seq >= c.net.sent {
+		c.net.sent = 0
+	}
 	for id, seq := range r.dirty {
 		if in := c.instances[id]; in != nil && in.Local {
 			continue // said again until the root took it over, or would not have it
@@ -225,7 +228,7 @@ func (c *Core) acked(a api.ReportAck) {
 // one is on its way travels together in the next.
 func (c *Core) report() {
 	r := &c.root
-	if !r.due && !r.wantAll && !r.fresh {
+	if !r.due && !r.wantAll && !r.fresh && !c.net.book.Fresh() {
 		return
 	}
 	if r.sent != 0 {
@@ -258,6 +261,8 @@ func (c *Core) report() {
 		r.gone[id] = g
 		rep.Observed = append(rep.Observed, g.Observed)
 	}
+	c.net.whole = c.net.whole || r.wantAll
+	rep.Net = c.clusterNet()
 	r.sent, r.sentAt, r.due, r.wantAll, r.fresh = r.seq, c.now, false, false, false
 	c.timers.Set(timerKey{what: timerReport}, c.now.Add(c.cfg.ReportIdle))
 	c.emit(api.ToRoot, rep)

@@ -30,6 +30,12 @@ func (c *Core) back(n *node) {
 		c.silent--
 		c.timers.Set(timerKey{timerDead, n.info.ID}, c.now.Add(c.dead()))
 	}
+	if was || first {
+		c.netBack(n)
+	}
+	if was {
+		c.nodeNetChanged(n)
+	}
 	if was || first { // it may have fallen silent in an earlier life of ours
 		c.reclaim(n)
 	}
@@ -68,6 +74,7 @@ func (c *Core) checkSilence(n *node) {
 	}
 	n.silent = true
 	n.synced, n.complete = false, false // it may return with what it never told of
+	c.netSilent(n)
 	c.silent++
 	overdue := c.suspectLate()
 	c.refresh(n)

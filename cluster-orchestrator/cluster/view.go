@@ -29,6 +29,7 @@ func (c *Core) Node(id api.NodeID) (api.Node, bool) {
 	v := api.Node{
 		NodeInfo: n.info, Cluster: c.cfg.ID, Status: api.NodeReady, Allocated: n.used, Instances: len(n.assigned),
 		CPUUsed: int(n.cpu), MemUsed: int(n.mem), Joined: n.joined,
+		Subnet: n.net.subnet,
 	}
 	switch {
 	case n.silent:
@@ -66,7 +67,7 @@ func (c *Core) Instance(id api.InstanceID) (api.Instance, bool) {
 	return api.Instance{
 		ID: id, Service: id.Service(), Number: id.Number(), State: o.State, Reason: o.Reason, Detail: o.Detail,
 		Cluster: c.cfg.ID, Node: in.Node, Epoch: in.Epoch, Restarts: in.Restarts, ExitCode: in.ExitCode,
-		Spec: in.Want.SpecRev, Leaving: in.Leaving || in.Withdrawn,
+		Spec: in.Want.SpecRev, Leaving: in.Leaving || in.Withdrawn, Address: in.Address,
 	}, true
 }
 

@@ -27,7 +27,7 @@ func (b *Book[S]) Flush(s S, whole bool, v View) (r api.Records, without api.Dig
 		keys = append(keys, k)
 	}
 	clear(u.changed)
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, CompareKeys)
 	for _, k := range keys {
 		h := u.held[k]
 		if h == nil {

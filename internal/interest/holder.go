@@ -2,6 +2,7 @@ package interest
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -19,7 +20,7 @@ type Holder struct {
 // Digest is of all that is held.
 func (h *Holder) Digest() api.Digest { return h.digest }
 
-// Take takes records in, and returns what they change, each key once. With whole,
+// Take takes records in, and returns what they change, in order. With whole,
 // what is absent is gone.
 func (h *Holder) Take(r api.Records, whole bool) []Key {
 	if h.Routes == nil {
@@ -58,6 +59,7 @@ func (h *Holder) Take(r api.Records, whole bool) []Key {
 	for k := range changed {
 		keys = append(keys, k)
 	}
+	slices.SortFunc(keys, CompareKeys)
 	return keys
 }
 

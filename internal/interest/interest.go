@@ -13,6 +13,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -53,7 +54,8 @@ func RefusalOf(w api.Want, denied bool) Key {
 	return Key{Kind: Refused, Refusal: api.Refusal{Want: w, Denied: denied}}
 }
 
-func compareKeys(a, b Key) int {
+// CompareKeys orders keys.
+func CompareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Service, b.Service), a.Address.Compare(b.Address),
 		slices.Compare(a.Peer[:], b.Peer[:]), CompareWants(a.Refusal.Want, b.Refusal.Want))
 }
@@ -115,9 +117,32 @@ func New[S cmp.Ordered]() *Book[S] {
 	}
 }
 
+// subject is what the want is about. Names differ in case only where they are
+// compared, for resolvers spell them as they like.
 func subject(w api.Want) api.Want {
-	w.For = ""
-	return w
+	return api.Want{Address: w.Address, Service: api.ServiceID(strings.ToLower(string(w.Service)))}
+}
+
+// Names finds services by names in any case.
+type Names map[string]map[api.ServiceID]bool
+
+// Add makes a service known; Remove takes it away.
+func (n Names) Add(id api.ServiceID) { put(n, strings.ToLower(string(id)), id) }
+
+// Remove makes a service unknown.
+func (n Names) Remove(id api.ServiceID) { take(n, strings.ToLower(string(id)), id) }
+
+// Find is the service that is meant: the one that is spelt so, or else the only
+// one that differs in case alone.
+func (n Names) Find(spelt api.ServiceID) (api.ServiceID, bool) {
+	all := n[strings.ToLower(string(spelt))]
+	if all[spelt] {
+		return spelt, true
+	}
+	for id := range all {
+		return id, len(all) == 1
+	}
+	return "", false
 }
 
 // Add notes a want until a moment, or renews it, and reports whether it is new.

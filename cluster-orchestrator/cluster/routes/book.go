@@ -11,6 +11,7 @@
 package routes
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -20,7 +21,7 @@ import (
 )
 
 // MaxWants bounds what one node may want at a time.
-const MaxWants = 4096
+const MaxWants = 1 << 14
 
 // Place is an instance on a node.
 type Place struct {
@@ -42,6 +43,7 @@ type Book struct {
 	shares  []netip.Prefix
 
 	services map[api.ServiceID]*service
+	names    interest.Names
 	owners   map[netip.Addr]map[api.ServiceID]int // of semantic addresses; more than one for a moment only
 	places   map[Place]api.Backend
 	at       map[netip.Addr]Place // by instance's address
@@ -76,7 +78,7 @@ type member struct {
 // New is a book in which nothing is written.
 func New(c api.ClusterID) *Book {
 	return &Book{
-		cluster: c, services: map[api.ServiceID]*service{}, owners: map[netip.Addr]map[api.ServiceID]int{},
+		cluster: c, services: map[api.ServiceID]*service{}, names: interest.Names{}, owners: map[netip.Addr]map[api.ServiceID]int{},
 		places: map[Place]api.Backend{}, at: map[netip.Addr]Place{}, members: map[api.NodeID]*member{},
 		keys: map[api.PeerKey]api.NodeID{}, subnets: map[netip.Prefix]api.NodeID{}, hosts: map[api.NodeID]map[api.ServiceID]int{},
 		stamps: map[interest.Key]uint64{}, exports: map[interest.Key]uint64{},
@@ -135,6 +137,7 @@ func (b *Book) service(id api.ServiceID) *service {
 	if s == nil {
 		s = &service{specs: map[api.InstanceID]Spec{}, backends: map[Place]bool{}}
 		b.services[id] = s
+		b.names.Add(id)
 	}
 	return s
 }
@@ -236,10 +239,24 @@ func (b *Book) saysOtherwise(id api.ServiceID) {
 	each(b.addresses(id), func(a netip.Addr) { b.resolveAll(b.nodes.Of(api.Want{Address: a})) })
 	b.resolveAll(b.nodes.CalledBy(id))
 	if s := b.services[id]; s != nil {
-		for p := range s.backends {
+		for _, p := range sorted(s.backends) {
 			b.sourceChanged(b.places[p].Address)
 		}
 	}
+}
+
+func sorted(places map[Place]bool) []Place {
+	out := make([]Place, 0, len(places))
+	for p := range places {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, ComparePlaces)
+	return out
+}
+
+// ComparePlaces orders places.
+func ComparePlaces(a, b Place) int {
+	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Instance, b.Instance))
 }
 
 // routeChanged has all told that hold the service's route. own says that the
@@ -254,6 +271,7 @@ func (b *Book) routeChanged(id api.ServiceID, own bool) {
 	b.root.resolve(b, b.root.exports.Of(api.Want{Service: id}))
 	if s := b.services[id]; s == nil || len(s.specs) == 0 && len(s.backends) == 0 && !s.foreign {
 		delete(b.services, id)
+		b.names.Remove(id)
 		delete(b.stamps, k)
 		delete(b.exports, k)
 		b.resolveAll(b.nodes.Of(api.Want{Service: id}))
@@ -378,13 +396,13 @@ func (b *Book) unlist(p api.Peer) {
 
 func (b *Book) memberChanged(m *member) {
 	b.peerChanged(m.peer)
-	services := map[api.ServiceID]bool{}
-	for p := range m.places {
-		services[p.Instance.Service()] = true
+	seen := map[api.ServiceID]bool{}
+	for _, p := range sorted(m.places) {
 		b.sourceChanged(b.places[p].Address)
-	}
-	for id := range services {
-		b.routeChanged(id, true)
+		if id := p.Instance.Service(); !seen[id] {
+			seen[id] = true
+			b.routeChanged(id, true)
+		}
 	}
 }
 

@@ -56,7 +56,8 @@ func (b *Book) answer(r ref) (k interest.Key, upward bool) {
 	case w.For == "" && (w.Service != "" || !b.ranges.Instances.Contains(a)):
 		return interest.RefusalOf(w, true), false
 	case w.Service != "":
-		return b.called(w, w.Service), true
+		id, _ := b.names.Find(w.Service)
+		return b.called(w, id), true
 	case b.ranges.Services.Contains(a):
 		return b.called(w, b.owner(a)), true
 	case !b.ranges.Instances.Contains(a):

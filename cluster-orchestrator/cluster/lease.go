@@ -1,0 +1,246 @@
+package cluster
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/ipam"
+	"github.com/treeline-edge/treeline/internal/step"
+)
+
+// subnetRest is how long a removed node's subnet is given to nobody else: longer
+// than anybody remembers a route that leads there.
+const subnetRest = 30 * time.Minute
+
+// subnets are the cluster's shares of the instance network, and which nodes have
+// what of them.
+type subnets struct {
+	blocks  *ipam.Blocks // nil until the root has said what the ranges are
+	waiting map[api.NodeID]bool
+	given   int
+	resting []rest
+}
+
+// rest is a subnet that was given back. It is saved, so that a restart begins its
+// rest anew and does not end it.
+type rest struct {
+	Subnet netip.Prefix `json:"subnet"`
+	Until  time.Time    `json:"until"`
+}
+
+type networkRecord struct {
+	Ranges  api.NetRanges  `json:"ranges"`
+	Shares  []netip.Prefix `json:"shares"`
+	Resting []rest         `json:"resting,omitempty"`
+}
+
+const metaNetwork = "network"
+
+func (s *subnets) used() bool { return s.blocks != nil || len(s.waiting) > 0 }
+
+// needed is how many subnets the cluster has use for.
+func (s *subnets) needed(now time.Time) int {
+	s.sweep(now)
+	return s.given + len(s.waiting) + len(s.resting)
+}
+
+func (s *subnets) sweep(now time.Time) {
+	s.resting = slices.DeleteFunc(s.resting, func(r rest) bool { return !r.Until.After(now) })
+}
+
+func (c *Core) saveNetwork() {
+	s := &c.net.subnets
+	s.sweep(c.wall)
+	c.journal.Put(kindMeta, metaNetwork, networkRecord{c.net.book.Ranges(), c.net.book.Shares(), s.resting})
+}
+
+func (c *Core) restoreNetwork(data []byte) error {
+	var r networkRecord
+	if err := json.Unmarshal(data, &r); err != nil {
+		return err
+	}
+	c.net.book.SetRanges(r.Ranges, r.Shares)
+	s := &c.net.subnets
+	s.blocks, s.resting = ipam.NewBlocks(r.Ranges.Subnet, subnetRest), r.Resting
+	for _, p := range r.Shares {
+		if err := s.blocks.Add(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreSubnet takes a node's lease as it was. One that is not of the cluster's
+// shares any more is void.
+func (c *Core) restoreSubnet(n *node, p netip.Prefix) {
+	s := &c.net.subnets
+	if s.blocks != nil && p.IsValid() && s.blocks.Mark(p) == nil {
+		n.net.subnet = p
+		s.given++
+	}
+}
+
+// startNetwork begins the rests anew that a restart interrupted.
+func (c *Core) startNetwork() {
+	// Revisions grow over restarts: the number of starts is in their upper half.
+	c.net.book.Begin(c.boot << 32)
+	s := &c.net.subnets
+	s.sweep(c.wall)
+	for _, r := range s.resting {
+		if s.blocks != nil && s.blocks.Mark(r.Subnet) == nil {
+			s.blocks.Give(c.now, r.Subnet)
+		}
+	}
+	for _, id := range step.Keys(c.nodes) {
+		n := c.nodes[id]
+		c.member(n)
+		c.nodeNetChanged(n)
+	}
+	for _, in := range c.instances {
+		c.netChanged(in)
+	}
+}
+
+// sharesChanged takes the cluster's shares as the root gives them, in order. Nodes that
+// waited get their leases, and so do those whose subnet is of no share any more.
+func (c *Core) sharesChanged(r api.NetRanges, shares []netip.Prefix) {
+	s := &c.net.subnets
+	if s.blocks != nil && slices.Equal(slices.SortedFunc(slices.Values(s.blocks.Whole()), netip.Prefix.Compare), shares) {
+		return
+	}
+	if s.blocks == nil {
+		s.blocks = ipam.NewBlocks(r.Subnet, subnetRest)
+	}
+	for _, p := range s.blocks.Whole() {
+		if !slices.Contains(shares, p) {
+			s.blocks.Remove(p)
+		}
+	}
+	for _, p := range shares {
+		// One that cannot be cut as the ranges say is of no use; the root never gives such.
+		_ = s.blocks.Add(p)
+	}
+	c.saveNetwork()
+	for _, id := range step.Keys(c.nodes) {
+		n := c.nodes[id]
+		p := n.net.subnet
+		if p.IsValid() && !slices.ContainsFunc(shares, func(of netip.Prefix) bool { return of.Contains(p.Addr()) }) {
+			c.endLease(n)
+			s.wait(id)
+		}
+	}
+	for _, id := range step.Keys(s.waiting) {
+		if n := c.nodes[id]; n != nil {
+			c.leaseTo(n)
+		}
+	}
+}
+
+func (s *subnets) wait(id api.NodeID) {
+	if s.waiting == nil {
+		s.waiting = map[api.NodeID]bool{}
+	}
+	s.waiting[id] = true
+}
+
+// leaseTo gives a node its subnet, for good, or lets it wait for a share.
+func (c *Core) leaseTo(n *node) {
+	s := &c.net.subnets
+	var p netip.Prefix
+	if s.blocks != nil {
+		p, _ = s.blocks.Take(c.now, netip.Prefix{})
+	}
+	if !p.IsValid() {
+		if !s.waiting[n.info.ID] {
+			s.wait(n.info.ID)
+			c.root.due = true // it is asked for a share
+		}
+		return
+	}
+	delete(s.waiting, n.info.ID)
+	s.given++
+	if c.root.due = true; n.net.boot != 0 {
+		n.net.answer = true
+		c.net.talk[n.info.ID] = true
+	}
+	n.net.subnet = p
+	c.saveNode(n)
+	c.member(n)
+	c.nodeNetChanged(n)
+}
+
+// endLease takes a node's subnet back.
+func (c *Core) endLease(n *node) {
+	s := &c.net.subnets
+	delete(s.waiting, n.info.ID)
+	if !n.net.subnet.IsValid() {
+		return
+	}
+	s.given--
+	s.blocks.Give(c.now, n.net.subnet)
+	s.resting = append(s.resting, rest{n.net.subnet, c.wall.Add(subnetRest)})
+	c.saveNetwork()
+	n.net.subnet = netip.Prefix{}
+	c.net.book.DropMember(n.info.ID)
+	c.nodeNetChanged(n)
+}
+
+// Lease is a node's part of the overlay network, if it has one.
+func (c *Core) Lease(id api.NodeID) (api.NetLease, bool) {
+	n := c.nodes[id]
+	if n == nil || !n.net.subnet.IsValid() {
+		return api.NetLease{}, false
+	}
+	return api.NetLease{
+		Node: id, Cluster: c.cfg.ID, Ranges: c.net.book.Ranges(), Subnet: n.net.subnet, Relay: c.relayOf(n),
+		Secret: c.derive(n, "secret"), Clear: c.cfg.Clear, Interest: c.cfg.Interest,
+	}, true
+}
+
+// Slot is a node's place at the cluster's relay.
+type Slot struct {
+	Node   api.NodeID
+	Slot   uint32
+	Ticket uint64
+	Secret []byte
+}
+
+// Slots are the places at the relay of all nodes that have a lease, in their order.
+func (c *Core) Slots() []Slot {
+	var out []Slot
+	for _, id := range step.Keys(c.nodes) {
+		if n := c.nodes[id]; n.net.subnet.IsValid() {
+			r := c.relayOf(n)
+			out = append(out, Slot{id, r.Slot, r.Ticket, c.derive(n, "secret")})
+		}
+	}
+	return out
+}
+
+// relayOf derives a node's slot from its subnet, which no other has, and its
+// ticket from the cluster's seed: nothing of it need be kept.
+func (c *Core) relayOf(n *node) api.Relay {
+	if !n.net.subnet.IsValid() || !n.net.subnet.Addr().Is4() {
+		return api.Relay{}
+	}
+	a := n.net.subnet.Addr().As4()
+	return api.Relay{
+		Addr: c.cfg.Relay, Slot: binary.BigEndian.Uint32(a[:]),
+		Ticket: binary.BigEndian.Uint64(c.derive(n, "ticket")),
+	}
+}
+
+func (c *Core) derive(n *node, what string) []byte {
+	h := hmac.New(sha256.New, c.cfg.Seed)
+	for _, part := range []string{what, string(n.info.ID), n.net.subnet.String()} {
+		h.Write([]byte(part))
+		h.Write([]byte{0})
+	}
+	return h.Sum(nil)
+}
