@@ -89,6 +89,7 @@ func (l *Link) Run(ctx context.Context) error {
 		topic.Observed: observed,
 		topic.Alive:    alive,
 		topic.Will:     will,
+		topic.Interest: netUp,
 	} {
 		halves := map[api.NodeID]*parts.Joiner{} // of nodes that speak in parts; one goroutine per subscription
 		err := l.opt.Bus.Subscribe(ctx, leaf.Every(), leaf.QoS, func(m bus.Message) { l.take(m, halves, fn) })
@@ -107,7 +108,7 @@ func (l *Link) take(m bus.Message, halves map[api.NodeID]*parts.Joiner, read fun
 	if !ok {
 		return
 	}
-	if leaf == topic.Observed {
+	if leaf == topic.Observed || leaf == topic.Interest {
 		if m.Payload, ok = join(halves, id, m.Payload); !ok {
 			return
 		}
@@ -165,6 +166,9 @@ func (l *Link) publish(ctx context.Context) {
 		n, letters, ok := l.out.next()
 		if !ok {
 			return
+		}
+		for _, d := range letters.net {
+			l.publishOne(ctx, topic.Routes, n, d, false)
 		}
 		if letters.clear {
 			l.publishOne(ctx, topic.Desired, n, nil, true)

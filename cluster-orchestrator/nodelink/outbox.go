@@ -27,6 +27,7 @@ type letters struct {
 	whole   *api.Desired
 	deltas  []api.Desired
 	lease   *api.Lease
+	net     netQueue
 	streams []api.StreamRequest
 	clear   bool // take the retained set away: the node is gone
 	queued  bool // in the outbox's queue
@@ -34,7 +35,7 @@ type letters struct {
 }
 
 func (l *letters) empty() bool {
-	return l.whole == nil && len(l.deltas) == 0 && l.lease == nil && len(l.streams) == 0 && !l.clear
+	return l.whole == nil && len(l.deltas) == 0 && l.lease == nil && len(l.net) == 0 && len(l.streams) == 0 && !l.clear
 }
 
 func newOutbox() *outbox {
@@ -67,6 +68,10 @@ func (o *outbox) put(n api.NodeID, msg any) {
 		}
 	case api.Lease:
 		l.lease = &m
+	case api.NetDown:
+		if !l.net.put(m) {
+			o.dropped++
+		}
 	case api.StreamRequest:
 		if len(l.streams) < maxDeltas {
 			l.streams = append(l.streams, m)

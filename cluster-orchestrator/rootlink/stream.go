@@ -23,6 +23,11 @@ func (l *Link) take(ctx context.Context, e event) {
 		if err = json.Unmarshal(e.data, &d); err == nil {
 			l.opt.Post(cluster.Desired{Desired: d})
 		}
+	case "net":
+		var n api.RootNet
+		if err = json.Unmarshal(e.data, &n); err == nil {
+			l.opt.Post(cluster.RootNet{RootNet: n})
+		}
 	case "stream":
 		var r api.StreamRequest
 		if err = json.Unmarshal(e.data, &r); err == nil {

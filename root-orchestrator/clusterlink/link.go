@@ -127,6 +127,10 @@ func (l *Link) Send(e api.Envelope) {
 		if conn := l.conn(c); conn != nil {
 			conn.push(message{event: "desired", id: strconv.FormatUint(uint64(m.Gen), 10), data: m})
 		}
+	case api.RootNet:
+		if conn := l.conn(c); conn != nil {
+			conn.push(message{event: "net", data: m})
+		}
 	case api.ReportAck:
 		l.mu.Lock()
 		defer l.mu.Unlock()

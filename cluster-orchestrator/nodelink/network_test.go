@@ -1,0 +1,82 @@
+package nodelink
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func TestAWholeOfTheNetworkReplacesWhatWaits(t *testing.T) {
+	o := newOutbox()
+	o.put("n1", api.NetDown{Rev: 1, Lease: &api.NetLease{Rev: 1}})
+	o.put("n1", api.NetDown{Rev: 2, WantWhole: true})
+	o.put("n1", api.NetDown{Rev: 3, Whole: true})
+	o.put("n1", api.NetDown{Rev: 4})
+	_, l, _ := o.next()
+	if len(l.net) != 2 || l.net[0].Rev != 3 || l.net[0].Lease == nil || !l.net[0].WantWhole || l.net[1].Rev != 4 {
+		t.Fatalf("%+v", l.net)
+	}
+	o.done("n1")
+	for range maxNet + 5 {
+		o.put("n1", api.NetDown{})
+	}
+	if o.lost() != 5 {
+		t.Errorf("%d dropped, want 5", o.lost())
+	}
+}
+
+func TestWhatANodeSaysOfItselfIsBounded(t *testing.T) {
+	sound := func() api.NetSelf {
+		return api.NetSelf{Key: api.PeerKey{1}, Chain: [][]byte{{1}, {2}}, Proof: []byte{3}}
+	}
+	for name, spoil := range map[string]func(*api.NetUp){
+		"no key":            func(u *api.NetUp) { u.Self.Key = api.PeerKey{} },
+		"no certificate":    func(u *api.NetUp) { u.Self.Chain = nil },
+		"many certificates": func(u *api.NetUp) { u.Self.Chain = make([][]byte, maxChain+1) },
+		"a large one":       func(u *api.NetUp) { u.Self.Chain[0] = make([]byte, maxCert+1) },
+		"a large proof":     func(u *api.NetUp) { u.Self.Proof = make([]byte, maxProof+1) },
+		"a wild coordinate": func(u *api.NetUp) { u.Self.Coord = &api.Coordinate{Vec: make([]float64, maxVec+1)} },
+		"a long name":       func(u *api.NetUp) { u.Add = []api.Want{{Service: api.ServiceID(make([]byte, maxName+1))}} },
+	} {
+		self := sound()
+		up := api.NetUp{Boot: 1, Seq: 1, Self: &self}
+		spoil(&up)
+		b, err := json.Marshal(up)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := netUp("n1", b); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// FuzzNetUp feeds a core what a hostile node's netmanager may say.
+func FuzzNetUp(f *testing.F) {
+	self := api.NetSelf{Key: api.PeerKey{1}, Chain: [][]byte{{1}}, Proof: []byte{2}}
+	b, _ := json.Marshal(api.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Add: []api.Want{{Service: "acme/a.b.c.d", For: "acme/a.b.c.d"}, {}}})
+	f.Add(b)
+	f.Add([]byte(`{"boot":1,"seq":1,"add":[{"address":"10.16.0.0"}],"drop":[{"address":"::1%x"}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		in, err := netUp("n1", b)
+		if err != nil {
+			return
+		}
+		c := cluster.New(cluster.Config{ID: "c"})
+		c.Step(epoch, cluster.Start{})
+		c.Step(epoch, cluster.JoinNode{Info: api.NodeInfo{ID: "n1"}})
+		r := api.DefaultNetRanges()
+		c.Step(epoch, cluster.RootNet{RootNet: api.RootNet{Rev: 1, Ranges: r, Shares: nil}})
+		for _, e := range c.Step(epoch, in).Send {
+			if _, err := json.Marshal(e.Msg); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
