@@ -171,6 +171,9 @@ var modules = []struct {
 	{"github.com/songgao/water", nil, "the one-packet-a-time forwarder of the benchmarks"},
 	{"golang.zx2c4.com/wireguard", nil, "wireguard-go as it ships, beside which tunnels are measured"},
 	{"github.com/miekg/dns", []string{"netmanager/resolver"}, "DNS messages, servers and clients"},
+	{"github.com/google/nftables", []string{"netmanager/dataplane/nft"}, "the kernel's packet filter by netlink: a change is a few set elements in one transaction"},
+	{"github.com/mdlayher/netlink", []string{"netmanager/dataplane/nft"}, "the socket under google/nftables, which needs a larger buffer"},
+	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
 	{"pgregory.net/rapid", nil, "properties, in tests"},
 	{"go.uber.org/goleak", nil, "goroutines left behind, in tests"},
 }

@@ -1,0 +1,196 @@
+package nft
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// r is a 32-bit register. Concatenations lie in neighbouring ones. By custom
+// here r(12) and up are scratch.
+func r(n uint32) uint32 { return unix.NFT_REG32_00 + n }
+
+type exprs = []expr.Any
+
+// rule strings parts together.
+func rule(parts ...exprs) exprs {
+	var all exprs
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}
+
+func verdict(kind expr.VerdictKind, chain string) exprs {
+	return exprs{&expr.Verdict{Kind: kind, Chain: chain}}
+}
+
+func accept() exprs            { return verdict(expr.VerdictAccept, "") }
+func drop() exprs              { return verdict(expr.VerdictDrop, "") }
+func goTo(chain string) exprs  { return verdict(expr.VerdictGoto, chain) }
+func count(name string) exprs  { return exprs{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name}} }
+func native(v uint32) []byte   { return binary.NativeEndian.AppendUint32(nil, v) }
+func big16(v uint16) []byte    { return binary.BigEndian.AppendUint16(nil, v) }
+func four(a netip.Addr) []byte { return a.AsSlice() }
+
+func meta(k expr.MetaKey, reg uint32) exprs { return exprs{&expr.Meta{Key: k, Register: reg}} }
+
+func payload(base expr.PayloadBase, offset, n, reg uint32) exprs {
+	return exprs{&expr.Payload{DestRegister: reg, Base: base, Offset: offset, Len: n}}
+}
+
+func network(offset, n, reg uint32) exprs {
+	return payload(expr.PayloadBaseNetworkHeader, offset, n, reg)
+}
+
+func transport(offset, n, reg uint32) exprs {
+	return payload(expr.PayloadBaseTransportHeader, offset, n, reg)
+}
+
+func compare(op expr.CmpOp, reg uint32, data []byte) exprs {
+	return exprs{&expr.Cmp{Op: op, Register: reg, Data: data}}
+}
+
+func is(reg uint32, data []byte) exprs  { return compare(expr.CmpOpEq, reg, data) }
+func not(reg uint32, data []byte) exprs { return compare(expr.CmpOpNeq, reg, data) }
+
+func mask(reg uint32, m []byte) exprs {
+	return exprs{&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(m)), Mask: m, Xor: make([]byte, len(m))}}
+}
+
+// bits is the mask of an n-byte prefix.
+func bits(n, length int) []byte {
+	m := make([]byte, n)
+	for i := range length {
+		m[i/8] |= 0x80 >> (i % 8)
+	}
+	return m
+}
+
+func immediate(reg uint32, data []byte) exprs {
+	return exprs{&expr.Immediate{Register: reg, Data: data}}
+}
+
+// in goes on if the key that begins in reg is in the set.
+func in(s *nftables.Set, reg uint32) exprs {
+	return exprs{&expr.Lookup{SourceRegister: reg, SetName: s.Name, SetID: s.ID}}
+}
+
+// find goes on with what the map has for the key.
+func find(s *nftables.Set, reg, to uint32) exprs {
+	return exprs{&expr.Lookup{SourceRegister: reg, DestRegister: to, IsDestRegSet: true, SetName: s.Name, SetID: s.ID}}
+}
+
+// decide does what the verdict map says.
+func decide(s *nftables.Set, reg uint32) exprs { return find(s, reg, unix.NFT_REG_VERDICT) }
+
+func name16(s string) []byte {
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b, s)
+	return b
+}
+
+func from(device string) exprs {
+	return rule(meta(expr.MetaKeyIIFNAME, r(12)), is(r(12), name16(device)))
+}
+
+func to(device string) exprs {
+	return rule(meta(expr.MetaKeyOIFNAME, r(12)), is(r(12), name16(device)))
+}
+
+// fromOurs and toOurs hold for devices whose name begins with the prefix.
+func fromOurs(prefix string) exprs {
+	return rule(meta(expr.MetaKeyIIFNAME, r(12)), is(r(12), []byte(prefix)))
+}
+
+func toOurs(prefix string) exprs {
+	return rule(meta(expr.MetaKeyOIFNAME, r(12)), is(r(12), []byte(prefix)))
+}
+
+func protocol(p byte) exprs { return rule(meta(expr.MetaKeyL4PROTO, r(12)), is(r(12), []byte{p})) }
+
+func state(s uint32) exprs {
+	return rule(exprs{&expr.Ct{Key: expr.CtKeySTATE, Register: r(12)}}, mask(r(12), native(s)), not(r(12), native(0)))
+}
+
+// translated holds for flows whose destination was rewritten.
+func translated() exprs {
+	const dstNAT = 1 << 5 // IPS_DST_NAT
+	return rule(exprs{&expr.Ct{Key: expr.CtKeySTATUS, Register: r(12)}}, mask(r(12), native(dstNAT)), not(r(12), native(0)))
+}
+
+// A TCP header's flags.
+const (
+	fin, syn, rst, ack = 1, 2, 4, 16
+)
+
+// midstream holds for TCP segments that begin nothing.
+func midstream() exprs {
+	return rule(protocol(unix.IPPROTO_TCP), transport(13, 1, r(12)), mask(r(12), []byte{fin | syn | rst | ack}), not(r(12), []byte{syn}))
+}
+
+// family is what differs between IPv4 and IPv6. Keys are IPv4 addresses in both:
+// the low 32 bits of a twin, once the rest of it was compared.
+type family struct {
+	proto               byte
+	suffix              string // of chain names
+	source, destination field
+	ranges              api.NetRanges
+}
+
+type field struct{ at, low uint32 } // offsets in the network header: of the address, of its low 32 bits
+
+func families(ranges api.NetRanges) [2]family {
+	return [2]family{
+		{unix.NFPROTO_IPV4, "", field{12, 12}, field{16, 16}, ranges},
+		{unix.NFPROTO_IPV6, "6", field{8, 20}, field{24, 36}, ranges},
+	}
+}
+
+func (f family) six() bool { return f.proto == unix.NFPROTO_IPV6 }
+
+func (f family) only() exprs {
+	return rule(meta(expr.MetaKeyNFPROTO, r(12)), is(r(12), []byte{f.proto}))
+}
+
+// high is what the twins of a range have before the IPv4 address.
+func high(six netip.Prefix) []byte {
+	b := six.Addr().As16()
+	return b[:12]
+}
+
+// within holds for addresses of the range, four or its twin.
+func (f family) within(at field, four, six netip.Prefix) exprs {
+	if f.six() {
+		return rule(network(at.at, 12, r(12)), is(r(12), high(six)))
+	}
+	return rule(network(at.at, 4, r(12)), mask(r(12), bits(4, four.Bits())), is(r(12), four.Addr().AsSlice()))
+}
+
+func (f family) outside(at field, four, six netip.Prefix) exprs {
+	x := f.within(at, four, six)
+	x[len(x)-1].(*expr.Cmp).Op = expr.CmpOpNeq
+	return x
+}
+
+func (f family) instance(at field) exprs {
+	return f.within(at, f.ranges.Instances, f.ranges.Instances6)
+}
+
+func (f family) service(at field) exprs {
+	return f.within(at, f.ranges.Services, f.ranges.Services6)
+}
+
+// key loads the IPv4 address or the low 32 bits of a twin of an instance; it
+// goes on for no other IPv6 address.
+func (f family) key(at field, reg uint32) exprs {
+	if f.six() {
+		return rule(f.instance(at), network(at.low, 4, reg))
+	}
+	return network(at.low, 4, reg)
+}

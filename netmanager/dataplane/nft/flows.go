@@ -1,0 +1,204 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// flow is what connection tracking knows of one, in IPv4 addresses: who opened
+// it, whom they called, and who answers. An end outside the ranges is the zero Addr.
+type flow struct {
+	from, to, backend netip.Addr
+}
+
+// ours holds for flows that an instance has a part in.
+func (m *model) ours(f flow) bool { return f.from.IsValid() || f.to.IsValid() || f.backend.IsValid() }
+
+// strayed holds for flows that an earlier life left and that have no place now:
+// an end is gone, or policy is against it.
+func (m *model) strayed(f flow) bool {
+	return m.gone(f.from) || m.gone(f.backend) || m.against(f, func(p plane.Pair) bool { return !m.allowed[p] })
+}
+
+// gone holds for an instance's address behind which there is nobody.
+func (m *model) gone(a netip.Addr) bool {
+	if !a.IsValid() || !m.node.Ranges.Instances.Contains(a) {
+		return false
+	}
+	if _, here := m.endpoints[a]; here {
+		return false
+	}
+	if m.node.Subnet.IsValid() && m.node.Subnet.Contains(a) {
+		return true
+	}
+	for _, p := range m.peers {
+		for _, s := range p.Subnets {
+			if s.Contains(a) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// against holds for flows of which a pair that counts, of those that have an
+// ident, is refused.
+func (m *model) against(f flow, refused func(plane.Pair) bool) bool {
+	from, ok := m.ident(f.from)
+	if !ok {
+		return false
+	}
+	if to, ok := m.ident(f.to); ok && refused(plane.Pair{From: from, To: to}) {
+		return true
+	}
+	if _, here := m.endpoints[f.backend]; here {
+		to, _ := m.ident(f.backend)
+		return refused(plane.Pair{From: from, To: to})
+	}
+	return false
+}
+
+func (m *model) ident(a netip.Addr) (plane.Ident, bool) {
+	if e, ok := m.endpoints[a]; ok {
+		return e.Ident, true
+	}
+	if s, ok := m.services[a]; ok {
+		return s.Ident, true
+	}
+	id, ok := m.sources[a]
+	return id, ok
+}
+
+// moved are the addresses that c gives to somebody else, or to nobody: what was
+// allowed to the one is not the other's. It is asked before c is applied.
+func (m *model) moved(c plane.Change) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for _, a := range c.DropEndpoints {
+		if _, was := m.endpoints[a]; was {
+			out[a] = true
+		}
+	}
+	for _, e := range c.SetEndpoints {
+		if id, was := m.ident(e.Address); was && id == e.Ident {
+			delete(out, e.Address)
+		} else if was {
+			out[e.Address] = true
+		}
+	}
+	for _, s := range c.SetSources {
+		if id, was := m.ident(s.Address); was && id != s.Ident {
+			out[s.Address] = true
+		}
+	}
+	return out
+}
+
+// end ends the flows that c leaves no place for.
+func (p *Plane) end(c plane.Change, moved map[netip.Addr]bool) error {
+	if len(c.End) == 0 && len(c.Deny) == 0 && len(moved) == 0 {
+		return nil
+	}
+	dead, denied := map[netip.Addr]bool{}, map[plane.Pair]bool{}
+	for _, a := range c.End {
+		dead[a] = true
+	}
+	for _, pair := range c.Deny {
+		denied[pair] = !p.m.allowed[pair]
+	}
+	return p.host.end(func(f flow) bool {
+		return dead[f.backend] || moved[f.from] || moved[f.backend] || p.m.against(f, func(p plane.Pair) bool { return denied[p] })
+	}, p.m)
+}
+
+// sweep is a filter of connection tracking that keeps what it matched.
+type sweep struct {
+	want func(flow) bool
+	m    *model
+	tcp  []*netlink.ConntrackFlow
+}
+
+// MatchConntrackFlow says whether the flow shall end.
+func (s *sweep) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
+	untwin := func(ip net.IP) netip.Addr {
+		a, _ := netip.AddrFromSlice(ip)
+		return s.m.node.Ranges.Untwin(a)
+	}
+	f := flow{untwin(c.Forward.SrcIP), untwin(c.Forward.DstIP), untwin(c.Reverse.SrcIP)}
+	if !s.m.ours(f) || !s.want(f) {
+		return false
+	}
+	if _, here := s.m.endpoints[f.from]; here && c.Forward.Protocol == unix.IPPROTO_TCP {
+		s.tcp = append(s.tcp, c)
+	}
+	return true
+}
+
+// end deletes the flows that want holds for. A client of ours that waits for an answer
+// would wait for long: it is made to speak, and what it says is answered with a
+// reset, since nobody knows its flow any more.
+func (h *host) end(want func(flow) bool, m *model) error {
+	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+		s := &sweep{want: want, m: m}
+		if _, err := h.nl.ConntrackDeleteFilters(netlink.ConntrackTable, family, s); err != nil {
+			return fmt.Errorf("end flows: %w", err)
+		}
+		for _, f := range s.tcp {
+			h.rouse(f)
+		}
+	}
+	return nil
+}
+
+// rouse sends the client of a flow a segment that is not of its window, as if from
+// its server. The client answers with what it expects (RFC 9293, 3.10.7.4). That the
+// segment is lost is no harm: the client learns when it next speaks.
+func (h *host) rouse(f *netlink.ConntrackFlow) {
+	src, _ := netip.AddrFromSlice(f.Forward.DstIP)
+	dst, _ := netip.AddrFromSlice(f.Forward.SrcIP)
+	src, dst = src.Unmap(), dst.Unmap()
+	t := make([]byte, 20)
+	binary.BigEndian.PutUint16(t, f.Forward.DstPort)
+	binary.BigEndian.PutUint16(t[2:], f.Forward.SrcPort)
+	binary.BigEndian.PutUint32(t[4:], rand.Uint32())
+	t[12], t[13] = 5<<4, ack
+	if src.Is4() {
+		binary.BigEndian.PutUint16(t[16:], checksum(src, dst, t))
+		ip := make([]byte, 20, 40)
+		ip[0], ip[8], ip[9] = 0x45, 64, unix.IPPROTO_TCP
+		copy(ip[12:], src.AsSlice())
+		copy(ip[16:], dst.AsSlice())
+		_ = unix.Sendto(h.raw, append(ip, t...), 0, &unix.SockaddrInet4{Addr: dst.As4()})
+		return
+	}
+	if h.raw6 < 0 {
+		return
+	}
+	binary.BigEndian.PutUint16(t[16:], checksum(src, dst, t))
+	ip := make([]byte, 40, 60)
+	ip[0], ip[5], ip[6], ip[7] = 0x60, byte(len(t)), unix.IPPROTO_TCP, 64
+	copy(ip[8:], src.AsSlice())
+	copy(ip[24:], dst.AsSlice())
+	_ = unix.Sendto(h.raw6, append(ip, t...), 0, &unix.SockaddrInet6{Addr: dst.As16()})
+}
+
+// checksum is TCP's, over the pseudo header too.
+func checksum(src, dst netip.Addr, t []byte) uint16 {
+	sum := uint32(unix.IPPROTO_TCP + len(t))
+	for _, b := range [][]byte{src.AsSlice(), dst.AsSlice(), t} {
+		for i := 0; i < len(b); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(b[i:]))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}

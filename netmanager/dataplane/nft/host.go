@@ -1,0 +1,117 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// host is what the plane needs of the kernel beside its table: routes, to know
+// which networks are the host's, and connection tracking.
+type host struct {
+	prefix string
+	nl     *netlink.Handle
+	raw    int // sends segments with headers of our own
+	raw6   int
+}
+
+func newHost(prefix string) (*host, error) {
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	h := &host{prefix: prefix, nl: nl, raw: -1, raw6: -1}
+	if h.raw, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW); err != nil {
+		return nil, errors.Join(fmt.Errorf("open a raw socket: %w", err), h.close())
+	}
+	// A host may be without IPv6; then there is nothing to reset there.
+	if h.raw6, err = unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW); err != nil {
+		h.raw6 = -1
+	}
+	return h, nil
+}
+
+func (h *host) close() error {
+	h.nl.Close()
+	for _, fd := range []int{h.raw, h.raw6} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	h.raw, h.raw6 = -1, -1
+	return nil
+}
+
+// device is the one that leads to a.
+func (h *host) device(a netip.Addr) (string, error) {
+	if !a.IsValid() {
+		return "", errors.New("no address")
+	}
+	routes, err := h.nl.RouteGet(a.AsSlice())
+	if err != nil {
+		return "", fmt.Errorf("route to %s: %w", a, err)
+	}
+	link, err := h.nl.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return "", fmt.Errorf("device to %s: %w", a, err)
+	}
+	return link.Attrs().Name, nil
+}
+
+// index is a device's, 0 if there is none.
+func (h *host) index(name string) int {
+	link, err := h.nl.LinkByName(name)
+	if err != nil {
+		return 0
+	}
+	return link.Attrs().Index
+}
+
+// never are destinations that are nobody's outside: this host, this link
+// (where clouds have their metadata), many.
+var never = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+}
+
+// networks are those that the host is directly connected to, by devices that
+// are not ours.
+func (h *host) networks() ([]netip.Prefix, error) {
+	ours := map[int]bool{}
+	links, err := h.nl.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	for _, l := range links {
+		ours[l.Attrs().Index] = strings.HasPrefix(l.Attrs().Name, h.prefix)
+	}
+	var out []netip.Prefix
+	for _, f := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := h.nl.RouteList(nil, f)
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		for _, r := range routes {
+			if r.Dst == nil || r.Gw != nil || r.Via != nil || len(r.MultiPath) > 0 || ours[r.LinkIndex] {
+				continue
+			}
+			p, ok := prefixOf(r.Dst)
+			if ok && p.Bits() > 0 {
+				out = append(out, p)
+			}
+		}
+	}
+	return out, nil
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	a, ok := netip.AddrFromSlice(n.IP)
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), ones), ok
+}

@@ -1,0 +1,340 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// Plane is a dataplane.Plane in one nftables table.
+type Plane struct {
+	prefix string
+	host   *host
+	m      *model
+	base   plane.Usage // of earlier tables, that Sync replaced
+}
+
+// New makes a plane in the network namespace of the calling thread, of which the names
+// of all that is ours begin with prefix. It changes nothing yet.
+func New(prefix string) (*Plane, error) {
+	if prefix == "" || len(prefix) > 7 { // a device has eight more letters
+		return nil, fmt.Errorf("prefix %q has not 1 to 7 letters: %w", prefix, api.ErrInvalid)
+	}
+	h, err := newHost(prefix)
+	if err != nil {
+		return nil, err
+	}
+	return &Plane{prefix: prefix, host: h}, nil
+}
+
+// Sync replaces the table as one transaction. What connection tracking knows stays,
+// except for flows that s has no place for.
+func (p *Plane) Sync(_ context.Context, s plane.State) error {
+	if s.Node.Prefix != p.prefix {
+		return fmt.Errorf("plane of %q asked to be of %q: %w", p.prefix, s.Node.Prefix, api.ErrInvalid)
+	}
+	m := newModel(newSets(p.table()))
+	err := p.replace(m, plane.Change{
+		Node: &s.Node, SetEndpoints: s.Endpoints, SetServices: s.Services,
+		SetSources: s.Sources, Allow: s.Allowed, SetPeers: s.Peers,
+	})
+	if err != nil {
+		return fmt.Errorf("sync the nft plane: %w", err)
+	}
+	return p.host.end(m.strayed, m)
+}
+
+// replace makes the whole table anew from m, which is empty, and c.
+func (p *Plane) replace(m *model, c plane.Change) error {
+	d, err := m.step(c, p.host.device)
+	if err != nil {
+		return err
+	}
+	used, err := p.read()
+	if err != nil {
+		return err
+	}
+	networks, err := p.host.networks()
+	if err != nil {
+		return err
+	}
+	conn, err := dial()
+	if err != nil {
+		return err
+	}
+	p.wipe(conn)
+	t := table{Conn: conn, Table: p.table(), sets: m.sets, node: m.node}
+	fams := families(m.node.Ranges)
+	away := awayRules(fams, m.node.Open, slices.Concat(m.node.Closed, networks, never, []netip.Prefix{m.node.Ranges.Instances6, m.node.Ranges.Services6}))
+	if err := t.base(p.host.index(m.node.Hold), away); err != nil {
+		return err
+	}
+	if err := t.write(d); err != nil {
+		return err
+	}
+	if err := conn.Flush(); err != nil {
+		return err
+	}
+	p.m, p.base = m, used
+	return nil
+}
+
+// Apply changes the elements that c is about. Where the table is not as the plane
+// left it (somebody flushed the ruleset), it is made anew.
+func (p *Plane) Apply(_ context.Context, c plane.Change) error {
+	if p.m == nil {
+		return fmt.Errorf("a plane that was never synced: %w", api.ErrInvalid)
+	}
+	moved := p.m.moved(c)
+	d, err := p.m.step(c, p.host.device)
+	if err != nil {
+		return fmt.Errorf("change the nft plane: %w", err)
+	}
+	if c.Node != nil {
+		err = errAnew
+	} else {
+		err = p.commit(d)
+	}
+	if err != nil {
+		whole := p.m.state()
+		next := newModel(newSets(p.table()))
+		if again := p.replace(next, whole); again != nil {
+			d.back()
+			return fmt.Errorf("change the nft plane: %w", errors.Join(err, again))
+		}
+	}
+	return p.end(c, moved)
+}
+
+// errAnew says that a change is not one of elements.
+var errAnew = errors.New("the table is made anew")
+
+func (p *Plane) commit(d *delta) error {
+	conn, err := dial()
+	if err != nil {
+		return err
+	}
+	t := table{Conn: conn, Table: p.table(), sets: d.model.sets, node: d.node}
+	if err := t.write(d); err != nil {
+		return err
+	}
+	return conn.Flush()
+}
+
+// write puts what the delta does into the transaction.
+func (t table) write(d *delta) error {
+	gone, come := d.difference()
+	for s, es := range gone {
+		for part := range slices.Chunk(es, chunk) {
+			if err := t.SetDeleteElements(s, part); err != nil {
+				return err
+			}
+		}
+	}
+	var dead []string
+	for a, was := range d.turns {
+		now, there := d.services[a]
+		c := serviceChain(a)
+		switch {
+		case !there && was >= 0:
+			dead = append(dead, c)
+			continue
+		case !there || was == len(now.turns):
+			continue
+		case was < 0:
+			t.chain(c, nil, "", 0)
+		default:
+			t.FlushChain(&nftables.Chain{Table: t.Table, Name: c})
+		}
+		if len(now.turns) == 0 {
+			t.rule(c, goTo("refuse"))
+		} else {
+			t.rule(c, t.turns(a, len(now.turns)))
+		}
+	}
+	for s, es := range come {
+		for part := range slices.Chunk(es, chunk) {
+			if err := t.SetAddElements(s, part); err != nil {
+				return err
+			}
+		}
+	}
+	for _, c := range dead {
+		t.DelChain(&nftables.Chain{Table: t.Table, Name: c})
+	}
+	return nil
+}
+
+// chunk is how many elements go into one message: an attribute has at most 64 KiB.
+const chunk = 400
+
+// Usage reads the counters.
+func (p *Plane) Usage(context.Context) (plane.Usage, error) {
+	if p.m == nil {
+		return plane.Usage{}, nil
+	}
+	return p.read()
+}
+
+// read is what the counters of this table and of those before it say. Where
+// there is no table they say nothing.
+func (p *Plane) read() (plane.Usage, error) {
+	u := plane.Usage{Services: map[netip.Addr]uint64{}, Backends: map[netip.Addr]uint64{}, Sources: map[netip.Addr]uint64{}, Peers: map[api.PeerKey][2]uint64{}}
+	u.Denied, u.Forged = p.base.Denied, p.base.Forged
+	conn, err := dial()
+	if err != nil {
+		return u, err
+	}
+	if there, err := p.there(conn); err != nil || !there {
+		return u, err
+	}
+	objects, err := conn.GetObjects(p.table())
+	if err != nil {
+		return u, fmt.Errorf("read counters: %w", err)
+	}
+	for _, o := range objects {
+		switch c, ok := o.(*nftables.CounterObj); {
+		case !ok:
+		case c.Name == denied:
+			u.Denied += c.Packets
+		case c.Name == forged:
+			u.Forged += c.Packets
+		}
+	}
+	s := newSets(p.table())
+	if p.m != nil {
+		s = p.m.sets
+	}
+	flows := func(set *nftables.Set, into, base map[netip.Addr]uint64) error {
+		es, err := conn.GetSetElements(set)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", set.Name, err)
+		}
+		for _, e := range es {
+			a, _ := netip.AddrFromSlice(e.Key)
+			n := base[a]
+			if e.Counter != nil {
+				n += e.Counter.Packets
+			}
+			if n > 0 {
+				into[a] = n
+			}
+		}
+		return nil
+	}
+	if err := errors.Join(flows(s.services, u.Services, p.base.Services), flows(s.backends, u.Backends, p.base.Backends),
+		flows(s.sources, u.Sources, p.base.Sources)); err != nil || p.m == nil {
+		return u, err
+	}
+	return u, p.readPeers(conn, &u)
+}
+
+func (p *Plane) readPeers(conn *nftables.Conn, u *plane.Usage) error {
+	bytes := func(s *nftables.Set) (map[string]uint64, error) {
+		es, err := conn.GetSetElements(s)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", s.Name, err)
+		}
+		out := map[string]uint64{}
+		for _, e := range es {
+			if e.Counter != nil {
+				out[string(e.Key)] = e.Counter.Bytes
+			}
+		}
+		return out, nil
+	}
+	in, err := bytes(p.m.inward)
+	if err != nil {
+		return err
+	}
+	out, err := bytes(p.m.outward)
+	if err != nil {
+		return err
+	}
+	maps.Copy(u.Peers, p.base.Peers)
+	for k, peer := range p.m.peers {
+		if peer.device == "" {
+			continue
+		}
+		n := u.Peers[k]
+		for _, s := range peer.Subnets {
+			for _, sub := range split(s, p.m.node.Ranges.Subnet) {
+				key := string(name16(peer.device)) + string(four(sub))
+				n[0], n[1] = n[0]+out[key], n[1]+in[key]
+			}
+		}
+		u.Peers[k] = n
+	}
+	return nil
+}
+
+// Remove deletes our tables and the flows through them.
+func (p *Plane) Remove(context.Context) error {
+	conn, err := dial()
+	if err != nil {
+		return err
+	}
+	p.wipe(conn)
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("remove the nft plane: %w", err)
+	}
+	m := p.m
+	p.m, p.base = nil, plane.Usage{}
+	if m == nil {
+		return nil
+	}
+	return p.host.end(m.ours, m)
+}
+
+// wipe deletes the tables, whether or not they are there.
+func (p *Plane) wipe(conn *nftables.Conn) {
+	for _, f := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
+		t := &nftables.Table{Name: p.prefix, Family: f}
+		conn.AddTable(t)
+		conn.DelTable(t)
+	}
+}
+
+// Close lets go of the sockets.
+func (p *Plane) Close() error { return p.host.close() }
+
+func (p *Plane) table() *nftables.Table {
+	return &nftables.Table{Name: p.prefix, Family: nftables.TableFamilyINet}
+}
+
+func (p *Plane) there(conn *nftables.Conn) (bool, error) {
+	ts, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return false, fmt.Errorf("list tables: %w", err)
+	}
+	return slices.ContainsFunc(ts, func(t *nftables.Table) bool { return t.Name == p.prefix }), nil
+}
+
+// dial prepares a transaction. Its socket lives for one exchange: what an earlier one
+// left unread would be taken for an answer. A whole table is one message of some
+// megabytes, and is answered line by line.
+func dial() (*nftables.Conn, error) {
+	const room = 64 << 20
+	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
+		sc, err := c.SyscallConn()
+		if err != nil {
+			return err
+		}
+		var set error
+		err = sc.Control(func(fd uintptr) {
+			set = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, room),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room))
+		})
+		return errors.Join(err, set)
+	}))
+}

@@ -1,0 +1,351 @@
+package nft
+
+import (
+	"encoding/hex"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// heldMark is on packets for the hold device, from one hook to the next within
+// forward. No packet leaves with it.
+const heldMark = 0x74726c68
+
+// The counters.
+const (
+	denied = "denied"
+	forged = "forged"
+)
+
+// table writes the chains that stay as they are as long as the Node does.
+type table struct {
+	*nftables.Conn
+	*nftables.Table
+	*sets
+	node plane.Node
+}
+
+// chain makes a chain; h is nil for one that others go to. The table's chains
+// are made before their rules, which name one another.
+func (t table) chain(name string, h *nftables.ChainHook, kind nftables.ChainType, priority int32) {
+	c := &nftables.Chain{Table: t.Table, Name: name}
+	if h != nil {
+		policy := nftables.ChainPolicyAccept
+		c.Hooknum, c.Type, c.Priority, c.Policy = h, kind, nftables.ChainPriorityRef(nftables.ChainPriority(priority)), &policy
+	}
+	t.AddChain(c)
+}
+
+func (t table) rule(chain string, parts ...exprs) {
+	t.AddRule(&nftables.Rule{Table: t.Table, Chain: &nftables.Chain{Table: t.Table, Name: chain}, Exprs: rule(parts...)})
+}
+
+// base makes the whole table without what comes and goes.
+func (t table) base(hold int, away [2][]exprs) error {
+	t.AddTable(t.Table)
+	for _, s := range t.all() {
+		if err := t.AddSet(s, nil); err != nil {
+			return err
+		}
+	}
+	for _, c := range []string{denied, forged} {
+		t.AddObj(&nftables.NamedObj{Table: t.Table, Name: c, Type: nftables.ObjTypeCounter, Obj: &expr.Counter{}})
+	}
+	filter, nat := nftables.ChainTypeFilter, nftables.ChainTypeNAT
+	t.chain("raw", nftables.ChainHookPrerouting, filter, -300)
+	t.chain("rawout", nftables.ChainHookOutput, filter, -300)
+	t.chain("turn", nftables.ChainHookPrerouting, nat, -100)
+	t.chain("turnout", nftables.ChainHookOutput, nat, -100)
+	t.chain("forward", nftables.ChainHookForward, filter, 0)
+	t.chain("input", nftables.ChainHookInput, filter, 0)
+	t.chain("post", nftables.ChainHookPostrouting, nat, 100)
+	for _, name := range []string{"outer", "ours", "host", "pass", "refuse", forged, denied, "hold"} {
+		t.chain(name, nil, "", 0)
+	}
+	fams := families(t.node.Ranges)
+	for _, f := range fams {
+		for _, name := range []string{"source", "service", "allowed", "new", "arrive", "leave", "away"} {
+			t.chain(name+f.suffix, nil, "", 0)
+		}
+	}
+	t.ends()
+	t.dispatch(fams)
+	for i, f := range fams {
+		t.checkSource(f)
+		t.choose(f)
+		t.judge(f)
+		t.translate(f)
+		for _, x := range away[i] {
+			t.rule("away"+f.suffix, x)
+		}
+		t.rule("away"+f.suffix, goTo("pass"))
+		t.holder(f, hold)
+	}
+	return nil
+}
+
+// ends are the chains that packets end in.
+func (t table) ends() {
+	t.rule(denied, count(denied), drop())
+	t.rule(forged, count(forged), drop())
+	t.rule("pass", clear(), accept())
+	t.rule("hold", immediate(r(0), native(heldMark)), setMark(r(0)), accept())
+	t.rule("refuse", protocol(unix.IPPROTO_TCP), reset())
+	const portUnreachable = 1
+	t.rule("refuse", exprs{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: portUnreachable}})
+}
+
+// clear takes away what who noted.
+func clear() exprs { return rule(immediate(r(0), native(0)), setMark(r(0)), setFlowMark(r(0))) }
+
+func reset() exprs { return exprs{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
+
+// dispatch is what both families have in common.
+func (t table) dispatch(fams [2]family) {
+	six := fams[1]
+	t.rule("raw", six.only(), goTo("source6"))
+	t.rule("raw", goTo("source"))
+
+	// Only ours is looked at: to or from a device of ours.
+	t.rule("forward", toOurs(t.node.Prefix), goTo("ours"))
+	t.rule("forward", fromOurs(t.node.Prefix), goTo("ours"))
+	// The SYN and its answer carry the segment size that fits the way there and back.
+	t.rule("ours", protocol(unix.IPPROTO_TCP), transport(13, 1, r(12)), mask(r(12), []byte{syn}), not(r(12), []byte{0}),
+		exprs{
+			&expr.Rt{Key: expr.RtTCPMSS, Register: r(0)},
+			&expr.Byteorder{SourceRegister: r(0), DestRegister: r(0), Op: expr.ByteorderHton, Len: 2, Size: 2},
+			&expr.Exthdr{SourceRegister: r(0), Type: 2, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
+		})
+	for _, f := range fams {
+		t.rule("ours", f.only(), meta(expr.MetaKeyOIFNAME, r(0)), f.key(f.destination, r(4)), mask(r(4), t.subnet()), in(t.outward, r(0)))
+	}
+	t.rule("ours", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
+	t.rule("ours", state(expr.CtStateBitINVALID), drop())
+	t.rule("ours", six.only(), goTo("new6"))
+	t.rule("ours", goTo("new"))
+
+	t.rule("input", fromOurs(t.node.Prefix), goTo("host"))
+	for _, f := range fams { // of peers, by plain routes
+		t.rule("input", f.only(), f.instance(f.source), goTo("host"))
+	}
+	// An instance reaches nothing of the host but its resolver.
+	t.rule("host", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
+	t.rule("host", neighbours(), accept())
+	four := fams[0]
+	resolver := rule(four.only(), network(four.destination.at, 4, r(12)), is(r(12), api.ResolverAddr.AsSlice()))
+	for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		t.rule("host", resolver, protocol(p), transport(2, 2, r(12)), is(r(12), big16(53)), accept())
+	}
+	t.rule("host", resolver, protocol(unix.IPPROTO_ICMP), accept())
+	t.rule("host", goTo(denied))
+}
+
+// subnet is the mask of the subnets that nodes have: the key of what is counted and
+// checked by peer.
+func (t table) subnet() []byte { return bits(4, t.node.Ranges.Subnet) }
+
+// neighbours holds for neighbour discovery (RFC 4861), which is between a
+// container and the host alone.
+func neighbours() exprs {
+	return rule(protocol(unix.IPPROTO_ICMPV6), transport(0, 1, r(12)), compare(expr.CmpOpGte, r(12), []byte{133}), compare(expr.CmpOpLte, r(12), []byte{137}))
+}
+
+// checkSource lets nobody speak as another. It comes before connection tracking,
+// so that a forged segment ends nobody's flow.
+func (t table) checkSource(f family) {
+	c := "source" + f.suffix
+	device := meta(expr.MetaKeyIIFNAME, r(0))
+	t.rule(c, device, f.key(f.source, r(4)), in(t.endpoints, r(0)), accept())
+	t.rule(c, device, f.key(f.source, r(4)), mask(r(4), t.subnet()), in(t.inward, r(0)), accept())
+	// The daemon checked it before it held it; and the tunnel knows who it is from.
+	t.rule(c, from(t.node.Hold), accept())
+	t.rule(c, from(t.node.Tunnel), f.instance(f.source), accept())
+	if f.six() {
+		t.rule(c, neighbours(), accept())
+	}
+	t.rule(c, fromOurs(t.node.Prefix), goTo(forged))
+	t.rule(c, f.instance(f.source), goTo(forged))
+	t.rule(c, f.service(f.source), goTo(forged))
+	if t.node.VXLAN == 0 || f.six() {
+		return
+	}
+	t.rule(c, protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)), goTo("outer"))
+	// Within: UDP 8, VXLAN 8, Ethernet 14. A clear peer may send what is of its own
+	// subnets; once it is unpacked nobody can tell who sent it.
+	const ethertype, inner = 28, 30
+	outside := network(f.source.at, 4, r(0))
+	t.rule("outer", transport(ethertype, 2, r(12)), is(r(12), big16(unix.ETH_P_IP)),
+		outside, transport(inner+12, 4, r(1)), mask(r(1), t.subnet()), in(t.outer, r(0)), exprs{&expr.Notrack{}}, accept())
+	t.rule("outer", transport(ethertype, 2, r(12)), is(r(12), big16(unix.ETH_P_IPV6)),
+		transport(inner+8, 12, r(12)), is(r(12), high(f.ranges.Instances6)),
+		outside, transport(inner+20, 4, r(1)), mask(r(1), t.subnet()), in(t.outer, r(0)), exprs{&expr.Notrack{}}, accept())
+	t.rule("outer", goTo(forged))
+	t.rule("rawout", f.only(), protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)), exprs{&expr.Notrack{}})
+}
+
+// choose sends a new flow to the chain of its service, and one to a published
+// port to its instance.
+func (t table) choose(f family) {
+	c := "service" + f.suffix
+	t.rule("turn", f.only(), f.service(f.destination), goTo(c))
+	// What is in the middle of a flow that nobody knows goes to no backend: forward resets it.
+	t.rule(c, midstream(), accept())
+	callee := network(f.destination.low, 4, r(0))
+	t.who(c, f, callee)
+	t.rule(c, t.pair(), goTo("allowed"+f.suffix))
+	t.rule(c, known(), goTo(denied))
+	t.rule(c, goTo("pass")) // to the hold device, by its route
+	t.rule("allowed"+f.suffix, clear())
+	t.rule("allowed"+f.suffix, callee, decide(t.services, r(0)))
+
+	// To whatever address of the host's, from anywhere but an instance.
+	published := rule(f.only(), exprs{&expr.Fib{Register: r(12), FlagDADDR: true, ResultADDRTYPE: true}}, is(r(12), native(unix.RTN_LOCAL)),
+		meta(expr.MetaKeyL4PROTO, r(0)), transport(2, 2, r(1)))
+	dnat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: r(7), RegProtoMin: r(8), Specified: true}
+	rewrite := rule(find(t.ports, r(0), r(7)), exprs{dnat})
+	if f.six() {
+		dnat.RegProtoMin = r(11)
+		rewrite = rule(find(t.ports6, r(0), r(7)), exprs{dnat})
+	}
+	ours := fromOurs(t.node.Prefix)
+	ours[len(ours)-1].(*expr.Cmp).Op = expr.CmpOpNeq
+	t.rule("turn", ours, published, rewrite)
+	t.rule("turnout", published, rewrite)
+
+	// What the host sends in an instance's or a service's name are segments that we
+	// made to have a client speak: they begin no flow.
+	t.rule("rawout", f.only(), f.instance(f.source), exprs{&expr.Notrack{}})
+	t.rule("rawout", f.only(), f.service(f.source), exprs{&expr.Notrack{}})
+}
+
+// who notes the idents of both ends of a flow, 0 for nobody: the caller's in the
+// packet's mark, the other's in the flow's. Both are cleared in pass. Registers would do,
+// but nft(8) dies of a key that has come out of a map, and everybody shall be able to
+// list our rules.
+func (t table) who(chain string, f family, destination exprs) {
+	t.rule(chain, clear())
+	t.rule(chain, f.key(f.source, r(0)), find(t.idents, r(0), r(0)), setMark(r(0)))
+	t.rule(chain, destination, find(t.idents, r(0), r(0)), setFlowMark(r(0)))
+}
+
+func setMark(reg uint32) exprs {
+	return exprs{&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg}}
+}
+
+func setFlowMark(reg uint32) exprs {
+	return exprs{&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: reg}}
+}
+
+func flowMark(reg uint32) exprs { return exprs{&expr.Ct{Key: expr.CtKeyMARK, Register: reg}} }
+
+// pair holds for flows that policy allows.
+func (t table) pair() exprs {
+	return rule(meta(expr.MetaKeyMARK, r(0)), flowMark(r(1)), in(t.allowed, r(0)))
+}
+
+// known holds for flows both of whose ends have an ident.
+func known() exprs {
+	return rule(meta(expr.MetaKeyMARK, r(0)), not(r(0), native(0)), flowMark(r(0)), not(r(0), native(0)))
+}
+
+// judge says what becomes of a new flow, once its destination is the real one.
+func (t table) judge(f family) {
+	n, arrive, leave := "new"+f.suffix, "arrive"+f.suffix, "leave"+f.suffix
+	// A client of ours goes on with a flow that ended: it shall know.
+	t.rule(n, midstream(), f.key(f.source, r(0)), in(t.local, r(0)), reset())
+	t.rule(n, f.instance(f.source), translated(), f.key(f.destination, r(0)), in(t.backends, r(0))) // counts
+	t.who(n, f, f.key(f.destination, r(0)))
+	t.rule(n, f.key(f.destination, r(0)), in(t.local, r(0)), goTo(arrive))
+	t.rule(n, f.instance(f.source), goTo(leave))
+	t.rule(n, goTo(denied))
+
+	t.rule(arrive, f.key(f.source, r(0)), in(t.sources, r(0))) // counts
+	t.rule(arrive, t.pair(), goTo("pass"))
+	t.rule(arrive, known(), goTo(denied))
+	t.rule(arrive, f.instance(f.source), goTo("hold"))
+	t.rule(arrive, translated(), goTo("pass")) // a published port
+	t.rule(arrive, goTo(denied))
+
+	t.rule(leave, to(t.node.Hold), goTo("pass"))
+	t.rule(leave, f.service(f.destination), goTo("hold"))
+	t.rule(leave, f.instance(f.destination), translated(), goTo("pass")) // judged before its turn
+	t.rule(leave, f.instance(f.destination), t.pair(), goTo("pass"))
+	t.rule(leave, known(), goTo(denied))
+	t.rule(leave, f.instance(f.destination), goTo("hold"))
+	t.rule(leave, f.key(f.source, r(0)), in(t.local, r(0)), goTo("away"+f.suffix))
+	t.rule(leave, goTo(denied))
+}
+
+// translate rewrites sources: of an instance that is its own backend, which would
+// drop a packet from its own address, and of what leaves for the outside.
+func (t table) translate(f family) {
+	kept := &expr.Ct{Key: expr.CtKeyDST, Register: r(0)} // the semantic address
+	t.rule("post", f.only(), meta(expr.MetaKeyOIFNAME, r(0)), f.key(f.source, r(4)), in(t.endpoints, r(0)),
+		exprs{kept, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.proto), RegAddrMin: r(0)}})
+	away := toOurs(t.node.Prefix)
+	away[len(away)-1].(*expr.Cmp).Op = expr.CmpOpNeq
+	t.rule("post", f.only(), away, f.instance(f.source), f.outside(f.destination, f.ranges.Instances, f.ranges.Instances6), exprs{&expr.Masq{}})
+	if !f.six() { // the host's own call to a published port of localhost
+		loop := netip.MustParsePrefix("127.0.0.0/8")
+		t.rule("post", f.only(), toOurs(t.node.Prefix), f.within(f.source, loop, netip.Prefix{}), exprs{&expr.Masq{}})
+	}
+}
+
+// away are the rules for what instances send outside the ranges: exceptions
+// first, then what is closed.
+func awayRules(fams [2]family, open, closed []netip.Prefix) [2][]exprs {
+	var out [2][]exprs
+	add := func(ps []netip.Prefix, end func() exprs) {
+		for _, p := range ps {
+			i, at := 0, fams[0].destination.at
+			if p.Addr().Is6() {
+				i, at = 1, fams[1].destination.at
+			}
+			n := p.Addr().BitLen() / 8
+			out[i] = append(out[i], rule(network(at, uint32(n), r(12)), mask(r(12), bits(n, p.Bits())), is(r(12), p.Masked().Addr().AsSlice()), end()))
+		}
+	}
+	add(open, func() exprs { return goTo("pass") })
+	add(closed, func() exprs { return goTo(denied) })
+	return out
+}
+
+// holder copies what is marked to the hold device and drops it. Duplicating is
+// not to be had in a table of both families, so that each has a little one.
+func (t table) holder(f family, device int) {
+	own := &nftables.Table{Name: t.Name, Family: nftables.TableFamilyIPv4}
+	gateway := api.GatewayAddr
+	if f.six() {
+		own.Family, gateway = nftables.TableFamilyIPv6, api.GatewayAddr6
+	}
+	little := table{Conn: t.Conn, Table: own}
+	t.AddTable(own)
+	little.chain("hold", nftables.ChainHookForward, nftables.ChainTypeFilter, 1)
+	marked := rule(meta(expr.MetaKeyMARK, r(12)), is(r(12), native(heldMark)))
+	if device != 0 {
+		little.rule("hold", marked, immediate(r(0), gateway.AsSlice()), immediate(r(4), native(uint32(device))),
+			exprs{&expr.Dup{RegAddr: r(0), RegDev: r(4), IsRegDevSet: true}})
+	}
+	little.rule("hold", marked, drop())
+}
+
+// serviceChain is the name of the chain that gives a service's turns.
+func serviceChain(a netip.Addr) string { return "s" + hex.EncodeToString(a.AsSlice()) }
+
+// turns gives the flow to the backend whose turn it is, of n turns. One counter
+// and one rule serve both families: each of them passes over the other's rewriting.
+func (t table) turns(service netip.Addr, n int) exprs {
+	return rule(immediate(r(0), four(service)),
+		exprs{&expr.Numgen{Register: r(1), Modulus: uint32(n), Type: unix.NFT_NG_INCREMENTAL}},
+		find(t.slots, r(0), r(7)),
+		immediate(r(4), high(t.node.Ranges.Instances6)),
+		exprs{
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: r(7)},
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV6, RegAddrMin: r(4)},
+		})
+}
