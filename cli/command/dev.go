@@ -89,7 +89,7 @@ You are signed in: the context is written and made the current one.`,
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:0", "the root's address; port 0 takes a free one. Other machines can join where it is not 127.0.0.1")
 	f.StringVar(&cfg.Runtime, "runtime", "auto", "auto, containerd or process")
 	f.StringVar(&cfg.Containerd, "containerd-address", "", "containerd's socket")
-	f.StringVar(&cfg.Network, "workload-network", "host", "of containers: host, or none (loopback only)")
+	f.StringVar(&cfg.Network, "workload-network", "auto", "of containers: overlay (addresses and names of their own; needs root, ip and nft), host, none (loopback only), or auto: overlay where it can be, else host")
 	f.StringArrayVar(&cfg.ImageDirs, "image-dir", nil, "directory of OCI archives to take images from")
 	f.StringArrayVar(&cfg.Allow, "allow", nil, "directory that programs of the process runtime may lie below")
 	f.StringVar(&tenant, "dev-tenant", "dev", "tenant that owns the applications and clusters")

@@ -38,7 +38,7 @@ type Config struct {
 
 	Runtime    string   // "auto", "containerd" or "process"
 	Containerd string   // its socket
-	Network    string   // of containers: "host" or "none"
+	Network    string   // of containers: "overlay", "host", "none", or "auto": overlay where it can be, else host
 	ImageDirs  []string // of OCI archives
 	Allow      []string // directories that programs of the process runtime may lie below
 	Tenant     api.Tenant
@@ -64,7 +64,7 @@ type Up struct {
 
 // Daemon is one of the processes.
 type Daemon struct {
-	Name, Kind string // Kind: root, cluster, node
+	Name, Kind string // Kind: root, cluster, node, net
 	PID        int
 	Address    string // host:port, of those that listen
 	Data, Log  string
@@ -82,6 +82,8 @@ const (
 type state struct {
 	Listen map[string]string `json:"listen"` // by daemon
 	Joined map[string]bool   `json:"joined"`
+	// Network is that of the containers; it stays, because what listens where hangs on it.
+	Network string `json:"network,omitempty"`
 }
 
 const stateFile = "dev.json"
@@ -90,6 +92,7 @@ type installation struct {
 	cfg   Config
 	hooks Hooks
 	sup   *supervisor
+	hosts hosts
 
 	mu    sync.Mutex // guards state
 	state state
@@ -103,8 +106,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%d clusters: 1 to 50 can be run: %w", c.Clusters, api.ErrInvalid)
 	case c.Nodes < 0 || c.Nodes > 200:
 		return fmt.Errorf("%d nodes: 0 to 200 can be run: %w", c.Nodes, api.ErrInvalid)
-	case c.Network != "host" && c.Network != "none":
-		return fmt.Errorf("workload network %q: it is host or none: %w", c.Network, api.ErrInvalid)
+	case !slices.Contains([]string{networkAuto, api.NetworkOverlay, api.NetworkHost, api.NetworkNone}, c.Network):
+		return fmt.Errorf("workload network %q: it is auto, overlay, host or none: %w", c.Network, api.ErrInvalid)
+	case c.Network == api.NetworkOverlay && c.Runtime == "process":
+		return fmt.Errorf("workload network overlay: plain processes use this machine's: %w", api.ErrInvalid)
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return fmt.Errorf("listen address %q is not host:port: %w", c.Listen, api.ErrInvalid)
@@ -121,7 +126,10 @@ const (
 	rootBinary    = "root-orchestrator"
 	clusterBinary = "cluster-orchestrator"
 	nodeBinary    = "node-engine"
+	netBinary     = "netmanager" // needed for the overlay alone
 )
+
+const networkAuto = "auto"
 
 // Run runs the installation until ctx ends or something cannot be mended. Then
 // it ends the daemons, and leaves their workloads running unless Remove says
@@ -146,6 +154,10 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	if err := in.load(); err != nil {
 		return err
 	}
+	in.hosts = newHosts(in.tag(), cfg.Data)
+	if err := in.chooseNetwork(); err != nil {
+		return err
+	}
 	in.sup = newSupervisor(func(format string, args ...any) { hooks.Step(format, args...) })
 	err = in.live(ctx)
 	if cfg.Remove {
@@ -155,9 +167,59 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	in.sup.end()
 	if cfg.Remove && err == nil {
 		in.removeCgroups()
-		err = os.RemoveAll(cfg.Data)
+		if err = in.hosts.down(); err == nil {
+			err = os.RemoveAll(cfg.Data)
+		}
 	}
 	return err
+}
+
+// chooseNetwork settles what containers are on, once for an installation, and says
+// why where it is less than it could be.
+func (in *installation) chooseNetwork() error {
+	was, want := in.state.Network, in.cfg.Network
+	if was == "" && len(in.state.Joined) > 0 {
+		was = api.NetworkHost // of a time when there was no other
+	}
+	switch {
+	case want == networkAuto && was != "":
+		want = was
+	case want == networkAuto:
+		want = api.NetworkOverlay
+		if why := in.noOverlay(); why != nil {
+			want = api.NetworkHost
+			if in.cfg.Runtime != "process" {
+				in.hooks.Step("no overlay network, so that containers use this machine's: %v", why)
+			}
+		}
+	case was != "" && was != want && (was == api.NetworkOverlay || want == api.NetworkOverlay):
+		return fmt.Errorf("the installation in %s has the workload network %s; give another one another --data: %w", in.cfg.Data, was, api.ErrConflict)
+	}
+	if want == api.NetworkOverlay {
+		if err := in.noOverlay(); err != nil {
+			return fmt.Errorf("overlay network: %w", err)
+		}
+	}
+	in.cfg.Network = want
+	return in.update(func(s *state) { s.Network = want })
+}
+
+// noOverlay is why there cannot be an overlay network, nil if there can.
+func (in *installation) noOverlay() error {
+	if err := networkTools(); err != nil {
+		return err
+	}
+	if _, err := exec.LookPath(filepath.Join(in.cfg.Bin, netBinary)); err != nil {
+		return fmt.Errorf("%s is not in %s: build it (go build -o %s/%s ./%s): %w", netBinary, in.cfg.Bin, in.cfg.Bin, netBinary, netBinary, api.ErrNotFound)
+	}
+	socket := in.cfg.Containerd
+	if socket == "" {
+		socket = "/run/containerd/containerd.sock"
+	}
+	if _, err := os.Stat(socket); in.cfg.Runtime == "auto" && err != nil {
+		return fmt.Errorf("there is no containerd at %s, and plain processes use this machine's: %w", socket, api.ErrNotFound)
+	}
+	return nil
 }
 
 // removeCgroups takes away the cgroups that the nodes made for their workloads,
@@ -213,6 +275,11 @@ func (in *installation) live(ctx context.Context) error {
 
 func (in *installation) bringUp(ctx context.Context) (Up, error) {
 	var up Up
+	if in.overlay() {
+		if err := in.hosts.up(ctx); err != nil {
+			return up, err
+		}
+	}
 	root, err := in.startRoot(ctx)
 	if err != nil {
 		return up, err
@@ -275,8 +342,19 @@ func (in *installation) serve(ctx context.Context, name, binary, token string, a
 	if err != nil {
 		return "", fmt.Errorf("%s says that it serves at %q: %w", name, addr, err)
 	}
+	return addr, in.update(func(s *state) { s.Listen[name] = net.JoinHostPort(in.host(name), port) })
+}
+
+func (in *installation) overlay() bool { return in.cfg.Network == api.NetworkOverlay }
+
+// host is what a daemon listens on: what was asked for, but clusters where their
+// nodes' hosts reach them.
+func (in *installation) host(name string) string {
 	host, _, _ := net.SplitHostPort(in.cfg.Listen)
-	return addr, in.update(func(s *state) { s.Listen[name] = net.JoinHostPort(host, port) })
+	if ip := net.ParseIP(host); name != "root" && in.overlay() && (host == "localhost" || ip != nil && ip.IsLoopback()) {
+		return in.hosts.gateway().String()
+	}
+	return host
 }
 
 func (in *installation) log(name string) string {
@@ -294,8 +372,7 @@ func (in *installation) listen(name string) string {
 	if name == "root" {
 		return in.cfg.Listen
 	}
-	host, _, _ := net.SplitHostPort(in.cfg.Listen)
-	return net.JoinHostPort(host, "0")
+	return net.JoinHostPort(in.host(name), "0")
 }
 
 func (in *installation) joined(name string) bool {
@@ -344,12 +421,39 @@ func (in *installation) startNodes(ctx context.Context, a *client.Client) error 
 			"--containerd-namespace", "treeline-dev-" + in.tag() + "-" + name,
 			"--process-cgroup-parent", "/" + cgroupPrefix + in.tag() + "/" + name,
 		}, args...)
+		if in.overlay() {
+			socket, err := in.startNet(ctx, name, i)
+			if err != nil {
+				return err
+			}
+			mine = append(mine, "--netmanager-socket", socket)
+		}
 		in.sup.start(child{
 			name: name, binary: filepath.Join(in.cfg.Bin, nodeBinary), token: token, log: in.log(name),
 			args: func() []string { return mine },
 		})
 		return nil
 	})
+}
+
+// startNet starts node number i's netmanager in a network namespace that is the
+// node's host, and returns its socket.
+func (in *installation) startNet(ctx context.Context, node string, i int) (string, error) {
+	netns, err := in.hosts.host(ctx, node, i)
+	if err != nil {
+		return "", fmt.Errorf("make a host for node %s: %w", node, err)
+	}
+	name := node + "-net"
+	socket := filepath.Join(in.dir(name), "net.sock")
+	if len(socket) > 100 { // the kernel's bound is 107
+		socket = filepath.Join("/run", hostsPrefix+in.tag()+"-"+node+".sock")
+	}
+	args := []string{"--data", in.dir(name), "--credentials", in.dir(node), "--socket", socket}
+	in.sup.start(child{
+		name: name, binary: filepath.Join(in.cfg.Bin, netBinary), log: in.log(name), netns: netns,
+		args: func() []string { return args },
+	})
+	return socket, nil
 }
 
 // nodeToken asks the cluster through the root. A cluster that has just begun to
@@ -472,6 +576,8 @@ func (in *installation) daemons() (out []Daemon) {
 			kind = "root"
 		case strings.HasSuffix(d.binary, clusterBinary):
 			kind = "cluster"
+		case strings.HasSuffix(d.binary, netBinary):
+			kind = "net"
 		}
 		in.mu.Lock()
 		addr := in.state.Listen[d.name]

@@ -33,6 +33,7 @@ const usageExit = 2
 type child struct {
 	name, binary, log string
 	token             string // join token; in the environment, where other users cannot read it
+	netns             string // path of the network namespace that it runs in; empty: this one
 	args              func() []string
 }
 
@@ -86,10 +87,10 @@ func (s *supervisor) children() []*process {
 	return append([]*process(nil), s.all...)
 }
 
-// end ends all: nodes, then clusters, then the root, each kind at once.
+// end ends all: nodes, their netmanagers, clusters, then the root, each kind at once.
 func (s *supervisor) end() {
 	all := s.children()
-	for _, binary := range []string{nodeBinary, clusterBinary, rootBinary} {
+	for _, binary := range []string{nodeBinary, netBinary, clusterBinary, rootBinary} {
 		for _, p := range all {
 			if strings.HasSuffix(p.binary, "/"+binary) {
 				close(p.stop)
@@ -145,7 +146,13 @@ func (p *process) live() (again bool, err error) {
 	// A group of its own: Ctrl-C is for us, who end the daemons in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	started := make(chan error, 1)
-	p.sup.spawn <- func() { started <- cmd.Start() }
+	p.sup.spawn <- func() {
+		var failed error
+		if err := within(p.netns, func() { failed = cmd.Start() }); err != nil {
+			failed = err
+		}
+		started <- failed
+	}
 	if err := <-started; err != nil {
 		return true, err
 	}

@@ -1,0 +1,229 @@
+package dev
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// hosts are network namespaces, one for each node, that stand for the machines
+// that nodes are elsewhere: a netmanager owns the addresses, routes and rules of
+// its machine, and several cannot share one. They hang on a bridge, by which they
+// reach each other and this machine, which masquerades what goes further.
+//
+// What was made is written down in the data directory, so that whoever removes an
+// installation finds it (scripts/down), also after a crash.
+type hosts struct {
+	tag  string
+	file string // what was made: lines of "netns NAME", "link NAME", "table NAME", "forward VALUE"
+	net  netip.Prefix
+}
+
+const (
+	hostsFile   = "network"
+	hostsPrefix = "treeline-dev-"
+	forwarding  = "/proc/sys/net/ipv4/ip_forward"
+)
+
+// networkTools reports what is missing for nodes to have networks of their own.
+func networkTools() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("only root can make network namespaces: %w", api.ErrForbidden)
+	}
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("%s is not installed (Debian: apt-get install iproute2 nftables): %w", tool, api.ErrNotFound)
+		}
+	}
+	return nil
+}
+
+func newHosts(tag, data string) hosts {
+	h := hosts{tag: tag, file: filepath.Join(data, hostsFile)}
+	// Of the range that RFC 2544 sets aside for laboratories, one network for each
+	// installation, the same every time.
+	n, _ := strconv.ParseUint(tag, 36, 64)
+	h.net = netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(n>>8&1), byte(n), 0}), 24)
+	return h
+}
+
+func (h hosts) bridge() string           { return "tl" + h.tag } // at most nine characters
+func (h hosts) gateway() netip.Addr      { return h.net.Addr().Next() }
+func (h hosts) netns(node string) string { return hostsPrefix + h.tag + "-" + node }
+func (h hosts) table() string            { return hostsPrefix + h.tag }
+
+// address is that of node number i.
+func (h hosts) address(i int) netip.Addr {
+	b := h.net.Addr().As4()
+	b[3] = byte(10 + i)
+	return netip.AddrFrom4(b)
+}
+
+// up makes the bridge, if it is not there.
+func (h hosts) up(ctx context.Context) error {
+	if run(ctx, "ip", "link", "show", "dev", h.bridge()) != nil {
+		if out, err := exec.CommandContext(ctx, "ip", "-4", "route", "show", "root", h.net.String()).Output(); err == nil && len(bytes.TrimSpace(out)) > 0 {
+			return fmt.Errorf("the network %s is in use here already; give treeline dev another data directory: %w", h.net, api.ErrConflict)
+		}
+		if err := h.note("link " + h.bridge()); err != nil {
+			return err
+		}
+		if err := run(ctx, "ip", "link", "add", h.bridge(), "type", "bridge"); err != nil {
+			return err
+		}
+	}
+	was, err := os.ReadFile(forwarding)
+	if err != nil {
+		return fmt.Errorf("read the machine's forwarding: %w", err)
+	}
+	if v := strings.TrimSpace(string(was)); v == "0" {
+		if err := errors.Join(h.note("forward "+v), os.WriteFile(forwarding, []byte("1"), 0)); err != nil {
+			return err
+		}
+	}
+	if err := h.note("table " + h.table()); err != nil {
+		return err
+	}
+	rules := fmt.Sprintf(`table ip %[1]s
+delete table ip %[1]s
+table ip %[1]s {
+	chain post {
+		type nat hook postrouting priority srcnat
+		ip saddr %[2]s ip daddr != %[2]s masquerade
+	}
+}`, h.table(), h.net)
+	for _, args := range [][]string{
+		{"ip", "address", "replace", netip.PrefixFrom(h.gateway(), h.net.Bits()).String(), "dev", h.bridge()},
+		{"ip", "link", "set", h.bridge(), "up"},
+		{"nft", rules},
+	} {
+		if err := run(ctx, args[0], args[1:]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// host makes node number i's namespace, if it is not there, and returns its path.
+func (h hosts) host(ctx context.Context, node string, i int) (string, error) {
+	name := h.netns(node)
+	path := "/run/netns/" + name
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	near := "tl" + h.tag + "n" + strconv.FormatInt(int64(i), 36)
+	if err := h.note("netns " + name); err != nil {
+		return "", err
+	}
+	for _, args := range [][]string{
+		{"ip", "netns", "add", name},
+		{"ip", "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", name},
+		{"ip", "link", "set", near, "master", h.bridge(), "up"},
+		{"ip", "-n", name, "link", "set", "lo", "up"},
+		{"ip", "-n", name, "address", "add", netip.PrefixFrom(h.address(i), h.net.Bits()).String(), "dev", "eth0"},
+		{"ip", "-n", name, "link", "set", "eth0", "up"},
+		{"ip", "-n", name, "route", "add", "default", "via", h.gateway().String()},
+	} {
+		if err := run(ctx, args[0], args[1:]...); err != nil {
+			_ = run(context.WithoutCancel(ctx), "ip", "netns", "delete", name) // the next attempt starts afresh
+			return "", err
+		}
+	}
+	return path, nil
+}
+
+// note writes down what is about to be made, once.
+func (h hosts) note(line string) error {
+	text, err := os.ReadFile(h.file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("note what is made of the network: %w", err)
+	}
+	if strings.Contains("\n"+string(text), "\n"+line+"\n") {
+		return nil
+	}
+	if err := os.WriteFile(h.file, append(text, line+"\n"...), 0o600); err != nil {
+		return fmt.Errorf("note what is made of the network: %w", err)
+	}
+	return nil
+}
+
+// down takes everything away that was written down. What is gone already is no error.
+func (h hosts) down() error {
+	text, err := os.ReadFile(h.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read what was made of the network: %w", err)
+	}
+	ctx := context.Background()
+	var errs []error
+	for line := range strings.Lines(string(text)) {
+		kind, what, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch kind {
+		case "netns":
+			if _, err := os.Stat("/run/netns/" + what); err == nil {
+				errs = append(errs, run(ctx, "ip", "netns", "delete", what))
+			}
+		case "link":
+			if run(ctx, "ip", "link", "show", "dev", what) == nil {
+				errs = append(errs, run(ctx, "ip", "link", "delete", what))
+			}
+		case "table":
+			errs = append(errs, run(ctx, "nft", fmt.Sprintf("table ip %[1]s\ndelete table ip %[1]s", what)))
+		case "forward":
+			errs = append(errs, os.WriteFile(forwarding, []byte(what), 0))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.Remove(h.file)
+}
+
+func run(ctx context.Context, name string, args ...string) error {
+	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// within runs fn with the thread in the network namespace at path. The caller's
+// goroutine owns its thread.
+func within(path string, fn func()) error {
+	if path == "" {
+		fn()
+		return nil
+	}
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return fmt.Errorf("enter %s: %w", path, err)
+	}
+	defer own.Close()
+	to, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("enter %s: %w", path, err)
+	}
+	defer to.Close()
+	if err := unix.Setns(int(to.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter %s: %w", path, err)
+	}
+	fn()
+	if err := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); err != nil {
+		panic("dev: cannot leave a network namespace: " + err.Error()) // the thread would start strangers there
+	}
+	return nil
+}
