@@ -4,6 +4,275 @@
 // what its instances want, keeps it current while it is used, and goes on with
 // what it knows when the cluster is away.
 //
-//	c := overlay.New(overlay.Config{})
+// It leaves to others how the kernel is told (netmanager/dataplane and link), how
+// peers are found and spoken to (netmanager/tunnel), and the transport to the
+// cluster. Orders are carried out in the order in which they are given; an order to
+// the hold after the plane's that came before it. A plane that is new, or whose
+// last change failed, is made what Core.Plane says; every Change that came before
+// that may follow.
+//
+//	c := overlay.New(overlay.Config{Prefix: "tl", Tunnel: "tltun", Hold: "tlhold"})
+//	err := c.Restore(docs)
+//	c.Step(now, overlay.Start{})
 //	eff := c.Step(now, overlay.Miss{Local: client, Remote: semantic})
 package overlay
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/ipam"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/overlay/vivaldi"
+)
+
+// Config is what a netmanager's core needs to know. Zero values mean the defaults.
+type Config struct {
+	Prefix string // begins the names of our devices: "tl"
+	Tunnel string // the tunnel's device: "tltun"
+	Hold   string // the hold's device: "tlhold"
+	VXLAN  uint16 // UDP port of the VXLAN device; 0: none is used
+	MTU    int    // of attached instances: 1400
+	// Closed and Open are plane.Node's.
+	Closed, Open []netip.Prefix
+
+	Quarantine time.Duration // of addresses that were given back: 2 min
+	Idle       time.Duration // a want that is unused for so long is dropped: 5 min
+	Negative   time.Duration // for which a refusal answers without asking again: 5 s
+	Poll       time.Duration // between two looks at what is used, while something is wanted: 60 s
+	MaxWants   int           // in all: 16,384
+	MaxPending int           // of one service, unanswered or refused: 256
+}
+
+func (c Config) withDefaults() Config {
+	c.Prefix = orDefault(c.Prefix, "tl")
+	c.Tunnel = orDefault(c.Tunnel, "tltun")
+	c.Hold = orDefault(c.Hold, "tlhold")
+	c.MTU = orDefault(c.MTU, 1400)
+	c.Quarantine = orDefault(c.Quarantine, 2*time.Minute)
+	c.Idle = orDefault(c.Idle, 5*time.Minute)
+	c.Negative = orDefault(c.Negative, 5*time.Second)
+	c.Poll = orDefault(c.Poll, time.Minute)
+	c.MaxWants = orDefault(c.MaxWants, 16384)
+	c.MaxPending = orDefault(c.MaxPending, 256)
+	return c
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+// Core is a node's part of the network. It has one owner.
+type Core struct {
+	cfg       Config
+	boot      uint64
+	lease     *api.NetLease
+	self      Self
+	described bool // self has come
+	coord     place
+	freed     []netip.Addr // that rested when the last life ended
+
+	pool     *ipam.Pool // of the lease's subnet; nil without one
+	attached map[api.Key]*attachment
+	at       map[netip.Addr]*attachment
+	ports    map[hostPort]api.Key
+
+	services map[api.ServiceID]*service
+	spelt    map[string][]api.ServiceID                 // known services, by their name in lower case
+	vips     map[netip.Addr]api.ServiceID               // semantic addresses, of whom said so last
+	owners   map[netip.Addr]api.ServiceID               // remote instances' addresses, likewise
+	sources  map[netip.Addr]api.Source                  // held
+	peers    map[api.PeerKey]*peer                      // of any record
+	behind   map[api.PeerKey]map[api.ServiceID]struct{} // services by the peers that host them
+	subnets  map[netip.Prefix]api.PeerKey               // of whom said so last
+	lengths  map[int]int                                // how many of subnets have which length
+	idents   step.Counter                               // of services
+	known    map[api.ServiceID]plane.Ident              // idents by service
+	wants    map[api.Want]*want
+	seeking  map[string]map[api.Want]struct{}     // wants by service, in lower case
+	pointing map[netip.Addr]map[api.Want]struct{} // wants by address
+	asking   map[api.ServiceID]*asker             // what each service wants
+	born     uint64                               // counts wants
+	held     api.Digest
+	link     link
+	usage    plane.Usage
+	strange  bucket
+
+	told    told
+	dirty   dirty
+	journal step.Journal
+	timers  step.Timers[timerKey]
+	now     time.Time
+	send    []api.Envelope
+	late    []api.Envelope // what follows the plane's change
+}
+
+type timerKey struct {
+	what    timerKind
+	want    api.Want
+	peer    api.PeerKey
+	addr    netip.Addr
+	service api.ServiceID
+}
+
+type timerKind uint8
+
+const (
+	timerAck     timerKind = iota // what was said has not been answered
+	timerRenew                    // the wants have to be named again
+	timerHeld                     // digests differed
+	timerPoll                     // see what is used
+	timerAsk                      // a want has not been answered
+	timerIdle                     // a want may be idle
+	timerFreed                    // an address has rested
+	timerPath                     // a peer's kernel path may be used, or tried again
+	timerClosest                  // a closer backend is in sight
+)
+
+// New is the core of a node that nothing is known of yet.
+func New(cfg Config) *Core {
+	c := &Core{
+		cfg:      cfg.withDefaults(),
+		attached: map[api.Key]*attachment{},
+		at:       map[netip.Addr]*attachment{},
+		ports:    map[hostPort]api.Key{},
+		services: map[api.ServiceID]*service{},
+		spelt:    map[string][]api.ServiceID{},
+		vips:     map[netip.Addr]api.ServiceID{},
+		owners:   map[netip.Addr]api.ServiceID{},
+		sources:  map[netip.Addr]api.Source{},
+		peers:    map[api.PeerKey]*peer{},
+		behind:   map[api.PeerKey]map[api.ServiceID]struct{}{},
+		subnets:  map[netip.Prefix]api.PeerKey{},
+		lengths:  map[int]int{},
+		known:    map[api.ServiceID]plane.Ident{},
+		wants:    map[api.Want]*want{},
+		seeking:  map[string]map[api.Want]struct{}{},
+		pointing: map[netip.Addr]map[api.Want]struct{}{},
+		asking:   map[api.ServiceID]*asker{},
+		told:     newTold(),
+		dirty:    newDirty(),
+	}
+	c.coord.now = vivaldi.New()
+	c.coord.said = c.coord.now
+	return c
+}
+
+// Step takes one input.
+func (c *Core) Step(now time.Time, in Input) step.Effects {
+	c.now, c.send, c.late = now, nil, nil
+	err := c.take(in)
+	c.expire()
+	c.flush()
+	c.report()
+	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.timers.Next(), Err: err}
+}
+
+func (c *Core) take(in Input) error {
+	switch in := in.(type) {
+	case Start:
+		c.start()
+	case Self:
+		c.describe(in)
+	case Link:
+		c.linked(in.Up)
+	case Down:
+		c.down(in.NetDown)
+	case Attach:
+		return c.attach(in.Attach)
+	case Detach:
+		c.detach(in.Key)
+	case Drain:
+		c.drain(in.Key)
+	case Miss:
+		c.miss(in)
+	case Query:
+		c.query(in)
+	case PeerUnknown:
+		c.stranger(in)
+	case Path:
+		c.path(in)
+	case Used:
+		c.used(in.Usage)
+	case Tick:
+	}
+	return nil
+}
+
+// start begins a life: the plane is made what Plane says, the tunnel is told of
+// everybody.
+func (c *Core) start() {
+	c.boot++
+	c.saveMeta()
+	c.dirty.all, c.dirty.quiet = true, true
+	if c.lease != nil {
+		c.emit(ToTunnel, TunnelSelf{*c.lease})
+	}
+	for _, k := range sortedKeys(c.peers) {
+		c.peers[k].untold = true
+		c.dirty.peers[k] = struct{}{}
+	}
+	for _, a := range c.freed {
+		c.pool.Give(c.now, a)
+		c.timers.Set(timerKey{what: timerFreed, addr: a}, c.now.Add(c.cfg.Quarantine))
+	}
+	c.freed = nil
+	for _, id := range sortedKeys(c.asking) {
+		for _, k := range c.inOrder(c.asking[id].wants) { // who used what when is not known
+			c.wants[k].used = c.now
+			c.timers.Set(timerKey{what: timerIdle, want: k}, c.now.Add(c.cfg.Idle))
+		}
+	}
+	if len(c.wants) > 0 {
+		c.timers.Set(timerKey{what: timerPoll}, c.now.Add(c.cfg.Poll))
+	}
+	c.link.whole, c.link.self = true, true
+}
+
+func (c *Core) expire() {
+	for {
+		k, ok := c.timers.Pop(c.now)
+		if !ok {
+			return
+		}
+		switch k.what {
+		case timerAck:
+			c.unanswered()
+		case timerHeld:
+			c.link.whole, c.link.self = true, true
+		case timerRenew:
+			c.link.whole = c.link.whole || len(c.wants) > 0
+		case timerPoll:
+			c.poll()
+		case timerAsk:
+			c.askAgain(k.want)
+		case timerIdle:
+			c.idle(k.want)
+		case timerFreed:
+			c.journal.Delete(kindFreed, k.addr.String())
+		case timerPath:
+			if p := c.peers[k.peer]; p != nil {
+				c.choosePath(p)
+			}
+		case timerClosest:
+			if s := c.services[k.service]; s != nil {
+				c.weigh(s, api.PeerKey{}, true)
+			}
+		}
+	}
+}
+
+func (c *Core) emit(to api.Addr, msg any) {
+	c.send = append(c.send, api.Envelope{To: to, Msg: msg})
+}
+
+// emitLate is for what is true once the plane has taken this step's change.
+func (c *Core) emitLate(to api.Addr, msg any) {
+	c.late = append(c.late, api.Envelope{To: to, Msg: msg})
+}

@@ -1,0 +1,328 @@
+package overlay
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/overlay/vivaldi"
+)
+
+// peer is another node, of which at least one record tells.
+type peer struct {
+	record api.Peer
+	refs   int       // records that have it
+	alone  *api.Peer // held by itself
+	untold bool      // the tunnel has to be told
+
+	path  Path
+	heard time.Time // when path came; zero: never in this life
+
+	kernel   kernel
+	prepared time.Time // from when on ours take the kernel path; zero: they do
+	distrust time.Time // until when it is not tried again
+}
+
+// kernel is a way to a peer in the clear that needs no tunnel.
+type kernel struct {
+	Path api.PathKind `json:"path,omitempty"` // route, vxlan or ""
+	Via  netip.Addr   `json:"via,omitzero"`
+}
+
+const (
+	// prepare is how long both ends have to take in what comes by a kernel path before
+	// one sends on it.
+	prepare = 3 * time.Second
+	// distrust is how long a kernel path is left alone on which the peer fell silent.
+	distrust = 30 * time.Second
+)
+
+// refer counts n more records that have the peer, and keeps the newest.
+func (c *Core) refer(p api.Peer, n int) {
+	q := c.peers[p.Key]
+	if q == nil {
+		q = &peer{record: p, untold: true}
+		c.peers[p.Key] = q
+		c.claim(q)
+		c.touchPeer(q)
+	} else if p.Rev > q.record.Rev {
+		c.renew(q, p)
+	}
+	q.refs += n
+	c.dirty.peers[p.Key] = struct{}{}
+}
+
+func (c *Core) renew(q *peer, p api.Peer) {
+	c.unclaim(q)
+	q.record, q.untold = p, true
+	c.claim(q)
+	c.dirty.peers[p.Key] = struct{}{}
+	c.touchPeer(q)
+	c.choosePath(q)
+}
+
+func (c *Core) unrefer(k api.PeerKey, n int) {
+	q := c.peers[k]
+	if q == nil {
+		return
+	}
+	c.dirty.peers[k] = struct{}{}
+	if q.refs -= n; q.refs > 0 {
+		return
+	}
+	c.unclaim(q)
+	delete(c.peers, k)
+	c.timers.Clear(timerKey{what: timerPath, peer: k})
+	c.setKernel(q, kernel{})
+	c.touchPeer(q)
+}
+
+// claim notes which subnets are the peer's: whoever says so last has them, and
+// never what is ours.
+func (c *Core) claim(q *peer) {
+	for _, p := range q.record.Subnets {
+		if c.lease == nil || !p.IsValid() || p != p.Masked() || !p.Addr().Is4() || q.record.Key == c.self.Key ||
+			p.Bits() < c.lease.Ranges.Instances.Bits() || !c.lease.Ranges.Instances.Contains(p.Addr()) || p.Overlaps(c.lease.Subnet) {
+			continue
+		}
+		o, had := c.subnets[p]
+		if had && o == q.record.Key {
+			continue
+		}
+		if had && c.peers[o].record.Cluster == q.record.Cluster && c.peers[o].record.Rev > q.record.Rev {
+			continue // an older word of the same author
+		}
+		c.subnets[p] = q.record.Key
+		if had {
+			c.dirty.peers[o] = struct{}{}
+			c.touchPeer(c.peers[o])
+		} else {
+			c.lengths[p.Bits()]++
+		}
+		c.settleAt(p.Addr())
+	}
+}
+
+func (c *Core) unclaim(q *peer) {
+	for _, p := range q.record.Subnets {
+		if c.subnets[p] == q.record.Key && p.IsValid() {
+			delete(c.subnets, p)
+			if c.lengths[p.Bits()]--; c.lengths[p.Bits()] == 0 {
+				delete(c.lengths, p.Bits())
+			}
+		}
+	}
+}
+
+// peerAt is the peer that an instance's address is behind.
+func (c *Core) peerAt(a netip.Addr) (api.PeerKey, bool) {
+	longest := -1
+	var key api.PeerKey
+	for n := range c.lengths {
+		if p, err := a.Prefix(n); err == nil && n > longest {
+			if k, ok := c.subnets[p]; ok {
+				key, longest = k, n
+			}
+		}
+	}
+	return key, longest >= 0
+}
+
+// takePeer holds a peer that came by itself.
+func (c *Core) takePeer(p api.Peer, whole bool) {
+	q := c.peers[p.Key]
+	if q != nil && q.alone != nil && p.Rev <= q.alone.Rev && (!whole || p.Rev == q.alone.Rev) {
+		return
+	}
+	c.keepPeer(p)
+	c.journal.Put(kindPeer, p.Key.String(), p)
+}
+
+func (c *Core) keepPeer(p api.Peer) {
+	c.refer(p, 1)
+	q := c.peers[p.Key]
+	if q.alone != nil {
+		c.held = c.held.Toggle(q.alone.Digest())
+		q.refs--
+	}
+	q.alone = &p
+	c.held = c.held.Toggle(p.Digest())
+	for _, s := range p.Subnets {
+		c.settleAt(s.Addr())
+	}
+}
+
+// losePeer lets go of a peer that came by itself; other records may have it still.
+func (c *Core) losePeer(k api.PeerKey) {
+	q := c.peers[k]
+	if q == nil || q.alone == nil {
+		return
+	}
+	c.held = c.held.Toggle(q.alone.Digest())
+	subnets := q.alone.Subnets
+	q.alone = nil
+	c.journal.Delete(kindPeer, k.String())
+	c.unrefer(k, 1)
+	for _, s := range subnets {
+		c.settleAt(s.Addr())
+	}
+}
+
+// path takes in what the tunnel observes.
+func (c *Core) path(in Path) {
+	q := c.peers[in.Key]
+	if q == nil {
+		return
+	}
+	old := q.path
+	q.path, q.heard = in, c.now
+	if in.RTT > 0 && !in.Silent && in.Kind != api.PathNone && vivaldi.Valid(q.record.Coord) {
+		c.measured(q, in.RTT)
+	}
+	if in.Silent && !old.Silent {
+		if q.kernel.Path != "" {
+			q.distrust = c.now.Add(distrust)
+		}
+		for _, id := range c.hostedBy(q) {
+			c.doubt(c.services[id])
+		}
+	}
+	c.choosePath(q)
+	if in.MTU != old.MTU {
+		c.dirty.peers[in.Key] = struct{}{}
+	}
+	if in.Silent != old.Silent || lossy(in) != lossy(old) {
+		c.touchPeer(q)
+	}
+	for _, id := range c.hostedBy(q) {
+		c.weigh(c.services[id], in.Key, false)
+	}
+}
+
+// choosePath decides whether a kernel path to the peer may be used: both ends in
+// one network that the operator called clear, no NAT between, and no silence. What
+// was chosen before a restart stays until something speaks against it.
+func (c *Core) choosePath(q *peer) {
+	key := timerKey{what: timerPath, peer: q.record.Key}
+	want := c.kernelPath(q)
+	if q.distrust.After(c.now) {
+		if want = (kernel{}); q.kernel == want {
+			c.timers.SetEarlier(key, q.distrust)
+			return
+		}
+		c.timers.Set(key, q.distrust)
+	}
+	if want != q.kernel {
+		q.prepared = time.Time{}
+		if want.Path != "" {
+			q.prepared = c.now.Add(prepare)
+			c.timers.Set(key, q.prepared)
+		}
+		c.setKernel(q, want)
+		return
+	}
+	if !q.prepared.IsZero() && !q.prepared.After(c.now) {
+		q.prepared = time.Time{}
+		c.dirty.peers[q.record.Key] = struct{}{}
+	}
+}
+
+func (c *Core) kernelPath(q *peer) kernel {
+	via := q.path.Addr.Addr().Unmap()
+	switch {
+	case q.path.Silent || c.lease == nil:
+		return kernel{}
+	case q.heard.IsZero() || q.path.Kind == api.PathNone:
+		// The tunnel has not looked since the start, or sees no need to: that says
+		// nothing against a path that it does not use.
+		via = q.kernel.Via
+	case q.path.Kind != api.PathDirect || !q.path.Plain:
+		return kernel{}
+	}
+	if !via.Is4() {
+		return kernel{}
+	}
+	clear := slices.ContainsFunc(c.lease.Clear, func(p netip.Prefix) bool {
+		return p.Contains(via) && (!c.described || slices.ContainsFunc(c.self.Endpoints, func(e netip.AddrPort) bool { return p.Contains(e.Addr().Unmap()) }))
+	})
+	switch {
+	case !clear:
+		return kernel{}
+	case !c.described:
+		return q.kernel
+	case slices.ContainsFunc(c.self.OnLink, func(p netip.Prefix) bool { return p.Contains(via) }):
+		return kernel{api.PathRoute, via}
+	case c.cfg.VXLAN != 0:
+		return kernel{api.PathVXLAN, via}
+	}
+	return kernel{}
+}
+
+func (c *Core) setKernel(q *peer, k kernel) {
+	if q.kernel == k {
+		return
+	}
+	q.kernel = k
+	c.dirty.peers[q.record.Key] = struct{}{}
+	if k.Path == "" {
+		c.journal.Delete(kindPath, q.record.Key.String())
+	} else {
+		c.journal.Put(kindPath, q.record.Key.String(), k)
+	}
+}
+
+// touchPeer has all that hangs on the peer looked at.
+func (c *Core) touchPeer(q *peer) {
+	if q == nil {
+		return
+	}
+	for id := range c.behind[q.record.Key] {
+		c.touch(id)
+	}
+}
+
+// hostedBy are the services of which the peer has backends.
+func (c *Core) hostedBy(q *peer) []api.ServiceID { return sortedKeys(c.behind[q.record.Key]) }
+
+func (c *Core) planePeer(k api.PeerKey) (plane.Peer, bool) {
+	q := c.peers[k]
+	if q == nil || k == c.self.Key {
+		return plane.Peer{}, false
+	}
+	p := plane.Peer{Key: k, Path: api.PathDirect, MTU: q.path.MTU}
+	for _, s := range q.record.Subnets {
+		if o, ok := c.subnets[s]; ok && o == k {
+			p.Subnets = append(p.Subnets, s)
+		}
+	}
+	if q.kernel.Path != "" {
+		p.Path, p.Via, p.Prepared = q.kernel.Path, q.kernel.Via, !q.prepared.IsZero()
+		if !p.Prepared {
+			p.MTU = 0
+		}
+	}
+	return p, true
+}
+
+func lossy(p Path) bool { return p.Loss >= 0.05 }
+
+// place is where the node is in the latency space, and where it said that it is.
+type place struct {
+	now, said api.Coordinate
+}
+
+// measured moves the own coordinate by a round trip to a peer.
+func (c *Core) measured(q *peer, rtt time.Duration) {
+	seed := uint64(0)
+	for i := range 8 { // who is where relative to whom is the same for every run
+		seed = seed<<8 | uint64(c.self.Key[i]^q.record.Key[i])
+	}
+	c.coord.now = vivaldi.Update(c.coord.now, *q.record.Coord, rtt, seed)
+	if vivaldi.Moved(c.coord.now, c.coord.said, 0.1) {
+		c.coord.said = c.coord.now
+		c.link.self = true
+		c.saveMeta()
+	}
+}

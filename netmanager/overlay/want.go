@@ -1,0 +1,606 @@
+package overlay
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/names"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// want is the interest of a local service in an address or a service, or the
+// node's own in a peer. It lasts until it is idle.
+type want struct {
+	api.Want
+	born    uint64       // counts wants, so that the oldest is known
+	tries   int          // how often it was asked for since it was last answered
+	asked   time.Time    // when last
+	used    time.Time    // when last
+	refusal *api.Refusal // held
+	until   time.Time    // up to then a refusal answers for the cluster
+	waiting bool         // somebody waits for the answer
+	names   []string     // that were looked up
+	saved   bool         // in the journal: since a record answered it
+}
+
+// asker is what the wants of one service amount to.
+type asker struct {
+	wants   map[api.Want]struct{}
+	pending map[api.Want]struct{} // unanswered or refused
+}
+
+// outcome is where a want leads now.
+type outcome uint8
+
+const (
+	unanswered outcome = iota
+	answered
+	denied
+	nowhere
+)
+
+const (
+	askMin = 500 * time.Millisecond
+	askMax = 30 * time.Second
+	// reask bounds how often a want that was answered is doubted.
+	reask    = 5 * time.Second
+	maxNames = 16 // that wait for one want
+)
+
+func (c *Core) outcome(w *want) outcome {
+	if w.For == "" { // a peer
+		if _, ok := c.peerAt(w.Address); ok {
+			return answered
+		}
+	} else if s := c.leadsTo(w); s != nil {
+		if c.mayCall(w.For, s.id) || w.Address.IsValid() && c.mayCall(s.id, w.For) {
+			return answered
+		}
+		return denied
+	}
+	switch {
+	case w.refusal == nil:
+		return unanswered
+	case w.refusal.Denied:
+		return denied
+	}
+	return nowhere
+}
+
+// leadsTo is the known service that the want is about, or nil.
+func (c *Core) leadsTo(w *want) *service {
+	if w.Service != "" {
+		if id, ok := names.Match(w.Service, c.spelt[strings.ToLower(string(w.Service))]); ok {
+			if s := c.services[id]; s != nil && s.route != nil {
+				return s
+			}
+		}
+		return nil
+	}
+	if a := c.at[w.Address]; a != nil {
+		return c.services[a.service()]
+	}
+	if id, ok := c.owners[w.Address]; ok {
+		return c.services[id]
+	}
+	if id, ok := c.vips[w.Address]; ok {
+		if s := c.services[id]; s.route != nil {
+			return s
+		}
+	}
+	return nil
+}
+
+// miss is a packet that the plane does not know the way of.
+func (c *Core) miss(in Miss) {
+	if c.lease == nil {
+		return
+	}
+	local, remote := c.lease.Ranges.Untwin(in.Local), c.lease.Ranges.Untwin(in.Remote)
+	a := c.at[local]
+	if a == nil || !remote.IsValid() || c.lease.Subnet.Contains(remote) && c.at[remote] == nil {
+		c.emitLate(ToHold, Refuse{Remote: in.Remote})
+		return
+	}
+	w := c.wants[api.Want{Address: remote, For: a.service()}]
+	if w != nil && c.outcome(w) == unanswered {
+		w.used, w.waiting = c.now, true
+		return
+	}
+	if !a.bucket.take(c.now) {
+		c.emitLate(ToHold, Refuse{Remote: remote})
+		return
+	}
+	if w == nil {
+		if w = c.want(api.Want{Address: remote, For: a.service()}); w == nil {
+			c.emitLate(ToHold, Refuse{Remote: remote})
+			return
+		}
+	}
+	w.used = c.now
+	switch o := c.outcome(w); {
+	case o == answered:
+		// The plane should have known it: it is told again.
+		c.tellAgain(remote)
+		c.emitLate(ToHold, Release{remote})
+	case o == unanswered:
+		w.waiting = true
+		c.serveMeanwhile(w)
+	case w.until.After(c.now) || !c.link.up:
+		c.emitLate(ToHold, Refuse{Remote: remote, Denied: o == denied})
+	default:
+		w.waiting, w.tries = true, 0
+		c.ask(w)
+	}
+}
+
+// serveMeanwhile has a service's instances on this node serve it until the cluster
+// says who else does.
+func (c *Core) serveMeanwhile(w *want) {
+	s := c.services[c.vips[w.Address]]
+	if s == nil || s.route != nil || len(s.local) == 0 {
+		return
+	}
+	w.waiting = false
+	if !c.mayCall(w.For, s.id) {
+		c.emitLate(ToHold, Refuse{Remote: w.Address, Denied: true})
+		return
+	}
+	c.touch(s.id)
+	c.emitLate(ToHold, Release{w.Address})
+}
+
+// query is a name that somebody looks up. What it leads to is in Lookup, now or
+// after Answered.
+func (c *Core) query(in Query) {
+	if c.lease == nil {
+		return
+	}
+	a := c.at[c.lease.Ranges.Untwin(in.Local)]
+	if a == nil {
+		return
+	}
+	q, err := names.Parse(in.Name, a.service())
+	if err != nil {
+		return
+	}
+	key := api.Want{Service: q.Service, For: a.service()}
+	w := c.wants[key]
+	if w == nil {
+		if !a.bucket.take(c.now) {
+			return
+		}
+		if w = c.want(key); w == nil {
+			return
+		}
+	}
+	w.used = c.now
+	switch o := c.outcome(w); {
+	case o == answered || o != unanswered && w.until.After(c.now):
+		c.emitLate(ToResolver, Answered{in.Name})
+		return
+	case o != unanswered:
+		if !a.bucket.take(c.now) {
+			c.emitLate(ToResolver, Answered{in.Name})
+			return
+		}
+		w.tries = 0
+		c.ask(w)
+	}
+	w.waiting = true
+	if len(w.names) < maxNames && !slices.Contains(w.names, in.Name) {
+		w.names = append(w.names, in.Name)
+	}
+}
+
+// stranger is a handshake of a node that no record names. Its claim proves
+// nothing; it only says what to ask for.
+func (c *Core) stranger(in PeerUnknown) {
+	if p := c.peers[in.Key]; p != nil {
+		c.emit(ToTunnel, TunnelPeer{p.record})
+		return
+	}
+	if c.lease == nil || !c.lease.Ranges.Instances.Contains(in.Claim) || c.lease.Subnet.Contains(in.Claim) || !c.strange.take(c.now) {
+		return
+	}
+	key := api.Want{Address: c.subnetAt(in.Claim).Addr()}
+	w := c.wants[key]
+	if w == nil {
+		if w = c.want(key); w == nil {
+			return
+		}
+	} else if c.now.Sub(w.asked) >= reask || c.outcome(w) != answered && c.now.Sub(w.asked) >= askMin {
+		c.ask(w) // what we know of the subnet is of another node: perhaps it is old
+	}
+	w.used = c.now
+}
+
+// subnetAt is the subnet that an address belongs to, as nodes have them.
+func (c *Core) subnetAt(a netip.Addr) netip.Prefix {
+	if c.lease == nil {
+		return netip.Prefix{}
+	}
+	p, _ := a.Prefix(c.lease.Ranges.Subnet)
+	return p
+}
+
+// want is a new want, or nil where there is no room for one.
+func (c *Core) want(key api.Want) *want {
+	a := c.asking[key.For]
+	if a == nil {
+		a = &asker{wants: map[api.Want]struct{}{}, pending: map[api.Want]struct{}{}}
+		c.asking[key.For] = a
+	}
+	if len(a.pending) >= c.cfg.MaxPending {
+		c.drop(c.oldest(a.pending))
+	}
+	if len(c.wants) >= c.cfg.MaxWants && !c.makeRoom(a) {
+		return nil
+	}
+	c.born++
+	w := &want{Want: key, born: c.born, used: c.now}
+	c.note(w)
+	a = c.asking[key.For]
+	a.pending[key] = struct{}{}
+	c.timers.Set(timerKey{what: timerIdle, want: key}, c.now.Add(c.cfg.Idle))
+	if len(c.wants) == 1 {
+		c.timers.Set(timerKey{what: timerPoll}, c.now.Add(c.cfg.Poll))
+	}
+	c.timers.SetEarlier(timerKey{what: timerRenew}, c.now.Add(c.renewal()))
+	if c.outcome(w) == unanswered {
+		c.ask(w)
+	} else {
+		// What answers it is held for another want; the cluster must know of this one too.
+		c.link.add(key)
+		c.settle(w)
+	}
+	return w
+}
+
+func (c *Core) note(w *want) {
+	c.wants[w.Want] = w
+	a := c.asking[w.For]
+	if a == nil {
+		a = &asker{wants: map[api.Want]struct{}{}, pending: map[api.Want]struct{}{}}
+		c.asking[w.For] = a
+	}
+	a.wants[w.Want] = struct{}{}
+	if w.Service != "" {
+		addTo(c.seeking, strings.ToLower(string(w.Service)), w.Want)
+	} else {
+		addTo(c.pointing, w.Address, w.Want)
+	}
+}
+
+// makeRoom drops a want of whoever has the most, unless that is who asks and all
+// of its wants are of use: nobody starves another.
+func (c *Core) makeRoom(a *asker) bool {
+	if len(a.pending) > 0 {
+		c.drop(c.oldest(a.pending))
+		return true
+	}
+	var most *asker
+	for _, id := range sortedKeys(c.asking) {
+		if o := c.asking[id]; most == nil || len(o.wants) > len(most.wants) {
+			most = o
+		}
+	}
+	if most == a {
+		return false
+	}
+	from := most.wants
+	if len(most.pending) > 0 {
+		from = most.pending
+	}
+	c.drop(c.oldest(from))
+	return true
+}
+
+func (c *Core) oldest(among map[api.Want]struct{}) *want {
+	var first *want
+	for k := range among {
+		if w := c.wants[k]; first == nil || w.born < first.born {
+			first = w
+		}
+	}
+	return first
+}
+
+// ask says the want to the cluster, and again after a pause that doubles.
+func (c *Core) ask(w *want) {
+	pause := min(askMin<<min(w.tries, 10), askMax)
+	w.tries++
+	w.asked = c.now
+	c.link.add(w.Want)
+	c.timers.Set(timerKey{what: timerAsk, want: w.Want}, c.now.Add(pause))
+}
+
+func (c *Core) askAgain(k api.Want) {
+	// While the link is down nothing is asked; linked goes on.
+	if w := c.wants[k]; w != nil && c.link.up && (c.outcome(w) == unanswered || w.waiting) {
+		c.ask(w)
+	}
+}
+
+// doubt asks again for what a failure was seen of.
+func (c *Core) doubt(s *service) {
+	if s.route == nil {
+		return
+	}
+	for _, k := range c.wantsOf(s) {
+		if w := c.wants[k]; c.now.Sub(w.asked) >= reask {
+			w.asked = c.now
+			c.link.add(k)
+			return
+		}
+	}
+}
+
+// settle tells those who wait, once the want is answered.
+func (c *Core) settle(w *want) {
+	o := c.outcome(w)
+	a := c.asking[w.For]
+	if o == answered {
+		delete(a.pending, w.Want)
+		if !w.saved {
+			w.saved = true
+			c.journal.Put(kindWant, wantKey(w.Want), w.Want)
+		}
+	} else {
+		a.pending[w.Want] = struct{}{}
+	}
+	if o == unanswered {
+		if !c.timers.Has(timerKey{what: timerAsk, want: w.Want}) && c.link.up {
+			c.ask(w)
+		}
+		return
+	}
+	w.tries = 0
+	c.timers.Clear(timerKey{what: timerAsk, want: w.Want})
+	if !w.waiting {
+		return
+	}
+	w.waiting = false
+	if w.Address.IsValid() && w.For != "" {
+		if o == answered {
+			c.emitLate(ToHold, Release{w.Address})
+		} else {
+			c.emitLate(ToHold, Refuse{Remote: w.Address, Denied: o == denied})
+		}
+	}
+	for _, n := range w.names {
+		c.emitLate(ToResolver, Answered{n})
+	}
+	w.names = nil
+}
+
+// settleFor settles all that a service wants: what it may call has changed.
+func (c *Core) settleFor(id api.ServiceID) {
+	if a := c.asking[id]; a != nil {
+		for _, k := range c.inOrder(a.wants) {
+			c.settle(c.wants[k])
+		}
+	}
+}
+
+// settleAbout settles the wants that are about a service.
+func (c *Core) settleAbout(s *service) {
+	for _, k := range c.wantsOf(s) {
+		c.settle(c.wants[k])
+	}
+}
+
+func (c *Core) settleAt(a netip.Addr) {
+	for _, k := range c.inOrder(c.pointing[a]) {
+		c.settle(c.wants[k])
+	}
+}
+
+// wantsOf are the wants that lead to a service's route, in the order of their birth.
+func (c *Core) wantsOf(s *service) []api.Want {
+	all := map[api.Want]struct{}{}
+	for k := range c.seeking[strings.ToLower(string(s.id))] {
+		all[k] = struct{}{}
+	}
+	for _, v := range s.vips {
+		for k := range c.pointing[v] {
+			all[k] = struct{}{}
+		}
+	}
+	return c.inOrder(all)
+}
+
+func (c *Core) inOrder(set map[api.Want]struct{}) []api.Want {
+	if len(set) == 0 {
+		return nil
+	}
+	out := make([]api.Want, 0, len(set))
+	for k := range set {
+		out = append(out, k)
+	}
+	slices.SortFunc(out, func(a, b api.Want) int { return cmp.Compare(c.wants[a].born, c.wants[b].born) })
+	return out
+}
+
+// used compares what the plane counted with what it counted before. Whatever
+// moved is in use.
+func (c *Core) used(u plane.Usage) {
+	touch := func(set map[api.Want]struct{}) {
+		for k := range set {
+			c.wants[k].used = c.now
+		}
+	}
+	route := func(s *service) {
+		if s != nil && s.route != nil {
+			s.used = c.now
+			for _, k := range c.wantsOf(s) {
+				c.wants[k].used = c.now
+			}
+		}
+	}
+	for a, n := range u.Services {
+		if n != c.usage.Services[a] {
+			route(c.services[c.vips[a]])
+		}
+	}
+	for _, m := range []struct{ now, before map[netip.Addr]uint64 }{{u.Backends, c.usage.Backends}, {u.Sources, c.usage.Sources}} {
+		for a, n := range m.now {
+			if n != m.before[a] {
+				touch(c.pointing[a])
+				route(c.services[c.owners[a]])
+				if k, ok := c.peerAt(a); ok {
+					for _, p := range c.peers[k].record.Subnets {
+						touch(c.pointing[p.Addr()])
+					}
+				}
+			}
+		}
+	}
+	c.usage = u
+}
+
+func (c *Core) poll() {
+	if len(c.wants) > 0 {
+		c.emit(ToPlane, Ask{})
+		c.timers.Set(timerKey{what: timerPoll}, c.now.Add(c.cfg.Poll))
+	}
+}
+
+// idle drops a want that was not used for long. It looks only after the plane was
+// asked since, so that what is used is not missed.
+func (c *Core) idle(k api.Want) {
+	w := c.wants[k]
+	if w == nil {
+		return
+	}
+	if end := w.used.Add(c.cfg.Idle + c.cfg.Poll); end.After(c.now) {
+		c.timers.Set(timerKey{what: timerIdle, want: k}, end)
+		return
+	}
+	c.drop(w)
+}
+
+// drop ends a want, and lets go of what no other want leads to.
+func (c *Core) drop(w *want) {
+	delete(c.wants, w.Want)
+	a := c.asking[w.For]
+	delete(a.wants, w.Want)
+	delete(a.pending, w.Want)
+	if len(a.wants) == 0 {
+		delete(c.asking, w.For)
+	}
+	c.timers.Clear(timerKey{what: timerAsk, want: w.Want})
+	c.timers.Clear(timerKey{what: timerIdle, want: w.Want})
+	if w.saved {
+		c.journal.Delete(kindWant, wantKey(w.Want))
+	}
+	c.setRefusal(w, nil)
+	c.link.drop(w.Want)
+	if w.waiting && w.Address.IsValid() && w.For != "" {
+		c.emitLate(ToHold, Refuse{Remote: w.Address})
+	}
+	if w.Service != "" {
+		fold := strings.ToLower(string(w.Service))
+		removeFrom(c.seeking, fold, w.Want)
+		for _, id := range slices.Clone(c.spelt[fold]) {
+			c.release(c.services[id])
+		}
+		return
+	}
+	removeFrom(c.pointing, w.Address, w.Want)
+	if id, ok := c.vips[w.Address]; ok {
+		c.touch(id)
+		c.release(c.services[id])
+	}
+	if len(c.pointing[w.Address]) > 0 {
+		return
+	}
+	c.loseSource(w.Address)
+	if k, ok := c.peerAt(w.Address); ok && w.For == "" {
+		c.losePeer(k)
+	}
+}
+
+// release lets go of a route that no want leads to.
+func (c *Core) release(s *service) {
+	if s != nil && s.route != nil && len(c.wantsOf(s)) == 0 {
+		c.loseRoute(s, false)
+	}
+}
+
+// leave ends what a service wanted that is no longer on the node. What another
+// local service may call, and is in use, is wanted on behalf of that from now on.
+func (c *Core) leave(id api.ServiceID) {
+	a := c.asking[id]
+	if a == nil {
+		return
+	}
+	for _, k := range c.inOrder(a.wants) {
+		w := c.wants[k]
+		if c.outcome(w) == answered && c.now.Sub(w.used) < c.cfg.Idle {
+			if heir := c.heir(w); heir != "" {
+				n := k
+				n.For = heir
+				if c.wants[n] == nil {
+					if nw := c.want(n); nw != nil {
+						nw.used = w.used
+					}
+				}
+			}
+		}
+		if c.wants[k] != nil {
+			c.drop(w)
+		}
+	}
+}
+
+func (c *Core) heir(w *want) api.ServiceID {
+	s := c.leadsTo(w)
+	if s == nil {
+		return ""
+	}
+	heir := api.ServiceID("")
+	for _, a := range c.attached {
+		if o := a.service(); o != w.For && (heir == "" || o < heir) && (c.mayCall(o, s.id) || c.mayCall(s.id, o)) {
+			heir = o
+		}
+	}
+	return heir
+}
+
+func (c *Core) setRefusal(w *want, r *api.Refusal) {
+	if w.refusal != nil {
+		c.held = c.held.Toggle(w.refusal.Digest())
+	}
+	w.refusal = r
+	if r != nil {
+		c.held = c.held.Toggle(r.Digest())
+		w.until = c.now.Add(c.cfg.Negative)
+	}
+}
+
+func wantKey(w api.Want) string {
+	a := ""
+	if w.Address.IsValid() {
+		a = w.Address.String()
+	}
+	return a + " " + string(w.Service) + " " + string(w.For)
+}
+
+func addTo[K, V comparable](m map[K]map[V]struct{}, k K, v V) {
+	if m[k] == nil {
+		m[k] = map[V]struct{}{}
+	}
+	m[k][v] = struct{}{}
+}
+
+func removeFrom[K, V comparable](m map[K]map[V]struct{}, k K, v V) {
+	delete(m[k], v)
+	if len(m[k]) == 0 {
+		delete(m, k)
+	}
+}
