@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Copyright the Treeline authors
+//
+// ICMP errors. They carry the beginning of a packet that the flow's other
+// direction has rewritten; whoever sent that must find it as it was.
+#pragma once
+
+#include "flow.h"
+
+// quoted reads the tuple of the packet that an error is about, turned round, so
+// that it is one of the direction that the error travels in. at: where its IP
+// header is. It returns the offset of its transport header, 0 if it has none.
+static __always_inline __u32 quoted(struct __sk_buff *skb, const struct settings *s, __u32 at, int family, struct tuple *t)
+{
+	__be32 h[2] = {};
+	__u32 l4;
+
+	t->family = family;
+	if (family == 4) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5 ||
+		    ip.frag_off & bpf_htons(0x1fff))
+			return 0;
+		t->src = short4(s, ip.daddr);
+		t->dst = short4(s, ip.saddr);
+		t->proto = ip.protocol;
+		l4 = at + ip.ihl * 4;
+	} else {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.version != 6)
+			return 0;
+		t->src = short6(s, ip.daddr.s6_addr32);
+		t->dst = short6(s, ip.saddr.s6_addr32);
+		t->proto = ip.nexthdr;
+		l4 = at + sizeof(ip);
+	}
+	if (!t->src || !t->dst || bpf_skb_load_bytes(skb, l4, h, 8))
+		return 0;
+	if (t->proto == IPPROTO_ICMP || t->proto == IPPROTO_ICMPV6) {
+		__u8 type = bpf_ntohl(h[0]) >> 24;
+		__be16 id = bpf_htons(bpf_ntohl(h[1]) >> 16);
+
+		if (type == (family == 4 ? 8 : 128))
+			t->dport = id;
+		else
+			t->sport = id;
+	} else {
+		t->dport = bpf_htons(bpf_ntohl(h[0]) >> 16);
+		t->sport = bpf_htons(bpf_ntohl(h[0]));
+	}
+	return l4;
+}
+
+// error passes on an ICMP error about a flow, and drops one about none.
+static __noinline int error(struct __sk_buff *skb, const struct settings *s, const struct packet *p, int l2, enum where where)
+{
+	__u32 sum = p->l4 + 2, at = p->l4 + 8, l4;
+	struct tuple t = {}, q, to;
+	struct flow *f;
+
+	l4 = quoted(skb, s, at, p->t.family, &t);
+	if (!l4)
+		goto none;
+	f = bpf_map_lookup_elem(&tl_flows, &t);
+	if (!f)
+		goto none;
+	to = (struct tuple){f->src, f->dst, f->sport, f->dport, t.proto, t.family, 0};
+	// What is quoted is written first: its length does not change.
+	if (to.src != t.src || to.dst != t.dst) {
+		if (t.family == 4) {
+			struct iphdr ip;
+
+			if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)))
+				return TC_DROP;
+			ip.check = ~fold16(fold32((__u64)(__u16)~ip.check + fold32(differ(ip.saddr, to.dst) + differ(ip.daddr, to.src))));
+			ip.saddr = to.dst;
+			ip.daddr = to.src;
+			// A header whose checksum is right sums up to the same, whatever it says.
+			if (bpf_skb_store_bytes(skb, at, &ip, sizeof(ip), 0))
+				return TC_DROP;
+		} else {
+			__be32 old[8], new[8];
+			__u64 d = 0;
+
+			if (bpf_skb_load_bytes(skb, at + 8, old, sizeof(old)))
+				return TC_DROP;
+			full(s, to.dst, new);
+			full(s, to.src, new + 4);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				d += differ(old[i], new[i]);
+			if (bpf_skb_store_bytes(skb, at + 8, new, sizeof(new), 0) ||
+			    bpf_l4_csum_replace(skb, sum, 0, fold32(d), 0))
+				return TC_DROP;
+		}
+	}
+	if (t.proto == IPPROTO_ICMP || t.proto == IPPROTO_ICMPV6) {
+		if (to.sport != t.sport && port(skb, l4 + 4, sum, t.sport, to.sport, 0))
+			return TC_DROP;
+		if (to.dport != t.dport && port(skb, l4 + 4, sum, t.dport, to.dport, 0))
+			return TC_DROP;
+	} else {
+		if (to.sport != t.sport && port(skb, l4 + 2, sum, t.sport, to.sport, 0))
+			return TC_DROP;
+		if (to.dport != t.dport && port(skb, l4, sum, t.dport, to.dport, 0))
+			return TC_DROP;
+	}
+	// Then the envelope: an error comes from the other end, or from somewhere between.
+	q.src = p->t.src && p->t.src == t.src ? to.src : 0;
+	q.dst = p->t.dst == t.dst ? to.dst : 0;
+	{
+		__u32 d = addresses(skb, s, l2, t.family, q.src, q.dst);
+
+		if (t.family == 6 && adjust(skb, sum, IPPROTO_ICMPV6, 6, d))
+			return TC_DROP;
+	}
+	if (where == LEAVE)
+		skb->mark = MARK_DONE;
+	return TC_NEXT;
+none:
+	// The outside's errors are about flows that connection tracking knows.
+	return p->t.src || where == LEAVE ? TC_DROP : TC_NEXT;
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Copyright the Treeline authors
+//
+// Flows: how they begin, what they rest on, and how they end.
+#pragma once
+
+#include "packet.h"
+
+#ifndef AF_INET
+#define AF_INET 2
+#define AF_INET6 10
+#endif
+
+#define TC_REDIRECT 7
+#define GO 1000 // no verdict yet
+
+// Ticks are 2^20 ns, a little more than a millisecond.
+#define TICKS(seconds) ((__u32)((seconds) * 1000000000ULL >> 20))
+#define UNANSWERED TICKS(30)
+#define ANSWERED TICKS(120)
+#define LINGER TICKS(5)	 // late packets of a closed connection find their way
+#define CHECKED TICKS(1) // after that, a flow looks again at what it rests on
+
+static __always_inline __u32 ticks(void) { return bpf_ktime_get_coarse_ns() >> 20; }
+
+static __always_inline int denied(void)
+{
+	struct counts *c = bpf_map_lookup_elem(&tl_counts, &(__u32){0});
+
+	if (c)
+		c->denied++;
+	return TC_DROP;
+}
+
+static __always_inline int forged(void)
+{
+	struct counts *c = bpf_map_lookup_elem(&tl_counts, &(__u32){0});
+
+	if (c)
+		c->forged++;
+	return TC_DROP;
+}
+
+// hold gives the packet to the netmanager, unless that is where it comes from.
+static __always_inline int hold(const struct settings *s, __u32 in)
+{
+	return in == s->hold || !s->hold ? TC_DROP : bpf_redirect(s->hold, 0);
+}
+
+static __always_inline int may(__u32 from, __u32 to)
+{
+	struct pair pair = {from, to};
+
+	return bpf_map_lookup_elem(&tl_allowed, &pair) != NULL;
+}
+
+// ident is whose instance has address a: 0 if that is not known.
+static __always_inline __u32 ident(__be32 a)
+{
+	struct endpoint *e = bpf_map_lookup_elem(&tl_endpoints, &a);
+	struct remote *r;
+
+	if (e)
+		return e->ident;
+	r = bpf_map_lookup_elem(&tl_sources, &a);
+	if (!r)
+		r = bpf_map_lookup_elem(&tl_backends, &a);
+	return r ? r->ident : 0;
+}
+
+// full is the IPv6 twin of a.
+static __always_inline void full(const struct settings *s, __be32 a, __be32 *to)
+{
+	const __be32 *prefix = is_instance(s, a) ? s->instances6 : s->services6;
+
+	to[0] = prefix[0], to[1] = prefix[1], to[2] = prefix[2], to[3] = a;
+}
+
+// turned is the key of a flow's other direction.
+static __always_inline struct tuple turned(const struct tuple *t, const struct flow *f)
+{
+	return (struct tuple){f->dst, f->src, f->dport, f->sport, t->proto, t->family, 0};
+}
+
+static __always_inline struct peer *peer_of(__be32 a)
+{
+	struct prefix key = {32, a};
+
+	return bpf_map_lookup_elem(&tl_peers, &key);
+}
+
+// came_by says whether packets of the peer may come in by the device.
+static __always_inline int came_by(struct __sk_buff *skb, const struct settings *s, const struct peer *peer, __u32 in,
+				   __u32 where)
+{
+	if (in == s->tunnel)
+		return 1;
+	if (peer->path == PATH_VXLAN) {
+		struct bpf_tunnel_key key = {};
+
+		// Only where it was received does a packet know its outer header.
+		if (in != s->vxlan || where != ARRIVE)
+			return 0;
+		if (bpf_skb_get_tunnel_key(skb, &key, sizeof(key), peer->family == AF_INET6 ? BPF_F_TUNINFO_IPV6 : 0))
+			return 0;
+		if (peer->family == AF_INET)
+			return bpf_htonl(key.remote_ipv4) == peer->via[0];
+		return key.remote_ipv6[0] == peer->via[0] && key.remote_ipv6[1] == peer->via[1] &&
+		       key.remote_ipv6[2] == peer->via[2] && key.remote_ipv6[3] == peer->via[3];
+	}
+	if (peer->path == PATH_ROUTE) {
+		struct bpf_fib_lookup fib = {.family = peer->family, .ifindex = in};
+		long r;
+
+		__builtin_memcpy(fib.ipv6_dst, peer->via, sizeof(fib.ipv6_dst));
+		r = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+		return (r == BPF_FIB_LKUP_RET_SUCCESS || r == BPF_FIB_LKUP_RET_NO_NEIGH) && fib.ifindex == in;
+	}
+	return 0;
+}
+
+// route finds the next hop of a flow that leaves for a peer on plain routes.
+static __always_inline void route(struct __sk_buff *skb, const struct settings *s, struct flow *f, int family, __u32 in)
+{
+	struct bpf_fib_lookup fib = {.ifindex = in};
+	long r;
+
+	if (family == 4) {
+		fib.family = AF_INET;
+		fib.ipv4_src = f->src;
+		fib.ipv4_dst = f->dst;
+	} else {
+		fib.family = AF_INET6;
+		full(s, f->src, fib.ipv6_src);
+		full(s, f->dst, fib.ipv6_dst);
+	}
+	// One that fits nowhere tells the MTU, before it tells the way.
+	fib.tot_len = 65535;
+	r = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	if (r == BPF_FIB_LKUP_RET_FRAG_NEEDED) {
+		if (!f->mtu || fib.mtu_result < f->mtu)
+			f->mtu = fib.mtu_result;
+		fib.tot_len = 0;
+		r = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	}
+	if ((r != BPF_FIB_LKUP_RET_SUCCESS && r != BPF_FIB_LKUP_RET_NO_NEIGH) || fib.ifindex == s->tunnel ||
+	    fib.ifindex == s->hold)
+		return;
+	f->hop_family = fib.family;
+	__builtin_memcpy(f->hop, fib.ipv6_dst, sizeof(f->hop));
+	f->out = fib.ifindex;
+	f->how = HOW_NEIGH;
+}
+
+// check looks at all that a direction of a flow rests on: where its packets come
+// from, whether policy allows the flow, and where its packets go. GO: it stands.
+static __noinline int check(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *f)
+{
+	const struct tuple *t = &p->t;
+	__u32 in = p->in, where = p->where;
+	struct endpoint *from = bpf_map_lookup_elem(&tl_endpoints, &t->src);
+	struct endpoint *to = bpf_map_lookup_elem(&tl_endpoints, &f->dst);
+	__u32 sender, receiver;
+	struct peer *peer;
+
+	f->peer = 0;
+	f->flags &= ~FLOW_OUT;
+	f->mtu = 0;
+	if (from) {
+		if (in != from->ifindex && in != s->hold)
+			return forged();
+	} else if (in != s->hold) {
+		struct remote *source = bpf_map_lookup_elem(&tl_sources, &t->src);
+
+		peer = peer_of(t->src);
+		if (!peer || !came_by(skb, s, peer, in, where))
+			return forged();
+		if (in != s->tunnel)
+			f->peer = peer->id + 1;
+		if (source)
+			__sync_fetch_and_add(&source->used, 1);
+	}
+	// Whose an address is now goes before whose it was. What is forgotten does not
+	// end flows.
+	sender = ident(t->src), receiver = ident(f->dst);
+	if (f->flags & FLOW_ANSWER) {
+		if (receiver)
+			f->from = receiver;
+		if (from && from->ident != f->to && !may(f->from, from->ident))
+			return denied();
+	} else {
+		if (sender)
+			f->from = sender;
+		if (to && to->ident != f->to && !may(f->from, to->ident))
+			return denied();
+	}
+	if (!may(f->from, f->to))
+		return denied();
+	f->how = HOW_STACK;
+	if (to) {
+		f->out = to->ifindex;
+		if (!to->queued)
+			f->how = HOW_PEER;
+	} else {
+		peer = peer_of(f->dst);
+		if (peer && peer->send != PATH_TUNNEL) {
+			f->peer = peer->id + 1;
+			f->flags |= FLOW_OUT;
+			f->mtu = peer->mtu;
+			if (where == LEAVE && peer->send == PATH_ROUTE) {
+				route(skb, s, f, t->family, in);
+			} else if (where == LEAVE && peer->family == AF_INET && s->vxlan) {
+				f->how = HOW_VXLAN;
+				f->out = s->vxlan;
+				f->hop[0] = peer->via[0];
+			}
+		}
+	}
+	f->in = in == s->hold ? 0 : in;
+	f->gen = s->gen;
+	f->checked = ticks();
+	return GO;
+}
+
+// lives says whether the packet belongs to the flow, or the flow has ended.
+static __always_inline int lives(const struct packet *p, const struct flow *f, __u32 now)
+{
+	struct tuple other;
+	struct flow *o;
+	__u32 last;
+
+	if (p->t.proto == IPPROTO_TCP || p->t.proto == PROTO_SCTP)
+		return !p->begins || f->flags & FLOW_ANSWER || f->isn == p->isn;
+	if (f->seen && now - f->seen < UNANSWERED)
+		return 1;
+	other = turned(&p->t, f);
+	o = bpf_map_lookup_elem(&tl_flows, &other);
+	if (!o)
+		return 0;
+	last = !f->seen || (o->seen && (__s32)(o->seen - f->seen) > 0) ? o->seen : f->seen;
+	return now - last < (f->seen && o->seen ? ANSWERED : UNANSWERED);
+}
+
+// bury forgets the flow that has been closed for longest, if that is long
+// enough ago.
+static __always_inline void bury(__u32 now)
+{
+	struct grave g;
+	struct tuple other;
+	struct flow *f;
+
+	if (bpf_map_peek_elem(&tl_graves, &g) || now - g.closed < LINGER || bpf_map_pop_elem(&tl_graves, &g))
+		return;
+	f = bpf_map_lookup_elem(&tl_flows, &g.key);
+	if (!f || !(f->flags & FLOW_CLOSED))
+		return;
+	other = turned(&g.key, f);
+	bpf_map_delete_elem(&tl_flows, &other);
+	bpf_map_delete_elem(&tl_flows, &g.key);
+}
+
+// ended notes the end of a connection, for its place to be given to others.
+static __always_inline void ended(const struct packet *p, struct flow *f, __u32 now)
+{
+	struct grave g = {p->t, now};
+
+	if (f->flags & FLOW_CLOSED)
+		return;
+	f->flags |= FLOW_FIN;
+	if (p->ends != 2) {
+		struct tuple other = turned(&p->t, f);
+		struct flow *o = bpf_map_lookup_elem(&tl_flows, &other);
+
+		if (!o || !(o->flags & FLOW_FIN))
+			return;
+	}
+	if (!bpf_map_push_elem(&tl_graves, &g, 0))
+		f->flags |= FLOW_CLOSED;
+}
+
+// choose takes the service's next backend. GO, or a verdict.
+static __always_inline int choose(struct service *svc, __be32 *backend)
+{
+	struct slot slot = {.set = svc->set};
+	__u32 slots = svc->slots;
+	struct remote *r;
+	__be32 *a;
+
+	if (!slots)
+		return TC_DROP;
+	slot.index = __sync_fetch_and_add(&svc->turn, 1) % slots;
+	a = bpf_map_lookup_elem(&tl_slots, &slot);
+	if (!a) // the set was replaced just now; whoever sends will send again
+		return TC_DROP;
+	*backend = *a;
+	r = bpf_map_lookup_elem(&tl_backends, backend);
+	if (r)
+		__sync_fetch_and_add(&r->used, 1);
+	return GO;
+}
+
+// admit makes both directions of a new flow from t to backend. A tuple that
+// another flow has behind its backend already gets another source port there.
+static __always_inline int admit(const struct packet *p, __be32 backend, __u32 from, __u32 to)
+{
+	const struct tuple *t = &p->t;
+	struct flow f = {
+		// Who is answered by itself must not see its own address come in.
+		.src = backend == t->src ? t->dst : t->src,
+		.dst = backend,
+		.sport = t->sport,
+		.dport = t->dport,
+		.from = from,
+		.to = to,
+		.isn = p->begins ? p->isn : 0,
+	};
+	struct flow back = {
+		.src = t->dst,
+		.dst = t->src,
+		.sport = t->dport,
+		.dport = t->sport,
+		.flags = FLOW_ANSWER,
+		.from = from,
+		.to = to,
+	};
+	struct tuple key;
+
+	for (int i = 0; i < 8; i++) {
+		struct flow *taken;
+
+		key = turned(t, &f);
+		taken = bpf_map_lookup_elem(&tl_flows, &key);
+		if (!taken || taken->flags & FLOW_CLOSED ||
+		    (taken->src == back.src && taken->dst == back.dst && taken->sport == back.sport && taken->dport == back.dport))
+			goto free;
+		if (!f.sport || (t->proto != IPPROTO_TCP && !checksum(t->proto)))
+			break;
+		f.sport = (__be16)bpf_get_prandom_u32() | bpf_htons(0x8000);
+	}
+	return TC_DROP;
+free:
+	if (bpf_map_update_elem(&tl_flows, &key, &back, BPF_ANY) || bpf_map_update_elem(&tl_flows, t, &f, BPF_ANY))
+		return TC_DROP;
+	return GO;
+}
+
+// begin is what becomes of a packet that belongs to no flow. GO: it does now.
+static __noinline int begin(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
+{
+	const struct tuple *t = &p->t;
+	__u32 in = p->in, where = p->where;
+	struct endpoint *e = bpf_map_lookup_elem(&tl_endpoints, &t->src);
+	__be32 backend = t->dst;
+	struct service *svc;
+	__u32 from, to;
+	int r;
+
+	if (e) {
+		if (in != e->ifindex && in != s->hold)
+			return forged();
+		from = e->ident;
+	} else {
+		if (where == LEAVE)
+			return forged();
+		if (!bpf_map_lookup_elem(&tl_endpoints, &t->dst))
+			return TC_NEXT;
+		if (in != s->hold) {
+			struct peer *peer = peer_of(t->src);
+
+			if (!peer || !came_by(skb, s, peer, in, where))
+				return forged();
+		}
+		from = ident(t->src);
+		if (!from)
+			return hold(s, in);
+	}
+	if (is_service(s, t->dst)) {
+		svc = bpf_map_lookup_elem(&tl_services, &t->dst);
+		if (!svc)
+			return hold(s, in);
+		to = svc->ident;
+		if (!may(from, to))
+			return denied();
+		if (!svc->slots) {
+			skb->mark = MARK_REFUSE;
+			return TC_NEXT;
+		}
+		r = choose(svc, &backend);
+		if (r != GO)
+			return r;
+	} else {
+		to = ident(backend);
+		if (!to)
+			return hold(s, in);
+		if (!may(from, to))
+			return denied();
+	}
+	bury(ticks());
+	bury(ticks());
+	return admit(p, backend, from, to);
+}
+
+// emit sends the packet the way of its flow.
+static __always_inline int emit(struct __sk_buff *skb, const struct packet *p, struct flow *f, int l2, enum where where)
+{
+	if (where == LAST)
+		return TC_NEXT;
+	if (f->how == HOW_PEER && where != HELD)
+		return bpf_redirect_peer(f->out, 0);
+	if (where == LEAVE && (f->how == HOW_NEIGH || f->how == HOW_VXLAN)) {
+		struct bpf_redir_neigh hop = {};
+		__u32 len = skb->gso_size ? p->l4 - l2 + p->l4len + skb->gso_size : skb->len - l2;
+
+		// What is too large is the stack's to answer.
+		if (!f->mtu || len <= f->mtu) {
+			if (f->how == HOW_VXLAN) {
+				struct bpf_tunnel_key key = {.tunnel_id = 1, .remote_ipv4 = bpf_ntohl(f->hop[0]), .tunnel_ttl = 64};
+
+				if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_ZERO_CSUM_TX))
+					return TC_DROP;
+				hop.nh_family = AF_INET6;
+				hop.ipv6_nh[0] = bpf_htonl(0xfe800000);
+				hop.ipv6_nh[3] = f->hop[0];
+			} else {
+				hop.nh_family = f->hop_family;
+				__builtin_memcpy(hop.ipv6_nh, f->hop, sizeof(hop.ipv6_nh));
+			}
+			return bpf_redirect_neigh(f->out, &hop, sizeof(hop), 0);
+		}
+	}
+	skb->mark = MARK_DONE;
+	return TC_NEXT;
+}
+
+// pass deals with a packet from and to addresses of ours.
+static __always_inline int pass(struct __sk_buff *skb, const struct settings *s, struct packet *p, __u32 in, int l2,
+				enum where where)
+{
+	struct flow *f = bpf_map_lookup_elem(&tl_flows, &p->t);
+	__u32 now = ticks();
+	struct tuple to;
+	int r;
+
+	p->in = in;
+	p->where = where;
+	if (!f || !lives(p, f, now)) {
+		r = begin(skb, s, p);
+		if (r != GO)
+			return r;
+		f = bpf_map_lookup_elem(&tl_flows, &p->t);
+		if (!f)
+			return TC_DROP;
+	}
+	if (f->in != in || f->gen != s->gen || now - f->checked >= CHECKED) {
+		r = check(skb, s, p, f);
+		if (r != GO)
+			return r;
+	}
+	f->seen = now;
+	if (p->ack)
+		f->ack = p->ack;
+	if (p->ends)
+		ended(p, f, now);
+	if (f->peer) {
+		struct traffic *traffic = bpf_map_lookup_elem(&tl_traffic, &(__u32){f->peer - 1});
+
+		if (traffic && f->flags & FLOW_OUT)
+			traffic->to += skb->len - l2;
+		else if (traffic)
+			traffic->from += skb->len - l2;
+	}
+	to = (struct tuple){f->src, f->dst, f->sport, f->dport, 0, 0, 0};
+	if (rewrite(skb, s, l2, p, &to))
+		return TC_DROP;
+	return emit(skb, p, f, l2, where);
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Copyright the Treeline authors
+//
+// The maps. Sizes are bounds, not reservations, but for flows, fragments, graves
+// and traffic; the netmanager sets that of flows by the machine's memory.
+#pragma once
+
+#include "types.h"
+
+#include <bpf/bpf_helpers.h>
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} tl_settings SEC(".maps");
+
+#define HASH(name, k, v, max)                                                                                          \
+	struct {                                                                                                       \
+		__uint(type, BPF_MAP_TYPE_HASH);                                                                       \
+		__uint(max_entries, max);                                                                              \
+		__uint(map_flags, BPF_F_NO_PREALLOC);                                                                  \
+		__type(key, k);                                                                                        \
+		__type(value, v);                                                                                      \
+	} name SEC(".maps")
+
+HASH(tl_endpoints, __be32, struct endpoint, 65536);
+HASH(tl_devices, __u32, __be32, 65536); // whose device it is
+HASH(tl_services, __be32, struct service, 131072);
+HASH(tl_slots, struct slot, __be32, 4194304);
+HASH(tl_backends, __be32, struct remote, 1048576);
+HASH(tl_sources, __be32, struct remote, 1048576);
+HASH(tl_allowed, struct pair, __u32, 1048576);
+
+#define TRIE(name, k, v, max)                                                                                          \
+	struct {                                                                                                       \
+		__uint(type, BPF_MAP_TYPE_LPM_TRIE);                                                                   \
+		__uint(max_entries, max);                                                                              \
+		__uint(map_flags, BPF_F_NO_PREALLOC);                                                                  \
+		__type(key, k);                                                                                        \
+		__type(value, v);                                                                                      \
+	} name SEC(".maps")
+
+TRIE(tl_peers, struct prefix, struct peer, 65536);
+TRIE(tl_closed, struct network, __u32, 4096);
+TRIE(tl_open, struct network, __u32, 4096);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct traffic);
+} tl_traffic SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counts);
+} tl_counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 131072);
+	__type(key, struct tuple);
+	__type(value, struct flow);
+} tl_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct fragment);
+	__type(value, struct ports);
+} tl_fragments SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 65536);
+	__type(value, struct grave);
+} tl_graves SEC(".maps");

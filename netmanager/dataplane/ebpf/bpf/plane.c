@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Copyright the Treeline authors
+//
+// The data plane's programs. Each ends in one of four ways: the packet is
+// dropped, goes a short way past the host's stack, goes on through it (and, marked,
+// is let pass at the last hop), or is none of ours.
+
+#include "error.h"
+
+static __always_inline struct settings *settings(void)
+{
+	struct settings *s = bpf_map_lookup_elem(&tl_settings, &(__u32){0});
+
+	return s && s->layout == LAYOUT ? s : NULL;
+}
+
+// beside says whether the host reaches an address without a gateway.
+static __always_inline int beside(struct __sk_buff *skb, __u8 family, const __be32 *a, __u32 *device)
+{
+	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .family = family};
+	long r;
+
+	if (family == AF_INET)
+		fib.ipv4_dst = a[3];
+	else
+		__builtin_memcpy(fib.ipv6_dst, a, 16);
+	r = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	*device = fib.ifindex;
+	if (r == BPF_FIB_LKUP_RET_NOT_FWDED) // the host itself, multicast
+		return 1;
+	if (r != BPF_FIB_LKUP_RET_SUCCESS && r != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return 0;
+	if (family == AF_INET)
+		return fib.family == AF_INET && fib.ipv4_dst == a[3];
+	return fib.ipv6_dst[0] == a[0] && fib.ipv6_dst[1] == a[1] && fib.ipv6_dst[2] == a[2] && fib.ipv6_dst[3] == a[3];
+}
+
+// outside says by a mark what nftables shall do with a packet that leaves the
+// ranges.
+static __always_inline int outside(struct __sk_buff *skb, const struct packet *p)
+{
+	// Addresses that nobody has (RFC 5737, RFC 6666): they go where all else goes.
+	const __be32 else4[4] = {0, 0, 0, bpf_htonl(0xc0000201)}, else6[4] = {bpf_htonl(0x01000000), 0, 0, bpf_htonl(1)};
+	__u8 family = p->t.family == 4 ? AF_INET : AF_INET6;
+	struct network to = {.len = 128};
+	__u32 device, other;
+
+	if (family == AF_INET) {
+		if (bpf_skb_load_bytes(skb, ETH_HLEN + offsetof(struct iphdr, daddr), &to.address[3], 4))
+			return TC_DROP;
+		to.address[2] = bpf_htonl(0xffff);
+	} else if (bpf_skb_load_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, daddr), to.address, 16)) {
+		return TC_DROP;
+	}
+	skb->mark = MARK_OUT;
+	if (bpf_map_lookup_elem(&tl_open, &to))
+		return TC_NEXT;
+	// A default route without gateway, on a point-to-point device, makes nobody a neighbour.
+	if (bpf_map_lookup_elem(&tl_closed, &to) ||
+	    (beside(skb, family, to.address, &device) &&
+	     !(beside(skb, family, family == AF_INET ? else4 : else6, &other) && device == other)))
+		skb->mark = MARK_CLOSED;
+	return TC_NEXT;
+}
+
+// leave sees what containers send: ingress of the host's ends of their veth pairs.
+SEC("tc")
+int tl_leave(struct __sk_buff *skb)
+{
+	struct settings *s = settings();
+	struct packet p = {};
+	__be32 *own;
+
+	if (!s)
+		return TC_DROP;
+	switch (parse(skb, s, ETH_HLEN, &p)) {
+	case BAD:
+		return TC_DROP;
+	case OTHER:
+		return TC_NEXT;
+	}
+	if (p.t.dst && !p.error)
+		return p.t.src ? pass(skb, s, &p, skb->ifindex, ETH_HLEN, LEAVE) : forged();
+	own = bpf_map_lookup_elem(&tl_devices, &(__u32){skb->ifindex});
+	if (!own || *own != p.t.src)
+		return p.local ? TC_NEXT : forged();
+	return p.t.dst ? error(skb, s, &p, ETH_HLEN, LEAVE) : outside(skb, &p);
+}
+
+// arrive sees what peers send in clear: ingress of the host's own devices and of
+// VXLAN. What is not for a container here goes on.
+SEC("tc")
+int tl_arrive(struct __sk_buff *skb)
+{
+	struct settings *s = settings();
+	struct packet p = {};
+
+	if (!s || parse(skb, s, ETH_HLEN, &p) != IP || !p.t.dst || !p.t.src || p.error)
+		return TC_NEXT;
+	return pass(skb, s, &p, skb->ifindex, ETH_HLEN, ARRIVE);
+}
+
+// last sees what goes to containers through the host's stack: egress of the host's
+// ends of their veth pairs. Nothing reaches a container but past it, or past
+// one of the others.
+SEC("tc")
+int tl_last(struct __sk_buff *skb)
+{
+	struct settings *s = settings();
+	struct packet p = {};
+
+	if (!s)
+		return TC_DROP;
+	if (skb->mark == MARK_DONE) {
+		skb->mark = 0;
+		return TC_NEXT;
+	}
+	switch (parse(skb, s, ETH_HLEN, &p)) {
+	case BAD:
+		return TC_DROP;
+	case OTHER:
+		return TC_NEXT;
+	}
+	if (!p.t.dst)
+		return TC_NEXT;
+	if (p.error)
+		return error(skb, s, &p, ETH_HLEN, LAST);
+	// The host itself, and the outside as far as nftables let it in.
+	if (!skb->ingress_ifindex || !p.t.src)
+		return TC_NEXT;
+	return pass(skb, s, &p, skb->ingress_ifindex, ETH_HLEN, LAST);
+}
+
+// held sees what the netmanager sends on: ingress of the hold device, which has no
+// link layer. What is for a container here is last's.
+SEC("tc")
+int tl_held(struct __sk_buff *skb)
+{
+	struct settings *s = settings();
+	struct packet p = {};
+
+	if (!s || parse(skb, s, 0, &p) != IP || !p.t.dst || !p.t.src || p.error ||
+	    !bpf_map_lookup_elem(&tl_endpoints, &p.t.src))
+		return TC_NEXT;
+	return pass(skb, s, &p, skb->ifindex, 0, HELD);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

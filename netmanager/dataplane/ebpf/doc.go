@@ -1,0 +1,27 @@
+// Package ebpf is the data plane for kernels that take tc programs: what
+// containers send and what peers send to them is judged and rewritten where it comes
+// in, and goes a short way past the host's stack. It leaves devices and routes to
+// netmanager/link. What is not hot is nftables': masquerading, published ports,
+// closed networks, refusals.
+//
+//	if err := ebpf.Available(); err == nil {
+//		p, err := ebpf.New("tl")
+//		err = p.Sync(ctx, state)
+//	}
+//
+// A flow is two entries of one map, one for each direction; connection tracking
+// has no part in it. An entry holds what a packet becomes, the way it goes, and what
+// that rests on: policy, the device that packets come from, the next hop. Every
+// second, and after every change, the next packet looks at that again. So a change costs
+// what changes, and flows that it does not concern see nothing of it.
+//
+// What is here and what is in C: bpf/types.h is what both sides mean, bpf/flow.h
+// the life of a flow, bpf/plane.c the programs. Tables of the kernel have a Go
+// side each (table.go); a change is a list of steps that can be taken back
+// (tx.go).
+//
+// Nothing is pinned. Programs are attached to devices without a link, so that
+// they stay when the netmanager goes, and go with the device; maps live as long as
+// programs use them, and the next life finds them through these (attach.go). A node
+// without instances and peers has nothing to find.
+package ebpf

@@ -1,0 +1,86 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// layout is LAYOUT of bpf/types.h.
+const layout = 1
+
+// A flow takes two entries of flowCost bytes of the kernel's memory; 1/512 of the
+// machine's is theirs, within these bounds.
+const (
+	flowCost = 152
+	minFlows = 1 << 13
+	maxFlows = 1 << 18
+)
+
+// flowEntries is how many entries the map of flows has, a power of two.
+func flowEntries(memory uint64) uint32 {
+	n := uint32(minFlows)
+	for n < maxFlows && uint64(n)*2*flowCost <= memory/512 {
+		n *= 2
+	}
+	return n
+}
+
+// Available says why this kernel cannot carry the plane; nil: it can. Error kind:
+// api.ErrUnavailable. It leaves nothing behind.
+func Available() error {
+	var o objectsObjects
+	if err := load(&o, nil); err != nil {
+		return err
+	}
+	defer o.Close()
+	if _, err := (tcx{}).attached(hook{device: 1}); err == nil || !errors.Is(err, ebpf.ErrNotSupported) {
+		return nil
+	}
+	// The loopback device's own clsact, if there is one, stays.
+	lo := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: 1, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
+	switch err := netlink.QdiscAdd(lo); {
+	case errors.Is(err, unix.EEXIST):
+		return nil
+	case err != nil:
+		return fmt.Errorf("no tcx and no clsact in this kernel: %w: %w", err, api.ErrUnavailable)
+	}
+	return netlink.QdiscDel(lo)
+}
+
+// load makes the programs, over maps of an earlier life where they are given.
+// Maps of another layout are an error of kind ebpf.ErrMapIncompatible.
+func load(o *objectsObjects, maps map[string]*ebpf.Map) error {
+	spec, err := loadObjects()
+	if err != nil {
+		return fmt.Errorf("read the programs: %w", err)
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return fmt.Errorf("machine's memory: %w", err)
+	}
+	flows := flowEntries(uint64(info.Totalram) * uint64(info.Unit))
+	spec.Maps["tl_flows"].MaxEntries = flows
+	spec.Maps["tl_graves"].MaxEntries = flows / 2
+	replace := map[string]*ebpf.Map{}
+	for name, m := range maps {
+		if spec.Maps[name] != nil {
+			replace[name] = m
+		}
+	}
+	err = spec.LoadAndAssign(o, &ebpf.CollectionOptions{MapReplacements: replace})
+	if errors.Is(err, ebpf.ErrMapIncompatible) {
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("this kernel does not take the programs: %w: %w", err, api.ErrUnavailable)
+	}
+	return nil
+}

@@ -1,0 +1,356 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// Plane is a dataplane.Plane of tc programs. Its methods work in the network
+// namespace of the calling thread, which is the same every time.
+type Plane struct {
+	prefix string
+	at     attacher
+	edge   *edge
+	open   bool // objects are loaded, and what is below is as the kernel has it
+	o      objectsObjects
+	hooks  map[hook]*ebpf.Program // where our programs are
+	set    objectsSettings
+
+	endpoints *table[uint32, objectsEndpoint]
+	devices   *table[uint32, uint32]
+	services  *table[uint32, objectsService]
+	backends  *table[uint32, objectsRemote]
+	sources   *table[uint32, objectsRemote]
+	allowed   *table[objectsPair, uint32]
+	prefixes  *table[objectsPrefix, objectsPeer]
+	closed    *table[objectsNetwork, uint32]
+	exempt    *table[objectsNetwork, uint32]
+	rings     map[uint32][]uint32 // slots, by set
+	nextSet   uint32
+
+	node  plane.Node
+	ports map[netip.Addr][]api.PortMap // of endpoints
+	peers map[api.PeerKey]peer
+	uses  map[uint32]map[uint32]uint32 // backend → services that have it → ident
+}
+
+// peer is what we know of a plane.Peer beyond the kernel's part.
+type peer struct {
+	plane.Peer
+	id     uint32
+	device int // that its packets come by in clear, 0: none
+}
+
+// New gives the plane whose names begin with prefix. It touches nothing before
+// Sync or Remove.
+func New(prefix string) (*Plane, error) {
+	if prefix == "" || len(prefix) > 7 {
+		return nil, fmt.Errorf("prefix %q is not of 1 to 7 letters: %w", prefix, api.ErrInvalid)
+	}
+	return &Plane{prefix: prefix, at: newAttacher(), edge: newEdge(prefix)}, nil
+}
+
+// start loads the programs, over the maps of an earlier life if there are any
+// that fit, and reads what is in them.
+func (p *Plane) start() error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	f, err := find(p.at, p.prefix, links)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var old objectsSettings
+	if m := f.maps["tl_settings"]; m != nil {
+		if err := m.Lookup(uint32(0), &old); err != nil || old.Layout != layout {
+			f.maps = nil
+		}
+	}
+	err = load(&p.o, f.maps)
+	if errors.Is(err, ebpf.ErrMapIncompatible) {
+		// An older netmanager's: its flows cannot be understood.
+		old, err = objectsSettings{}, load(&p.o, nil)
+	}
+	if err != nil {
+		return err
+	}
+	p.set = old
+	p.hooks = map[hook]*ebpf.Program{}
+	for h, prog := range f.hooks {
+		if p.hooks[h], err = prog.Clone(); err != nil {
+			return errors.Join(err, p.Close())
+		}
+	}
+	if err := p.read(); err != nil {
+		return errors.Join(err, p.Close())
+	}
+	p.open = true
+	return nil
+}
+
+// read fills the tables with what the kernel has.
+func (p *Plane) read() error {
+	p.endpoints = newTable[uint32, objectsEndpoint](p.o.TlEndpoints)
+	p.devices = newTable[uint32, uint32](p.o.TlDevices)
+	p.services = newTable[uint32, objectsService](p.o.TlServices)
+	p.services.merge = func(v, old objectsService) objectsService { v.Turn = old.Turn; return v }
+	p.services.plain = func(v objectsService) objectsService { v.Turn = 0; return v }
+	count := func(v, old objectsRemote) objectsRemote { v.Used = old.Used; return v }
+	plain := func(v objectsRemote) objectsRemote { v.Used = 0; return v }
+	p.backends = newTable[uint32, objectsRemote](p.o.TlBackends)
+	p.sources = newTable[uint32, objectsRemote](p.o.TlSources)
+	p.backends.merge, p.backends.plain, p.sources.merge, p.sources.plain = count, plain, count, plain
+	p.allowed = newTable[objectsPair, uint32](p.o.TlAllowed)
+	p.prefixes = newTable[objectsPrefix, objectsPeer](p.o.TlPeers)
+	p.closed = newTable[objectsNetwork, uint32](p.o.TlClosed)
+	p.exempt = newTable[objectsNetwork, uint32](p.o.TlOpen)
+	for _, load := range []func() error{
+		p.endpoints.load, p.devices.load, p.services.load, p.backends.load, p.sources.load,
+		p.allowed.load, p.prefixes.load, p.closed.load, p.exempt.load,
+	} {
+		if err := load(); err != nil {
+			return err
+		}
+	}
+	slots, err := dump[objectsSlot, uint32](p.o.TlSlots)
+	if err != nil {
+		return err
+	}
+	p.rings, p.nextSet = map[uint32][]uint32{}, 1
+	for s := range slots {
+		p.nextSet = max(p.nextSet, s.Set+1)
+		p.rings[s.Set] = nil
+	}
+	for _, s := range p.services.have {
+		ring := make([]uint32, s.Slots)
+		for i := range ring {
+			ring[i] = slots[objectsSlot{Set: s.Set, Index: uint32(i)}]
+			delete(slots, objectsSlot{Set: s.Set, Index: uint32(i)})
+		}
+		p.rings[s.Set] = ring
+	}
+	for s := range slots { // of a change that was cut short
+		_ = p.o.TlSlots.Delete(s)
+	}
+	maps.DeleteFunc(p.rings, func(_ uint32, ring []uint32) bool { return ring == nil })
+	p.ports, p.peers, p.uses = map[netip.Addr][]api.PortMap{}, map[api.PeerKey]peer{}, map[uint32]map[uint32]uint32{}
+	for a, s := range p.services.have {
+		p.use(a, s.Ident, p.rings[s.Set])
+	}
+	return nil
+}
+
+// Sync makes the plane exactly s.
+func (p *Plane) Sync(_ context.Context, s plane.State) error {
+	if !p.open {
+		if err := p.start(); err != nil {
+			return err
+		}
+	}
+	// All that s does not name is dropped; what it names is set, which changes nothing
+	// where it is there already.
+	c := plane.Change{
+		Node: &s.Node, SetEndpoints: s.Endpoints, SetServices: s.Services, SetSources: s.Sources,
+		Allow: s.Allowed, SetPeers: s.Peers,
+	}
+	c.DropEndpoints = others(p.endpoints.have, s.Endpoints, func(e plane.Endpoint) netip.Addr { return e.Address })
+	c.DropServices = others(p.services.have, s.Services, func(v plane.Service) netip.Addr { return v.Address })
+	c.DropSources = others(p.sources.have, s.Sources, func(v plane.Source) netip.Addr { return v.Address })
+	allowed := keys(s.Allowed, func(v plane.Pair) plane.Pair { return v })
+	for k := range p.allowed.have {
+		if pair := (plane.Pair{From: plane.Ident(k.From), To: plane.Ident(k.To)}); !allowed[pair] {
+			c.Deny = append(c.Deny, pair)
+		}
+	}
+	known := keys(s.Peers, func(v plane.Peer) api.PeerKey { return v.Key })
+	for k := range p.peers {
+		if !known[k] {
+			c.DropPeers = append(c.DropPeers, k)
+		}
+	}
+	return p.change(c, true)
+}
+
+// keys are the keys of all.
+func keys[K comparable, T any](all []T, key func(T) K) map[K]bool {
+	m := make(map[K]bool, len(all))
+	for _, t := range all {
+		m[key(t)] = true
+	}
+	return m
+}
+
+// others are the addresses of have that none of keep has.
+func others[V, T any](have map[uint32]V, keep []T, key func(T) netip.Addr) (gone []netip.Addr) {
+	kept := keys(keep, key)
+	for a := range have {
+		if !kept[addr(a)] {
+			gone = append(gone, addr(a))
+		}
+	}
+	return gone
+}
+
+// Apply takes one change.
+func (p *Plane) Apply(_ context.Context, c plane.Change) error {
+	if !p.open {
+		return fmt.Errorf("change a plane that was not synced: %w", api.ErrInvalid)
+	}
+	return p.change(c, false)
+}
+
+// change takes c as a whole or not at all. All says that c is all there is:
+// leftovers that no key of c names go too.
+func (p *Plane) change(c plane.Change, all bool) error {
+	if err := check(c); err != nil {
+		return err
+	}
+	x := &tx{}
+	if err := p.steps(x, c, all); err != nil {
+		x.back()
+		return err
+	}
+	x.stand()
+	if len(c.End) > 0 {
+		return p.end(c.End)
+	}
+	return nil
+}
+
+// check refuses what no map can hold.
+func check(c plane.Change) error {
+	for _, s := range c.SetServices {
+		for _, b := range s.Backends {
+			if b.Weight < 1 || b.Weight > 16 || !b.Address.Is4() {
+				return fmt.Errorf("backend %s of %s, weight %d: %w", b.Address, s.Address, b.Weight, api.ErrInvalid)
+			}
+		}
+		if !s.Address.Is4() {
+			return fmt.Errorf("service address %s is not IPv4: %w", s.Address, api.ErrInvalid)
+		}
+	}
+	for _, e := range c.SetEndpoints {
+		if !e.Address.Is4() {
+			return fmt.Errorf("endpoint address %s is not IPv4: %w", e.Address, api.ErrInvalid)
+		}
+	}
+	for _, s := range c.SetSources {
+		if !s.Address.Is4() {
+			return fmt.Errorf("source address %s is not IPv4: %w", s.Address, api.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// steps does what c says, what others rest on first.
+func (p *Plane) steps(x *tx, c plane.Change, all bool) error {
+	links, err := devices(all)
+	if err != nil {
+		return err
+	}
+	if c.Node != nil {
+		if err := p.networks(x, *c.Node); err != nil {
+			return err
+		}
+		old := p.node
+		p.node = *c.Node
+		x.did(func() { p.node = old })
+	}
+	if err := p.settings(x, links); err != nil {
+		return err
+	}
+	for _, pair := range c.Allow {
+		if err := p.allowed.set(x, objectsPair{From: uint32(pair.From), To: uint32(pair.To)}, 1); err != nil {
+			return err
+		}
+	}
+	for _, s := range c.SetSources {
+		if err := p.sources.set(x, be32(s.Address), objectsRemote{Ident: uint32(s.Ident)}); err != nil {
+			return err
+		}
+	}
+	if err := p.setPeers(x, c, links, all); err != nil {
+		return err
+	}
+	if err := p.setEndpoints(x, c, links, all); err != nil {
+		return err
+	}
+	if err := p.hook(x, links, all); err != nil {
+		return err
+	}
+	for _, s := range c.SetServices {
+		if err := p.setService(x, be32(s.Address), uint32(s.Ident), turns(s.Backends)); err != nil {
+			return err
+		}
+	}
+	set := keys(c.SetServices, func(v plane.Service) netip.Addr { return v.Address })
+	for _, a := range c.DropServices {
+		if !set[a] {
+			if err := p.dropService(x, be32(a)); err != nil {
+				return err
+			}
+		}
+	}
+	set = keys(c.SetSources, func(v plane.Source) netip.Addr { return v.Address })
+	for _, a := range c.DropSources {
+		if !set[a] {
+			if err := p.sources.drop(x, be32(a)); err != nil {
+				return err
+			}
+		}
+	}
+	allow := keys(c.Allow, func(v plane.Pair) plane.Pair { return v })
+	for _, pair := range c.Deny {
+		if !allow[pair] {
+			if err := p.allowed.drop(x, objectsPair{From: uint32(pair.From), To: uint32(pair.To)}); err != nil {
+				return err
+			}
+		}
+	}
+	if err := p.edge.become(p.node, p.ports, all); err != nil {
+		return err
+	}
+	// Flows look again at what they rest on from here.
+	return p.settings(x, links)
+}
+
+// Close lets go of programs and maps, which stay in the kernel.
+func (p *Plane) Close() error {
+	for _, prog := range p.hooks {
+		prog.Close()
+	}
+	p.hooks, p.open = nil, false
+	p.edge.close()
+	return p.o.Close()
+}
+
+// Remove takes all programs out of all devices, and the table of nftables away.
+// The maps go with the last program.
+func (p *Plane) Remove(context.Context) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	f, err := find(p.at, p.prefix, links)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for h, prog := range f.hooks {
+		if err := p.at.detach(h, prog); err != nil && !gone(err) {
+			return fmt.Errorf("take a program from device %d: %w", h.device, err)
+		}
+	}
+	return errors.Join(p.edge.remove(), p.Close())
+}

@@ -1,0 +1,550 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// links are the devices of the namespace, as a change needs them.
+type links struct {
+	whole  bool
+	names  map[string]netlink.Link
+	queues map[int]bool // by index: devices with a queueing discipline
+}
+
+// devices reads them all at once, for a change that is about everything.
+func devices(all bool) (*links, error) {
+	l := &links{whole: all, names: map[string]netlink.Link{}}
+	if !all {
+		return l, nil
+	}
+	list, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	for _, d := range list {
+		l.names[d.Attrs().Name] = d
+	}
+	return l, nil
+}
+
+// get is the device of that name, nil if there is none.
+func (l *links) get(name string) netlink.Link {
+	d, ok := l.names[name]
+	if !ok && !l.whole && name != "" {
+		d, _ = netlink.LinkByName(name)
+		l.names[name] = d
+	}
+	return d
+}
+
+// index is a device's, 0 if there is none.
+func (l *links) index(name string) int {
+	if d := l.get(name); d != nil {
+		return d.Attrs().Index
+	}
+	return 0
+}
+
+// settings writes what holds for the whole plane, under a new generation.
+func (p *Plane) settings(x *tx, links *links) error {
+	r, old := p.node.Ranges, p.set
+	s := objectsSettings{
+		Layout: layout, Gen: old.Gen + 1,
+		Instances: be32(r.Instances.Masked().Addr()), InstancesMask: mask32(r.Instances.Bits()),
+		Services: be32(r.Services.Masked().Addr()), ServicesMask: mask32(r.Services.Bits()),
+		Hold: uint32(links.index(p.node.Hold)), Tunnel: uint32(links.index(p.node.Tunnel)),
+	}
+	if p.node.VXLAN != 0 {
+		s.Vxlan = uint32(links.index(plane.VXLANDevice(p.node.Prefix)))
+	}
+	for i, b := range []byte(p.prefix) {
+		s.Prefix[i] = int8(b)
+	}
+	i6, s6 := words(r.Instances6.Addr()), words(r.Services6.Addr())
+	copy(s.Instances6[:], i6[:])
+	copy(s.Services6[:], s6[:])
+	if err := p.o.TlSettings.Put(uint32(0), s); err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	p.set = s
+	x.did(func() {
+		old.Gen = p.set.Gen + 1
+		p.set = old
+		_ = p.o.TlSettings.Put(uint32(0), old)
+	})
+	return nil
+}
+
+// never are destinations that are nobody's outside: this host, this link (where
+// clouds have their metadata), many.
+var never = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("::/128"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+}
+
+// networks closes and opens what lies outside the ranges.
+func (p *Plane) networks(x *tx, n plane.Node) error {
+	key := func(all []netip.Prefix) map[objectsNetwork]uint32 {
+		m := map[objectsNetwork]uint32{}
+		for _, f := range all {
+			k := objectsNetwork{Len: uint32(f.Bits()), Address: words(f.Masked().Addr())}
+			if f.Addr().Is4() {
+				k.Len += 96
+			}
+			m[k] = 1
+		}
+		return m
+	}
+	if err := p.exempt.become(x, key(n.Open)); err != nil {
+		return err
+	}
+	return p.closed.become(x, key(slices.Concat(never, n.Closed)))
+}
+
+// setPeers does what c says of peers.
+func (p *Plane) setPeers(x *tx, c plane.Change, links *links, all bool) error {
+	set := keys(c.SetPeers, func(v plane.Peer) api.PeerKey { return v.Key })
+	for _, v := range c.SetPeers {
+		if err := p.setPeer(x, v, links); err != nil {
+			return err
+		}
+	}
+	for _, k := range c.DropPeers {
+		if old, ok := p.peers[k]; ok && !set[k] {
+			p.know(x, k, peer{}, false)
+			if err := p.dropSubnets(x, old.id, nil); err != nil {
+				return err
+			}
+		}
+	}
+	if !all {
+		return nil
+	}
+	ids := map[uint32]bool{}
+	for _, v := range p.peers {
+		ids[v.id] = true
+	}
+	for k, v := range maps.Clone(p.prefixes.have) {
+		if !ids[v.Id] {
+			if err := p.prefixes.drop(x, k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Plane) setPeer(x *tx, v plane.Peer, links *links) error {
+	n := peer{Peer: v}
+	if old, ok := p.peers[v.Key]; ok {
+		n.id = old.id
+	} else {
+		id, err := p.newID(v)
+		if err != nil {
+			return err
+		}
+		n.id = id
+	}
+	e := objectsPeer{Id: n.id, Mtu: uint32(v.MTU)}
+	switch v.Path {
+	case api.PathRoute:
+		e.Path = 1
+		if routes, err := netlink.RouteGet(v.Via.AsSlice()); err == nil && len(routes) > 0 {
+			n.device = routes[0].LinkIndex
+		}
+	case api.PathVXLAN:
+		e.Path = 2
+		if d := links.get(plane.VXLANDevice(p.node.Prefix)); d != nil {
+			n.device = d.Attrs().Index
+			if e.Mtu == 0 || int(e.Mtu) > d.Attrs().MTU {
+				e.Mtu = uint32(d.Attrs().MTU)
+			}
+		}
+	}
+	if e.Send = e.Path; v.Prepared {
+		e.Send = 0
+	}
+	if v.Via.Is4() {
+		e.Family, e.Via[0] = unix.AF_INET, be32(v.Via)
+	} else if v.Via.IsValid() {
+		e.Family, e.Via = unix.AF_INET6, words(v.Via)
+	}
+	keep := map[objectsPrefix]bool{}
+	for _, s := range v.Subnets {
+		if !s.Addr().Is4() {
+			return fmt.Errorf("subnet %s of peer %s is not IPv4: %w", s, v.Key, api.ErrInvalid)
+		}
+		k := objectsPrefix{Len: uint32(s.Bits()), Address: be32(s.Masked().Addr())}
+		keep[k] = true
+		if err := p.prefixes.set(x, k, e); err != nil {
+			return err
+		}
+	}
+	p.know(x, v.Key, n, true)
+	return p.dropSubnets(x, n.id, keep)
+}
+
+// know notes or forgets a peer.
+func (p *Plane) know(x *tx, k api.PeerKey, v peer, known bool) {
+	old, had := p.peers[k]
+	if known {
+		p.peers[k] = v
+	} else {
+		delete(p.peers, k)
+	}
+	x.did(func() {
+		delete(p.peers, k)
+		if had {
+			p.peers[k] = old
+		}
+	})
+}
+
+func (p *Plane) dropSubnets(x *tx, id uint32, keep map[objectsPrefix]bool) error {
+	for k, v := range maps.Clone(p.prefixes.have) {
+		if v.Id == id && !keep[k] {
+			if err := p.prefixes.drop(x, k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// newID is a peer's place among the counters of traffic: the one that it had in
+// an earlier life, or one that nobody has.
+func (p *Plane) newID(v plane.Peer) (uint32, error) {
+	taken := map[uint32]bool{}
+	for _, o := range p.peers {
+		taken[o.id] = true
+	}
+	for _, s := range v.Subnets {
+		e, ok := p.prefixes.have[objectsPrefix{Len: uint32(s.Bits()), Address: be32(s.Masked().Addr())}]
+		if ok && !taken[e.Id] {
+			return e.Id, nil
+		}
+	}
+	for _, e := range p.prefixes.have {
+		taken[e.Id] = true
+	}
+	for id := range p.o.TlTraffic.MaxEntries() {
+		if !taken[id] {
+			cpus, err := ebpf.PossibleCPU()
+			if err != nil {
+				return 0, err
+			}
+			return id, p.o.TlTraffic.Put(id, make([]objectsTraffic, cpus))
+		}
+	}
+	return 0, fmt.Errorf("more than %d peers: %w", p.o.TlTraffic.MaxEntries(), api.ErrUnavailable)
+}
+
+// setEndpoints does what c says of endpoints.
+func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) error {
+	set := keys(c.SetEndpoints, func(v plane.Endpoint) netip.Addr { return v.Address })
+	for _, e := range c.SetEndpoints {
+		d := links.get(e.Device)
+		if d == nil {
+			return fmt.Errorf("device %s of %s: %w", e.Device, e.Address, api.ErrNotFound)
+		}
+		v := objectsEndpoint{Ident: uint32(e.Ident), Ifindex: uint32(d.Attrs().Index)}
+		if held, err := links.queued(d); err != nil {
+			return err
+		} else if held {
+			v.Queued = 1
+		}
+		old, had := p.endpoints.have[be32(e.Address)]
+		// The programs first: from the moment that it is known, all that it sends is judged.
+		for h, prog := range p.wanted(d.Attrs().Index) {
+			if err := p.attach(x, h, prog, all); err != nil {
+				return err
+			}
+		}
+		if err := p.devices.set(x, v.Ifindex, be32(e.Address)); err != nil {
+			return err
+		}
+		if err := p.endpoints.set(x, be32(e.Address), v); err != nil {
+			return err
+		}
+		if had && old.Ifindex != v.Ifindex && p.devices.have[old.Ifindex] == be32(e.Address) {
+			if err := p.devices.drop(x, old.Ifindex); err != nil {
+				return err
+			}
+		}
+		p.publish(x, e.Address, e.Ports)
+	}
+	for _, a := range c.DropEndpoints {
+		old, had := p.endpoints.have[be32(a)]
+		if !had || set[a] {
+			continue
+		}
+		if err := p.endpoints.drop(x, be32(a)); err != nil {
+			return err
+		}
+		// The programs stay, and let nothing through, for as long as the device does.
+		if p.devices.have[old.Ifindex] == be32(a) {
+			if err := p.devices.drop(x, old.Ifindex); err != nil {
+				return err
+			}
+		}
+		p.publish(x, a, nil)
+	}
+	if !all {
+		return nil
+	}
+	for i, a := range maps.Clone(p.devices.have) {
+		if p.endpoints.have[a].Ifindex != i {
+			if err := p.devices.drop(x, i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// publish notes an endpoint's ports.
+func (p *Plane) publish(x *tx, a netip.Addr, ports []api.PortMap) {
+	old := p.ports[a]
+	put := func(v []api.PortMap) {
+		if delete(p.ports, a); len(v) > 0 {
+			p.ports[a] = v
+		}
+	}
+	put(ports)
+	x.did(func() { put(old) })
+}
+
+// queued says whether a device holds packets back: bandwidth is shaped there.
+func (l *links) queued(d netlink.Link) (bool, error) {
+	if l.queues == nil {
+		all, err := netlink.QdiscList(nil)
+		if err != nil {
+			return false, fmt.Errorf("list queueing disciplines: %w", err)
+		}
+		l.queues = map[int]bool{}
+		for _, q := range all {
+			if t := q.Type(); t != "noqueue" && t != "clsact" {
+				l.queues[q.Attrs().LinkIndex] = true
+			}
+		}
+	}
+	return l.queues[d.Attrs().Index], nil
+}
+
+// wanted are an endpoint's programs.
+func (p *Plane) wanted(device int) map[hook]*ebpf.Program {
+	return map[hook]*ebpf.Program{{device, false}: p.o.TlLeave, {device, true}: p.o.TlLast}
+}
+
+// hook sees to the programs of all devices but endpoints'.
+func (p *Plane) hook(x *tx, links *links, all bool) error {
+	want := map[hook]*ebpf.Program{}
+	if p.set.Hold != 0 {
+		want[hook{int(p.set.Hold), false}] = p.o.TlHeld
+	}
+	if p.set.Vxlan != 0 {
+		want[hook{int(p.set.Vxlan), false}] = p.o.TlArrive
+	}
+	for _, v := range p.peers {
+		if v.device > 1 && v.device != int(p.set.Tunnel) && v.device != int(p.set.Hold) {
+			want[hook{v.device, false}] = p.o.TlArrive
+		}
+	}
+	for h, prog := range want {
+		if err := p.attach(x, h, prog, all); err != nil {
+			return err
+		}
+	}
+	for h, prog := range maps.Clone(p.hooks) {
+		if want[h] != nil || prog == p.o.TlLeave || prog == p.o.TlLast {
+			continue
+		}
+		if prog != p.o.TlArrive && prog != p.o.TlHeld { // an earlier life's
+			info, err := prog.Info()
+			if err == nil && (info.Name == "tl_leave" || info.Name == "tl_last") {
+				if err := p.attach(x, h, p.wanted(h.device)[h], all); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if err := p.detach(x, h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attach puts a program of this life into a hook. Sure asks the kernel whether it
+// is there; else we believe ourselves.
+func (p *Plane) attach(x *tx, h hook, prog *ebpf.Program, sure bool) error {
+	old := p.hooks[h]
+	if old != nil && sure {
+		info, err := old.Info()
+		if err != nil {
+			return fmt.Errorf("look at a program: %w", err)
+		}
+		id, _ := info.ID()
+		if ids, err := p.at.attached(h); err == nil && !slices.Contains(ids, id) {
+			old = nil
+		}
+	}
+	if old == prog {
+		return nil
+	}
+	err := p.at.attach(h, prog, old)
+	if old != nil && errors.Is(err, os.ErrNotExist) { // it went with its device
+		err = p.at.attach(h, prog, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("give device %d a program: %w", h.device, err)
+	}
+	p.hooks[h] = prog
+	x.did(func() {
+		if old == nil {
+			_ = p.at.detach(h, prog)
+			delete(p.hooks, h)
+			return
+		}
+		_ = p.at.attach(h, old, prog)
+		p.hooks[h] = old
+	})
+	return nil
+}
+
+func (p *Plane) detach(x *tx, h hook) error {
+	old := p.hooks[h]
+	if err := p.at.detach(h, old); err != nil && !gone(err) {
+		return fmt.Errorf("take a program from device %d: %w", h.device, err)
+	}
+	delete(p.hooks, h)
+	x.did(func() {
+		if p.at.attach(h, old, nil) == nil {
+			p.hooks[h] = old
+		}
+	})
+	return nil
+}
+
+// gone says that what was to be taken away is not there.
+func gone(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL)
+}
+
+// setService makes address a stand for the ring of backends. The ring that it
+// had goes when the change stands.
+func (p *Plane) setService(x *tx, a, ident uint32, ring []uint32) error {
+	old, had := p.services.have[a]
+	if had && old.Ident == ident && slices.Equal(p.rings[old.Set], ring) {
+		return nil
+	}
+	set := p.nextSet
+	p.nextSet++
+	p.rings[set] = ring
+	x.did(func() { p.dropRing(set) })
+	for i, b := range ring {
+		if err := p.o.TlSlots.Put(objectsSlot{Set: set, Index: uint32(i)}, b); err != nil {
+			return fmt.Errorf("write backends of %s: %w", addr(a), err)
+		}
+	}
+	if err := p.useBackends(x, a, ident, ring); err != nil {
+		return err
+	}
+	if err := p.services.set(x, a, objectsService{Ident: ident, Set: set, Slots: uint32(len(ring))}); err != nil {
+		return err
+	}
+	if !had {
+		return nil
+	}
+	x.finally(func() { p.dropRing(old.Set) })
+	return p.disuse(x, a, p.rings[old.Set], ring)
+}
+
+func (p *Plane) dropService(x *tx, a uint32) error {
+	old, had := p.services.have[a]
+	if !had {
+		return nil
+	}
+	if err := p.services.drop(x, a); err != nil {
+		return err
+	}
+	x.finally(func() { p.dropRing(old.Set) })
+	return p.disuse(x, a, p.rings[old.Set], nil)
+}
+
+func (p *Plane) dropRing(set uint32) {
+	for i := range p.rings[set] {
+		_ = p.o.TlSlots.Delete(objectsSlot{Set: set, Index: uint32(i)})
+	}
+	delete(p.rings, set)
+}
+
+// use notes that service a has the backends of a ring.
+func (p *Plane) use(a, ident uint32, ring []uint32) {
+	for _, b := range ring {
+		if p.uses[b] == nil {
+			p.uses[b] = map[uint32]uint32{}
+		}
+		p.uses[b][a] = ident
+	}
+}
+
+// useBackends does so in the kernel too.
+func (p *Plane) useBackends(x *tx, a, ident uint32, ring []uint32) error {
+	for _, b := range ring {
+		old, had := p.uses[b][a]
+		if had && old == ident {
+			continue
+		}
+		p.use(a, ident, []uint32{b})
+		x.did(func() {
+			if had {
+				p.uses[b][a] = old
+				return
+			}
+			p.forget(a, b)
+		})
+		if err := p.backends.set(x, b, objectsRemote{Ident: ident}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// disuse is for backends of a's old ring that are not in the new one.
+func (p *Plane) disuse(x *tx, a uint32, old, ring []uint32) error {
+	stay := keys(ring, func(b uint32) uint32 { return b })
+	for _, b := range old {
+		ident, had := p.uses[b][a]
+		if stay[b] || !had {
+			continue
+		}
+		p.forget(a, b)
+		x.did(func() { p.use(a, ident, []uint32{b}) })
+		if len(p.uses[b]) == 0 {
+			if err := p.backends.drop(x, b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Plane) forget(a, b uint32) {
+	if delete(p.uses[b], a); len(p.uses[b]) == 0 {
+		delete(p.uses, b)
+	}
+}

@@ -1,0 +1,151 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/cilium/ebpf"
+)
+
+// table is a map of the kernel and what we wrote into it. Programs may count
+// within values: that part is not in V's key fields but kept by merge.
+type table[K, V comparable] struct {
+	m    *ebpf.Map
+	have map[K]V
+	// merge puts what programs counted in old into a value that replaces it, and
+	// plain takes it out again, for values to be comparable. Nil: they count nothing.
+	merge func(v, old V) V
+	plain func(V) V
+}
+
+func newTable[K, V comparable](m *ebpf.Map) *table[K, V] {
+	return &table[K, V]{m: m, have: map[K]V{}}
+}
+
+// load reads what an earlier life left.
+func (t *table[K, V]) load() error {
+	all, err := dump[K, V](t.m)
+	if err != nil {
+		return err
+	}
+	t.have = all
+	if t.plain != nil {
+		for k, v := range all {
+			all[k] = t.plain(v)
+		}
+	}
+	return nil
+}
+
+// set makes k stand for v.
+func (t *table[K, V]) set(x *tx, k K, v V) error {
+	old, had := t.have[k]
+	if had && old == v {
+		return nil
+	}
+	if err := t.put(k, v, had); err != nil {
+		return fmt.Errorf("%s: set %v: %w", t.m, k, err)
+	}
+	t.have[k] = v
+	x.did(func() {
+		if had {
+			_ = t.put(k, old, true)
+			t.have[k] = old
+			return
+		}
+		_ = t.m.Delete(k)
+		delete(t.have, k)
+	})
+	return nil
+}
+
+func (t *table[K, V]) put(k K, v V, had bool) error {
+	if had && t.merge != nil {
+		var now V
+		if err := t.m.Lookup(k, &now); err == nil {
+			v = t.merge(v, now)
+		}
+	}
+	return t.m.Put(k, v)
+}
+
+// drop makes k stand for nothing.
+func (t *table[K, V]) drop(x *tx, k K) error {
+	old, had := t.have[k]
+	if !had {
+		return nil
+	}
+	if t.merge != nil { // what was counted would be lost if it were taken back
+		var now V
+		if err := t.m.Lookup(k, &now); err == nil {
+			old = now
+		}
+	}
+	if err := t.m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("%s: drop %v: %w", t.m, k, err)
+	}
+	delete(t.have, k)
+	x.did(func() {
+		_ = t.m.Put(k, old)
+		t.have[k] = old
+		if t.plain != nil {
+			t.have[k] = t.plain(old)
+		}
+	})
+	return nil
+}
+
+// become makes the table exactly want.
+func (t *table[K, V]) become(x *tx, want map[K]V) error {
+	for k, v := range want {
+		if err := t.set(x, k, v); err != nil {
+			return err
+		}
+	}
+	for k := range maps.Clone(t.have) {
+		if _, ok := want[k]; !ok {
+			if err := t.drop(x, k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// dump reads a map whole. Entries that come or go meanwhile may be missing.
+func dump[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
+	all := map[K]V{}
+	const batch = 4096
+	keys, values := make([]K, batch), make([]V, batch)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		for i := range n {
+			all[keys[i]] = values[i]
+		}
+		switch {
+		case errors.Is(err, ebpf.ErrKeyNotExist):
+			return all, nil
+		case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, ebpf.ErrIterationAborted):
+			return walk[K, V](m)
+		case err != nil:
+			return nil, fmt.Errorf("read %s: %w", m, err)
+		}
+	}
+}
+
+// walk is dump where the kernel reads no batches of such a map.
+func walk[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
+	all := map[K]V{}
+	var k K
+	var v V
+	it := m.Iterate()
+	for it.Next(&k, &v) {
+		all[k] = v
+	}
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return nil, fmt.Errorf("read %s: %w", m, err)
+	}
+	return all, nil
+}
