@@ -168,9 +168,9 @@ func (b blockingConn) write(p []byte) error {
 
 // question is what a client in the first container is to find out.
 type question struct {
-	What   string // rtt, connect, http, transfer
+	What   string // rtt, connect, connect-time, http, transfer
 	Target netip.Addr
-	For    time.Duration // rtt, connect, http
+	For    time.Duration // all but transfer
 	Bytes  uint64        // transfer
 }
 
@@ -180,6 +180,8 @@ func ask(ctx context.Context, q question, _ func()) (any, error) {
 		return roundTrips(ctx, q)
 	case "connect":
 		return connects(ctx, q)
+	case "connect-time":
+		return connectTime(ctx, q)
 	case "http":
 		return gets(ctx, q)
 	case "transfer":
@@ -261,6 +263,22 @@ func connects(ctx context.Context, q question) (float64, error) {
 	return float64(sum) / time.Since(began).Seconds(), errors.Join(errs...)
 }
 
+// connectTime is the median time to make a connection, one after the other, in µs.
+func connectTime(ctx context.Context, q question) (float64, error) {
+	var took []time.Duration
+	for end := time.Now().Add(q.For); time.Now().Before(end) && ctx.Err() == nil; {
+		began := time.Now()
+		c, err := dialer().DialContext(ctx, "tcp4", q.addr(portAccept))
+		if err != nil {
+			return 0, err
+		}
+		took = append(took, time.Since(began))
+		_ = c.(*net.TCPConn).SetLinger(0)
+		_ = c.Close()
+	}
+	return micros(median(took)), ctx.Err()
+}
+
 // gets is the median of GETs, each on a connection of its own, in µs.
 func gets(ctx context.Context, q question) (float64, error) {
 	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
@@ -317,7 +335,8 @@ func transfer(ctx context.Context, q question) (float64, error) {
 	return time.Since(began).Seconds(), err
 }
 
-func median(d []time.Duration) time.Duration {
+// median is the middle of what was measured, which it sorts.
+func median[T ~int64 | ~float64](d []T) T {
 	if len(d) == 0 {
 		return 0
 	}

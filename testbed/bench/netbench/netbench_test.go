@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 func TestMain(m *testing.M) {
@@ -17,6 +19,10 @@ func TestPathsCarryEveryLoad(t *testing.T) {
 	}
 	for name, path := range map[string]func() Path{
 		"raw": Raw, "routed": Routed, "vxlan": VXLAN, "wireguard": WireGuard, "one-a-time": OneAtATime,
+		"tunnel":     func() Path { return Parts("", api.PathDirect) },
+		"nft-route":  func() Path { return Parts("nft", api.PathRoute) },
+		"nft-vxlan":  func() Path { return Parts("nft", api.PathVXLAN) },
+		"nft-tunnel": func() Path { return Parts("nft", api.PathDirect) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
