@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/relaywire"
 )
 
 const (
@@ -19,11 +20,13 @@ const (
 	mqttProto     = "mqtt"
 )
 
-// port is the cluster's one port: TLS, on which ALPN tells MQTT from HTTP.
+// port is the cluster's one port: TLS, on which ALPN tells MQTT and the relay from
+// HTTP.
 type port struct {
 	ln    net.Listener
 	conf  *tls.Config
 	mqtt  func(context.Context, *tls.Conn) error // owns the connection
+	relay func(context.Context, *tls.Conn) error // likewise; nil: there is none. Set before run
 	limit int                                    // connections at once
 	log   *slog.Logger
 
@@ -41,9 +44,14 @@ func newPort(ln net.Listener, v *trust.Verifier, cert func(*tls.ClientHelloInfo)
 	bus.NextProtos = []string{mqttProto}
 	// The broker asks crypto/tls itself for a verified chain.
 	bus.ClientAuth, bus.ClientCAs = tls.RequireAndVerifyClientCert, v.Roots
+	relay := v.Server(cert, true)
+	relay.NextProtos = []string{relaywire.Proto}
 	web.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-		if slices.Contains(h.SupportedProtos, mqttProto) {
+		switch {
+		case slices.Contains(h.SupportedProtos, mqttProto):
 			return bus, nil
+		case slices.Contains(h.SupportedProtos, relaywire.Proto):
+			return relay, nil
 		}
 		return nil, nil
 	}
@@ -106,8 +114,12 @@ func (p *port) greet(ctx context.Context, held *heldConn, slots chan struct{}) {
 		_ = c.Close()
 		return
 	}
-	if c.ConnectionState().NegotiatedProtocol == mqttProto {
+	switch c.ConnectionState().NegotiatedProtocol {
+	case mqttProto:
 		_ = p.mqtt(ctx, c) // counted and logged by the broker
+		return
+	case relaywire.Proto:
+		p.serveRelay(ctx, c)
 		return
 	}
 	select {
@@ -120,6 +132,16 @@ func (p *port) greet(ctx context.Context, held *heldConn, slots chan struct{}) {
 		_ = c.Close()
 	case <-ctx.Done():
 		_ = c.Close()
+	}
+}
+
+func (p *port) serveRelay(ctx context.Context, c *tls.Conn) {
+	if p.relay == nil {
+		_ = c.Close()
+		return
+	}
+	if err := p.relay(ctx, c); err != nil {
+		p.log.Debug("a node's relay connection ended", "remote", c.RemoteAddr(), "err", err)
 	}
 }
 

@@ -1,0 +1,82 @@
+package relay
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/internal/udp"
+)
+
+// bind answers a binding request. A stranger's, which nothing authenticates, gets
+// no answer and leaves nothing behind.
+func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
+	req, err := relaywire.ParseRequest(b)
+	if err != nil {
+		r.n.malformed.Add(1)
+		return
+	}
+	r.mu.RLock()
+	s := r.slots[req.Slot]
+	r.mu.RUnlock()
+	if s == nil {
+		r.n.strangers.Add(1)
+		return
+	}
+	ans := relaywire.Answer{Slot: req.Slot, Seq: req.Seq, Addr: from, Alt: r.alt.Local().Port()}
+	s.mu.Lock()
+	secret := s.secret
+	if !relaywire.Authentic(b, secret) {
+		s.mu.Unlock()
+		r.n.strangers.Add(1)
+		return
+	}
+	var replaced *stream
+	switch {
+	case req.Seq <= s.last:
+		ans.Result = relaywire.Stale
+	default:
+		s.last = req.Seq
+		if req.Bind && c == r.main {
+			ans.Result = relaywire.Bound
+			replaced, s.conn, s.addr = s.conn, nil, from
+		}
+		if req.Late > 0 {
+			r.later(c, s, req.Late, from, ans)
+		}
+	}
+	ans.Last = s.last
+	s.mu.Unlock()
+	if replaced != nil {
+		replaced.close()
+	}
+	if ans.Result == relaywire.Bound {
+		r.n.bindings.Add(1)
+	}
+	r.answer(c, from, ans, secret)
+}
+
+// later answers again after a while, through the same socket: whoever hears it
+// has a NAT that kept the mapping so long. Each slot waits for one at most. It is
+// called with s.mu held.
+func (r *Relay) later(c *udp.Conn, s *slot, wait time.Duration, to netip.AddrPort, ans relaywire.Answer) {
+	if s.late != nil {
+		s.late.Stop()
+	}
+	ans.Late, ans.Result, ans.Last = true, relaywire.Seen, s.last
+	secret := s.secret
+	s.late = time.AfterFunc(wait, func() { r.answer(c, to, ans, secret) })
+}
+
+func (r *Relay) answer(c *udp.Conn, to netip.AddrPort, ans relaywire.Answer, secret []byte) {
+	msg := ans.Append(make([]byte, 0, relaywire.AnswerLen), secret)
+	r.answers.Lock()
+	defer r.answers.Unlock()
+	sender := r.sender
+	if c == r.alt {
+		sender = r.altSender
+	}
+	if sender.Send(to, msg, len(msg)) != nil {
+		r.n.failed.Add(1)
+	}
+}

@@ -1,0 +1,212 @@
+// Package relay is a cluster's relay: it forwards datagrams to nodes that others
+// cannot reach directly. A node binds its slot to where it is, over UDP or, where
+// that is blocked, over TLS on the cluster's port; whoever has the slot's ticket
+// from a route may send to it. What is forwarded is encrypted between the nodes,
+// and the relay has no key: it sees lengths and addresses.
+//
+// It leaves to the cluster's core who has which slot (Set, Drop) and which other
+// relays routes lead to (Options.Allow). Nothing is kept over a restart: nodes bind
+// again within two minutes, and at once when their connection to the cluster is
+// made anew.
+//
+//	r, err := relay.New(relay.Options{Listen: at, Identify: members.Node, Allow: allow})
+//	r.Set(7, relay.Slot{Node: "n1", Ticket: ticket, Secret: secret})
+//	err = r.Run(ctx)
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/internal/udp"
+)
+
+// Options are what a relay is made of.
+type Options struct {
+	// Listen is where it receives: the cluster's TLS port, over UDP.
+	Listen netip.AddrPort
+	// Identify is the node that a TLS connection is of; nil: no TLS.
+	Identify func(tls.ConnectionState) (api.NodeID, error)
+	// Allow reports whether a node that has only TLS may send to another relay: those
+	// that the cluster has handed out in routes. nil allows none.
+	Allow func(netip.AddrPort) bool
+	// Rate bounds what is forwarded to a slot, and what a node sends over TLS, each
+	// in bytes a second, of which a tenth may come at once; 0 is DefaultRate.
+	Rate float64
+	Log  *slog.Logger // nil discards
+}
+
+// DefaultRate is 10 Gbit/s: it bounds a flood, not a service.
+const DefaultRate = 1.25e9
+
+// Slot is a node as its relay knows it.
+type Slot struct {
+	Node   api.NodeID
+	Ticket uint64 // shown by whoever sends to it
+	Secret []byte // authenticates its bindings
+}
+
+// Relay forwards. Its methods are safe for concurrent use.
+type Relay struct {
+	opt  Options
+	main *udp.Conn
+	alt  *udp.Conn // answers bindings with Seen: a NAT that shows it another address is symmetric
+	n    counters
+
+	answers           sync.Mutex // guards the use of the fields below
+	sender, altSender *udp.Sender
+
+	mu    sync.RWMutex // guards the fields below
+	slots map[uint32]*slot
+	nodes map[api.NodeID]*slot
+}
+
+// New opens the relay's sockets: Options.Listen, and any other port beside it.
+func New(o Options) (*Relay, error) {
+	if o.Rate == 0 {
+		o.Rate = DefaultRate
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	main, err := udp.Listen(o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("open the relay: %w", err)
+	}
+	alt, err := udp.Listen(netip.AddrPortFrom(main.Local().Addr(), 0))
+	if err != nil {
+		_ = main.Close()
+		return nil, fmt.Errorf("open the relay's second port: %w", err)
+	}
+	return &Relay{
+		opt: o, main: main, alt: alt, sender: main.NewSender(), altSender: alt.NewSender(),
+		slots: map[uint32]*slot{}, nodes: map[api.NodeID]*slot{},
+	}, nil
+}
+
+// Addr is the address that the relay receives on.
+func (r *Relay) Addr() netip.AddrPort { return r.main.Local() }
+
+// Run forwards until ctx ends, and closes the sockets. Streams are Serve's.
+func (r *Relay) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.receive(ctx, r.main) })
+	g.Go(func() error { return r.receive(ctx, r.alt) })
+	g.Go(func() error {
+		<-ctx.Done()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, s := range r.slots {
+			s.stop()
+		}
+		return errors.Join(r.main.Close(), r.alt.Close())
+	})
+	return g.Wait()
+}
+
+// receive takes in what comes by one of the sockets.
+func (r *Relay) receive(ctx context.Context, c *udp.Conn) error {
+	in, out := c.NewReceiver(), c.NewSender()
+	for {
+		n, err := in.Receive()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case ctx.Err() != nil:
+			return nil
+		case err != nil: // an ICMP error of one we sent to, perhaps
+			r.opt.Log.Debug("relay receives nothing", "err", err)
+			continue
+		}
+		for i := range n {
+			r.take(c, out, in.Message(i))
+		}
+	}
+}
+
+// take handles a run of datagrams from one sender. Those of one slot that follow
+// one another are forwarded as one run.
+func (r *Relay) take(c *udp.Conn, out *udp.Sender, m udp.Message) {
+	for rest := m.Data; len(rest) > 0; {
+		first := rest[:min(m.Each, len(rest))]
+		h, _, ok := relaywire.ParseFrame(first)
+		switch {
+		case ok && c == r.main:
+			n := runOf(rest, m.Each)
+			r.forward(out, h, strip(rest[:n], m.Each), m.Each-relaywire.HeaderLen)
+			rest = rest[n:]
+			continue
+		case first[0] == relaywire.TypeRequest:
+			r.bind(c, m.From, first)
+		default:
+			r.n.malformed.Add(1)
+		}
+		rest = rest[len(first):]
+	}
+	if len(m.Data) == 0 {
+		r.n.malformed.Add(1)
+	}
+}
+
+// runOf is how many bytes of data are datagrams of each bytes (the last may be
+// shorter) with the same header as the first.
+func runOf(data []byte, each int) int {
+	n := min(each, len(data))
+	for n < len(data) {
+		next := data[n:min(n+each, len(data))]
+		if len(next) <= relaywire.HeaderLen || [relaywire.HeaderLen]byte(next) != [relaywire.HeaderLen]byte(data) {
+			break
+		}
+		n += len(next)
+	}
+	return n
+}
+
+// strip takes the headers out of a run, in place.
+func strip(run []byte, each int) []byte {
+	to := 0
+	for from := 0; from < len(run); from += each {
+		to += copy(run[to:], run[from+relaywire.HeaderLen:min(from+each, len(run))])
+	}
+	return run[:to]
+}
+
+// forward sends a run of datagrams to a slot.
+func (r *Relay) forward(out *udp.Sender, h relaywire.Header, run []byte, each int) {
+	r.mu.RLock()
+	s := r.slots[h.Slot]
+	r.mu.RUnlock()
+	if s == nil {
+		r.n.unknown.Add(1)
+		return
+	}
+	addr, conn, drop := s.target(h.Ticket, len(run))
+	switch {
+	case drop != forwarded:
+		r.n.drop(drop)
+		return
+	case conn != nil:
+		for rest := run; len(rest) > 0; rest = rest[min(each, len(rest)):] {
+			if !conn.send(rest[:min(each, len(rest))]) {
+				r.n.full.Add(1)
+			}
+		}
+	default:
+		if err := out.Send(addr, run, each); err != nil {
+			r.n.failed.Add(1)
+			return
+		}
+	}
+	r.n.datagrams.Add(uint64((len(run) + each - 1) / each))
+	r.n.bytes.Add(uint64(len(run)))
+}

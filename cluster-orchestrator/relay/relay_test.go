@@ -1,0 +1,432 @@
+package relay
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/relaywire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	secret = []byte("a node's secret")
+	local  = netip.MustParseAddrPort("127.0.0.1:0")
+)
+
+func start(t *testing.T, o Options) *Relay {
+	t.Helper()
+	o.Listen = local
+	r, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// peer is somebody with a UDP socket.
+type peer struct {
+	t    *testing.T
+	conn *net.UDPConn
+	seq  uint64
+}
+
+func newPeer(t *testing.T) *peer {
+	t.Helper()
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(local))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return &peer{t: t, conn: c}
+}
+
+func (p *peer) addr() netip.AddrPort { return p.conn.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+func (p *peer) send(to netip.AddrPort, b []byte) {
+	p.t.Helper()
+	if _, err := p.conn.WriteToUDPAddrPort(b, to); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *peer) receive() []byte {
+	p.t.Helper()
+	_ = p.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	buf := make([]byte, 1<<16)
+	n, _, err := p.conn.ReadFromUDPAddrPort(buf)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return buf[:n]
+}
+
+// bind binds a slot and returns the answer.
+func (p *peer) bind(r *Relay, slot uint32) relaywire.Answer {
+	p.t.Helper()
+	p.seq++
+	return p.ask(r.Addr(), relaywire.Request{Slot: slot, Seq: p.seq, Bind: true})
+}
+
+func (p *peer) ask(at netip.AddrPort, req relaywire.Request) relaywire.Answer {
+	p.t.Helper()
+	p.send(at, req.Append(nil, secret))
+	a, err := relaywire.ParseAnswer(p.receive(), secret)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return a
+}
+
+func frame(slot uint32, ticket uint64, payload string) []byte {
+	return append(relaywire.AppendFrame(nil, relaywire.Header{Slot: slot, Ticket: ticket}), payload...)
+}
+
+func TestForwardsToWhereASlotIsBound(t *testing.T) {
+	r := start(t, Options{})
+	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
+	node, other := newPeer(t), newPeer(t)
+	if a := node.bind(r, 7); a.Result != relaywire.Bound || a.Addr != node.addr() || a.Alt == 0 {
+		t.Fatalf("%+v", a)
+	}
+	other.send(r.Addr(), frame(7, 99, "hello"))
+	if got := node.receive(); string(got) != "hello" {
+		t.Errorf("%q", got)
+	}
+	// The node has moved.
+	moved := newPeer(t)
+	moved.seq = node.seq
+	moved.bind(r, 7)
+	other.send(r.Addr(), frame(7, 99, "again"))
+	if got := moved.receive(); string(got) != "again" {
+		t.Errorf("%q", got)
+	}
+	// A new ticket leaves it where it is, and ends the old one.
+	r.Set(7, Slot{Node: "n7", Ticket: 100, Secret: secret})
+	other.send(r.Addr(), frame(7, 99, "old"))
+	other.send(r.Addr(), frame(7, 100, "new"))
+	if got := moved.receive(); string(got) != "new" {
+		t.Errorf("%q", got)
+	}
+}
+
+// Runs of equally long datagrams, mixed with others, come out as they went in.
+func TestRunsAreForwardedWhole(t *testing.T) {
+	r := start(t, Options{})
+	node := newPeer(t)
+	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
+	r.Set(8, Slot{Node: "n8", Ticket: 98, Secret: secret})
+	node.bind(r, 7)
+	second := newPeer(t)
+	second.bind(r, 8)
+	from := r.main.NewSender() // any socket will do
+	var want []string
+	for i := range 40 {
+		var run []byte
+		slot, ticket := uint32(7), uint64(99)
+		for j := range 5 {
+			payload := fmt.Sprintf("%02d-%02d", i, j)
+			if j == 3 {
+				run = append(run, frame(8, 98, payload)...)
+				continue
+			}
+			want = append(want, payload)
+			run = append(run, frame(slot, ticket, payload)...)
+		}
+		if err := from.Send(r.Addr(), run, relaywire.HeaderLen+5); err != nil {
+			t.Fatal(err)
+		}
+		for range 4 {
+			if got := string(node.receive()); got != want[0] {
+				t.Fatalf("got %q, want %q", got, want[0])
+			}
+			want = want[1:]
+		}
+		if got := string(second.receive()); got != fmt.Sprintf("%02d-03", i) {
+			t.Fatalf("the second got %q", got)
+		}
+	}
+}
+
+func TestStripTakesEachHeaderOut(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		each, n := relaywire.HeaderLen+1+rng.IntN(50), 1+rng.IntN(8)
+		var run, want []byte
+		for i := range n {
+			size := each
+			if i == n-1 {
+				size = relaywire.HeaderLen + 1 + rng.IntN(each-relaywire.HeaderLen)
+			}
+			payload := bytes.Repeat([]byte{byte(i)}, size-relaywire.HeaderLen)
+			run, want = append(run, frame(1, 2, string(payload))...), append(want, payload...)
+		}
+		if got := runOf(run, each); got != len(run) {
+			t.Fatalf("%d of %d bytes are one run", got, len(run))
+		}
+		if got := strip(run, each); !bytes.Equal(got, want) {
+			t.Fatalf("%x, want %x", got, want)
+		}
+	}
+}
+
+func TestRefusesStrangersAndReplays(t *testing.T) {
+	r := start(t, Options{})
+	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
+	node, thief := newPeer(t), newPeer(t)
+	old := relaywire.Request{Slot: 7, Seq: 5, Bind: true}.Append(nil, secret)
+	node.seq = 9
+	node.bind(r, 7)
+
+	thief.send(r.Addr(), relaywire.Request{Slot: 7, Seq: 1000, Bind: true}.Append(nil, []byte("guessed")))
+	thief.send(r.Addr(), relaywire.Request{Slot: 8, Seq: 1000, Bind: true}.Append(nil, secret))
+	thief.send(r.Addr(), []byte{relaywire.TypeRequest})
+	thief.send(r.Addr(), nil)
+	thief.send(r.Addr(), frame(7, 98, "wrong ticket"))
+	thief.send(r.Addr(), frame(9, 99, "no such slot"))
+	thief.send(r.Addr(), old) // a recorded one: answered as stale, which helps only its author
+	a, err := relaywire.ParseAnswer(thief.receive(), secret)
+	if err != nil || a.Result != relaywire.Stale || a.Last != 10 {
+		t.Fatalf("%+v %v", a, err)
+	}
+	thief.send(r.Addr(), frame(7, 99, "for the node"))
+	if got := node.receive(); string(got) != "for the node" {
+		t.Errorf("%q", got)
+	}
+	s := r.Stats()
+	if s.Strangers != 2 || s.Malformed != 2 || s.Unknown != 2 || s.Datagrams != 1 {
+		t.Errorf("%+v", s)
+	}
+	// A clock that was set back: the answer says how to go on.
+	if a := node.ask(r.Addr(), relaywire.Request{Slot: 7, Seq: 1, Bind: true}); a.Result != relaywire.Stale {
+		t.Errorf("%+v", a)
+	}
+	if a := node.ask(r.Addr(), relaywire.Request{Slot: 7, Seq: a.Last + 1, Bind: true}); a.Result != relaywire.Bound {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestAnsweringChangesNothingWithoutBind(t *testing.T) {
+	r := start(t, Options{})
+	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
+	node, probe := newPeer(t), newPeer(t)
+	a := node.bind(r, 7)
+	if got := probe.ask(r.Addr(), relaywire.Request{Slot: 7, Seq: 10}); got.Result != relaywire.Seen || got.Addr != probe.addr() {
+		t.Errorf("%+v", got)
+	}
+	alt := netip.AddrPortFrom(r.Addr().Addr(), a.Alt)
+	if got := probe.ask(alt, relaywire.Request{Slot: 7, Seq: 11, Bind: true}); got.Result != relaywire.Seen {
+		t.Errorf("%+v", got)
+	}
+	if at, _ := r.Where(7); at != node.addr() {
+		t.Errorf("bound at %v", at)
+	}
+	late := probe.ask(r.Addr(), relaywire.Request{Slot: 7, Seq: 12, Late: time.Second})
+	if late.Late || late.Result != relaywire.Seen {
+		t.Errorf("%+v", late)
+	}
+	if got, err := relaywire.ParseAnswer(probe.receive(), secret); err != nil || !got.Late || got.Seq != 12 {
+		t.Errorf("%+v %v", got, err)
+	}
+}
+
+func TestDroppedSlotIsNowhere(t *testing.T) {
+	r := start(t, Options{})
+	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
+	newPeer(t).bind(r, 7)
+	r.Drop(7)
+	r.Drop(7)
+	if at, tls := r.Where(7); at.IsValid() || tls {
+		t.Errorf("still at %v", at)
+	}
+	r.Set(7, Slot{Node: "another", Ticket: 99, Secret: secret})
+	if at, _ := r.Where(7); at.IsValid() {
+		t.Errorf("another's slot leads to %v", at)
+	}
+}
+
+func TestRateIsBounded(t *testing.T) {
+	b := newBucket(1e6)
+	now, passed := time.Unix(0, 0), 0
+	for range 10_000 { // 10 s
+		for range 10 {
+			if b.take(now, 1500) {
+				passed += 1500
+			}
+		}
+		now = now.Add(time.Millisecond)
+	}
+	if passed < 10e6 || passed > 10e6+leastBurst+1500 {
+		t.Errorf("%d bytes in 10 s at 1 MB/s", passed)
+	}
+}
+
+// stream connects a node over a pipe, as Serve does over TLS.
+func connect(t *testing.T, r *Relay, node api.NodeID) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	near, far := tcpPair(t)
+	done := make(chan error, 1)
+	go func() { done <- r.serve(context.Background(), node, far) }()
+	t.Cleanup(func() {
+		_ = near.Close()
+		<-done
+	})
+	in := bufio.NewReader(near)
+	say(t, near, nil) // it has the slot when it answers
+	if got := hear(t, near, in); len(got) != 0 {
+		t.Fatalf("%q", got)
+	}
+	return near, in
+}
+
+func tcpPair(t *testing.T) (near, far net.Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	if near, err = net.Dial("tcp", ln.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if far, err = ln.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	return near, far
+}
+
+func say(t *testing.T, c net.Conn, msg []byte) {
+	t.Helper()
+	if _, err := c.Write(relaywire.AppendMessage(nil, msg)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func hear(t *testing.T, c net.Conn, in *bufio.Reader) []byte {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	msg, err := relaywire.ReadMessage(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return msg
+}
+
+func TestNodeWithoutUDP(t *testing.T) {
+	foreign := newPeer(t) // another cluster's relay
+	r := start(t, Options{Allow: func(a netip.AddrPort) bool { return a == foreign.addr() }})
+	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
+	r.Set(8, Slot{Node: "n8", Ticket: 98, Secret: secret})
+	udp := newPeer(t)
+	udp.bind(r, 8)
+	conn, in := connect(t, r, "n7")
+
+	udp.send(r.Addr(), frame(7, 99, "down"))
+	if got := hear(t, conn, in); string(got) != "down" {
+		t.Errorf("%q", got)
+	}
+	say(t, conn, frame(8, 98, "across"))
+	if got := udp.receive(); string(got) != "across" {
+		t.Errorf("%q", got)
+	}
+	say(t, conn, append(relaywire.AppendTo(nil, udp.addr()), frame(1, 2, "nowhere")...))
+	want := frame(1, 2, "out")
+	say(t, conn, append(relaywire.AppendTo(nil, foreign.addr()), want...))
+	if got := foreign.receive(); !bytes.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if s := r.Stats(); s.Denied != 1 || s.Streams != 1 {
+		t.Errorf("%+v", s)
+	}
+	// UDP works again: the last word counts, and the connection ends.
+	back := newPeer(t)
+	back.bind(r, 7)
+	if _, err := in.ReadByte(); err == nil {
+		t.Error("the connection goes on")
+	}
+	udp.send(r.Addr(), frame(7, 99, "by UDP"))
+	if got := back.receive(); string(got) != "by UDP" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestSecondConnectionReplacesTheFirst(t *testing.T) {
+	r := start(t, Options{})
+	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
+	_, first := connect(t, r, "n7")
+	conn, in := connect(t, r, "n7")
+	if _, err := first.ReadByte(); err == nil {
+		t.Error("the first goes on")
+	}
+	newPeer(t).send(r.Addr(), frame(7, 99, "down"))
+	if got := hear(t, conn, in); string(got) != "down" {
+		t.Errorf("%q", got)
+	}
+	near, far := tcpPair(t)
+	defer near.Close()
+	defer far.Close()
+	if err := r.serve(context.Background(), "stranger", far); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a node without a slot: %v", err)
+	}
+}
+
+// Whoever does not read costs a bounded queue and nothing else.
+func TestSlowConnectionDrops(t *testing.T) {
+	st := &stream{wake: make(chan struct{}, 1)}
+	sent := 0
+	for st.send(make([]byte, 1400)) {
+		sent++
+	}
+	if sent*1402 > queueBytes || sent*1402 < queueBytes-1402 {
+		t.Errorf("%d bytes are queued", sent*1402)
+	}
+}
+
+func TestFloodLeavesTheRelayAlive(t *testing.T) {
+	r := start(t, Options{})
+	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
+	node, flood := newPeer(t), newPeer(t)
+	node.bind(r, 7)
+	rng := rand.New(rand.NewPCG(4, 4))
+	for range 20_000 {
+		b := make([]byte, rng.IntN(120))
+		for i := range b {
+			b[i] = byte(rng.IntN(256))
+		}
+		if len(b) > 0 {
+			b[0] = []byte{relaywire.TypeFrame, relaywire.TypeRequest, 0, 7}[rng.IntN(4)]
+		}
+		flood.send(r.Addr(), b)
+	}
+	for { // until what the kernel kept of the flood is through
+		node.send(r.Addr(), frame(7, 99, "alive"))
+		_ = node.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		buf := make([]byte, 100)
+		if n, _, err := node.conn.ReadFromUDPAddrPort(buf); err == nil && string(buf[:n]) == "alive" {
+			return
+		}
+		if t.Context().Err() != nil {
+			t.Fatal("dead")
+		}
+	}
+}

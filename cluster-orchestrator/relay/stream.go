@@ -1,0 +1,183 @@
+package relay
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/relaywire"
+)
+
+const (
+	// queueBytes is what waits at most for a node's TLS connection. What is more is
+	// dropped, as a full queue of a router would.
+	queueBytes = 256 << 10
+	// quiet is how long a node's connection may say nothing: nodes ask for a sign of
+	// life every 55 s.
+	quiet = 3 * time.Minute
+	// stuck is how long a write may take before the connection counts as dead.
+	stuck = 30 * time.Second
+)
+
+// stream is a node's TLS connection.
+type stream struct {
+	conn net.Conn
+	wake chan struct{} // of capacity 1: there is something to write
+
+	mu     sync.Mutex // guards the field below
+	queued []byte     // framed, as it goes out
+}
+
+// Serve speaks to a node over TLS until the connection or ctx ends; it owns the
+// connection. Errors are ErrUnauthenticated, ErrNotFound (the node has no slot)
+// and those of the connection.
+func (r *Relay) Serve(ctx context.Context, conn *tls.Conn) error {
+	defer conn.Close()
+	if r.opt.Identify == nil {
+		return fmt.Errorf("relay over TLS: %w", api.ErrUnavailable)
+	}
+	node, err := r.opt.Identify(conn.ConnectionState())
+	if err != nil {
+		return fmt.Errorf("relay over TLS: %w", err)
+	}
+	return r.serve(ctx, node, conn)
+}
+
+func (r *Relay) serve(ctx context.Context, node api.NodeID, conn net.Conn) error {
+	st := &stream{conn: conn, wake: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, st.close)()
+	s, err := r.attach(node, st)
+	if err != nil {
+		return err
+	}
+	defer s.detach(st)
+	r.n.streams.Add(1)
+	defer r.n.streams.Add(-1)
+	written := make(chan error, 1)
+	go func() { written <- st.write(ctx) }()
+	err = r.read(st, s)
+	cancel()
+	st.close()
+	return errors.Join(err, <-written)
+}
+
+// attach makes a connection the way to its node's slot.
+func (r *Relay) attach(node api.NodeID, st *stream) (*slot, error) {
+	r.mu.RLock()
+	s := r.nodes[node]
+	r.mu.RUnlock()
+	if s == nil {
+		return nil, fmt.Errorf("relay for node %s: no slot: %w", node, api.ErrNotFound)
+	}
+	s.mu.Lock()
+	old := s.conn
+	s.conn = st
+	s.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+	return s, nil
+}
+
+func (s *slot) detach(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == st {
+		s.conn = nil
+	}
+}
+
+// read takes in what a node sends.
+func (r *Relay) read(st *stream, from *slot) error {
+	in, out := bufio.NewReaderSize(st.conn, 16<<10), r.main.NewSender()
+	rate := newBucket(r.opt.Rate)
+	var buf []byte
+	for {
+		_ = st.conn.SetReadDeadline(time.Now().Add(quiet))
+		msg, err := relaywire.ReadMessage(in, buf)
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return fmt.Errorf("relay for node %s: %w", from.owner(), err)
+		}
+		buf = msg[:0]
+		if len(msg) == 0 { // it asks whether we live
+			st.send(nil)
+			continue
+		}
+		if !rate.take(time.Now(), len(msg)) {
+			r.n.limited.Add(1)
+			continue
+		}
+		if to, frame, ok := relaywire.ParseTo(msg); ok {
+			switch {
+			case r.opt.Allow == nil || !r.opt.Allow(to):
+				r.n.denied.Add(1)
+			case out.Send(to, frame, len(frame)) != nil:
+				r.n.failed.Add(1)
+			default:
+				r.n.datagrams.Add(1)
+				r.n.bytes.Add(uint64(len(frame) - relaywire.HeaderLen))
+			}
+		} else if h, datagram, ok := relaywire.ParseFrame(msg); ok {
+			r.forward(out, h, datagram, len(datagram))
+		} else {
+			r.n.malformed.Add(1)
+		}
+	}
+}
+
+// send queues a message; false: the queue is full.
+func (st *stream) send(msg []byte) bool {
+	st.mu.Lock()
+	room := len(st.queued)+len(msg)+2 <= queueBytes
+	if room {
+		st.queued = relaywire.AppendMessage(st.queued, msg)
+	}
+	st.mu.Unlock()
+	if room {
+		select {
+		case st.wake <- struct{}{}:
+		default:
+		}
+	}
+	return room
+}
+
+// write sends what is queued, all that there is at once.
+func (st *stream) write(ctx context.Context) error {
+	var spare []byte
+	for {
+		select {
+		case <-st.wake:
+		case <-ctx.Done():
+			return nil
+		}
+		st.mu.Lock()
+		out := st.queued
+		st.queued = spare[:0]
+		st.mu.Unlock()
+		spare = out
+		if cap(spare) > 16<<10 {
+			spare = nil // what a burst needed is not kept for a quiet node
+		}
+		_ = st.conn.SetWriteDeadline(time.Now().Add(stuck))
+		if _, err := st.conn.Write(out); err != nil {
+			st.close()
+			return nil // the reader says why
+		}
+	}
+}
+
+func (st *stream) close() { _ = st.conn.Close() }

@@ -1,0 +1,77 @@
+//go:build !linux
+
+package udp
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// Conn is the socket. It is safe for concurrent use; its Senders and Receivers are
+// each for one goroutine. Here it sends and receives one datagram at a time.
+type Conn struct{ conn *net.UDPConn }
+
+// Listen opens the socket on an address. The unspecified IPv6 address is for both
+// families. Port 0 is any.
+func Listen(at netip.AddrPort) (*Conn, error) {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return nil, fmt.Errorf("listen on UDP %s: %w", at, err)
+	}
+	_ = c.SetReadBuffer(bufferBytes) // as much as the host grants
+	_ = c.SetWriteBuffer(bufferBytes)
+	return &Conn{c}, nil
+}
+
+// Local is the address that the socket is bound to.
+func (c *Conn) Local() netip.AddrPort { return c.conn.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+// Batched reports whether runs are sent in one call.
+func (c *Conn) Batched() bool { return false }
+
+// Close ends all that waits on the socket, with net.ErrClosed.
+func (c *Conn) Close() error { return c.conn.Close() }
+
+// Receiver receives one datagram at a time.
+type Receiver struct {
+	c    *Conn
+	room []byte
+	m    Message
+}
+
+// NewReceiver makes a receiver for one goroutine.
+func (c *Conn) NewReceiver() *Receiver { return &Receiver{c: c, room: make([]byte, 1<<16)} }
+
+// Receive waits for messages and says how many came. They are good until it is
+// called again. net.ErrClosed: the socket is closed.
+func (r *Receiver) Receive() (int, error) {
+	n, from, err := r.c.conn.ReadFromUDPAddrPort(r.room)
+	if err != nil {
+		return 0, err
+	}
+	r.m = Message{From: netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), Data: r.room[:n], Each: n}
+	return 1, nil
+}
+
+// Message is the message i of the last Receive.
+func (r *Receiver) Message(int) Message { return r.m }
+
+// Sender sends one datagram at a time.
+type Sender struct{ c *Conn }
+
+// NewSender makes a sender for one goroutine.
+func (c *Conn) NewSender() *Sender { return &Sender{c} }
+
+// Send sends a run: datagrams of each bytes, the last one maybe shorter.
+func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
+	var first error
+	for len(run) > 0 {
+		n := min(each, len(run))
+		if _, err := s.c.conn.WriteToUDPAddrPort(run[:n], to); err != nil && first == nil {
+			first = err
+		}
+		run = run[n:]
+	}
+	return first
+}
