@@ -21,6 +21,7 @@ func (c *Core) moveOff(in *instance, to api.NodeID) {
 			delete(from.drop, in.id())
 		}
 	}
+	from.placeChanged(in.id())
 	c.save(in)
 }
 
@@ -59,6 +60,7 @@ func (c *Core) breakOff(in *instance) {
 		}
 		c.touch(n)
 		n.drop[in.id()] = true
+		n.placeChanged(in.id())
 		v.Gen = n.gen
 	}
 	if broke {

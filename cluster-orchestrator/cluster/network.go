@@ -152,7 +152,10 @@ func (c *Core) backend(n *node, id api.InstanceID) api.Backend {
 	if !n.net.subnet.IsValid() || !n.net.subnet.Contains(be.Address) {
 		return api.Backend{}
 	}
-	if here && be.Epoch == in.Epoch && in.State == api.Running && !in.Leaving && !in.Withdrawn && !in.Moving && !n.draining {
+	// What is to leave its node takes new flows until its next placement runs, which
+	// is when the node is told to end it.
+	stays, ok := n.stays[id]
+	if here && be.Epoch == in.Epoch && in.State == api.Running && !in.Leaving && !in.Withdrawn || ok && be.Epoch == stays.Epoch {
 		be.State = api.BackendUp
 	}
 	return be
