@@ -197,7 +197,7 @@ func (r *Relay) forward(out *udp.Sender, h relaywire.Header, run []byte, each in
 		return
 	case conn != nil:
 		for rest := run; len(rest) > 0; rest = rest[min(each, len(rest)):] {
-			if !conn.send(rest[:min(each, len(rest))]) {
+			if !conn.out.Put(rest[:min(each, len(rest))]) {
 				r.n.full.Add(1)
 			}
 		}

@@ -390,18 +390,6 @@ func TestSecondConnectionReplacesTheFirst(t *testing.T) {
 	}
 }
 
-// Whoever does not read costs a bounded queue and nothing else.
-func TestSlowConnectionDrops(t *testing.T) {
-	st := &stream{wake: make(chan struct{}, 1)}
-	sent := 0
-	for st.send(make([]byte, 1400)) {
-		sent++
-	}
-	if sent*1402 > queueBytes || sent*1402 < queueBytes-1402 {
-		t.Errorf("%d bytes are queued", sent*1402)
-	}
-}
-
 func TestFloodLeavesTheRelayAlive(t *testing.T) {
 	r := start(t, Options{})
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})

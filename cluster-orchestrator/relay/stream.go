@@ -9,31 +9,20 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/relaywire"
 )
 
-const (
-	// queueBytes is what waits at most for a node's TLS connection. What is more is
-	// dropped, as a full queue of a router would.
-	queueBytes = 256 << 10
-	// quiet is how long a node's connection may say nothing: nodes ask for a sign of
-	// life every 55 s.
-	quiet = 3 * time.Minute
-	// stuck is how long a write may take before the connection counts as dead.
-	stuck = 30 * time.Second
-)
+// quiet is how long a node's connection may say nothing: nodes ask for a sign of
+// life every 55 s.
+const quiet = 3 * time.Minute
 
 // stream is a node's TLS connection.
 type stream struct {
 	conn net.Conn
-	wake chan struct{} // of capacity 1: there is something to write
-
-	mu     sync.Mutex // guards the field below
-	queued []byte     // framed, as it goes out
+	out  *relaywire.Outbox
 }
 
 // Serve speaks to a node over TLS until the connection or ctx ends; it owns the
@@ -52,7 +41,7 @@ func (r *Relay) Serve(ctx context.Context, conn *tls.Conn) error {
 }
 
 func (r *Relay) serve(ctx context.Context, node api.NodeID, conn net.Conn) error {
-	st := &stream{conn: conn, wake: make(chan struct{}, 1)}
+	st := &stream{conn: conn, out: relaywire.NewOutbox()}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, st.close)()
@@ -64,7 +53,10 @@ func (r *Relay) serve(ctx context.Context, node api.NodeID, conn net.Conn) error
 	r.n.streams.Add(1)
 	defer r.n.streams.Add(-1)
 	written := make(chan error, 1)
-	go func() { written <- st.write(ctx) }()
+	go func() {
+		defer st.close()
+		written <- st.out.Run(ctx, conn)
+	}()
 	err = r.read(st, s)
 	cancel()
 	st.close()
@@ -113,7 +105,7 @@ func (r *Relay) read(st *stream, from *slot) error {
 		}
 		buf = msg[:0]
 		if len(msg) == 0 { // it asks whether we live
-			st.send(nil)
+			st.out.Put()
 			continue
 		}
 		if !rate.take(time.Now(), len(msg)) {
@@ -134,48 +126,6 @@ func (r *Relay) read(st *stream, from *slot) error {
 			r.forward(out, h, datagram, len(datagram))
 		} else {
 			r.n.malformed.Add(1)
-		}
-	}
-}
-
-// send queues a message; false: the queue is full.
-func (st *stream) send(msg []byte) bool {
-	st.mu.Lock()
-	room := len(st.queued)+len(msg)+2 <= queueBytes
-	if room {
-		st.queued = relaywire.AppendMessage(st.queued, msg)
-	}
-	st.mu.Unlock()
-	if room {
-		select {
-		case st.wake <- struct{}{}:
-		default:
-		}
-	}
-	return room
-}
-
-// write sends what is queued, all that there is at once.
-func (st *stream) write(ctx context.Context) error {
-	var spare []byte
-	for {
-		select {
-		case <-st.wake:
-		case <-ctx.Done():
-			return nil
-		}
-		st.mu.Lock()
-		out := st.queued
-		st.queued = spare[:0]
-		st.mu.Unlock()
-		spare = out
-		if cap(spare) > 16<<10 {
-			spare = nil // what a burst needed is not kept for a quiet node
-		}
-		_ = st.conn.SetWriteDeadline(time.Now().Add(stuck))
-		if _, err := st.conn.Write(out); err != nil {
-			st.close()
-			return nil // the reader says why
 		}
 	}
 }

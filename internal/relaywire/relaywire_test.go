@@ -3,6 +3,7 @@ package relaywire
 import (
 	"bytes"
 	"io"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -79,6 +80,36 @@ func TestStreamKeepsMessagesApart(t *testing.T) {
 	}
 	if got := AppendMessage(nil, make([]byte, 1<<16)); len(got) != 0 {
 		t.Fatal("a message that no length can tell")
+	}
+}
+
+// Whoever does not read costs a bounded queue and nothing else.
+func TestOutboxIsBounded(t *testing.T) {
+	o, sent := NewOutbox(), 0
+	for o.Put(make([]byte, 1000), make([]byte, 400)) {
+		sent++
+	}
+	if sent*1402 > outboxBytes || sent*1402 < outboxBytes-1402 {
+		t.Errorf("%d bytes are queued", sent*1402)
+	}
+	near, far := net.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- o.Run(t.Context(), near) }()
+	for range sent {
+		if msg, err := ReadMessage(far, nil); err != nil || len(msg) != 1400 {
+			t.Fatal(len(msg), err)
+		}
+	}
+	if !o.Put([]byte("room again")) {
+		t.Error("what is written still takes room")
+	}
+	if msg, err := ReadMessage(far, nil); err != nil || string(msg) != "room again" {
+		t.Error(string(msg), err)
+	}
+	_ = near.Close()
+	o.Put()
+	if err := <-done; err != nil && err != io.ErrClosedPipe {
+		t.Error(err)
 	}
 }
 
