@@ -1,0 +1,312 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/udp"
+)
+
+// DefaultMTU is the inner MTU that fits a path of 1500 bytes with room for IPv6
+// and a relay's header.
+const DefaultMTU = 1400
+
+// MaxControl is the longest payload of SendControl, in bytes: what a path of 9000
+// bytes carries, for those who probe for its MTU.
+const MaxControl = 9000 - 48 - relayHeader - session.Overhead
+
+// Config is what an engine is made of.
+type Config struct {
+	Device tun.Device     // the engine closes it
+	Key    [32]byte       // private, X25519
+	Listen netip.AddrPort // of the UDP socket; zero: any port, both families
+	Hooks  Hooks
+	Rand   io.Reader // crypto/rand where nil
+}
+
+// Lease is this node's own place: packets to other addresses than Subnet's are
+// not taken from peers.
+type Lease struct {
+	Ranges api.NetRanges
+	Subnet netip.Prefix
+	Relays []netip.AddrPort // through which peers reach us, as datagrams from there show
+}
+
+// Engine is the tunnel of a node. Its methods are safe at any time, also before Run.
+type Engine struct {
+	cfg  Config
+	id   session.Identity
+	conn atomic.Pointer[udp.Conn]
+
+	// Read on the data path, replaced whole under mu.
+	lease   atomic.Pointer[lease]
+	routes  atomic.Pointer[routes]
+	indexes atomic.Pointer[map[uint32]*keys]
+
+	queue chan handshake // to the keeper
+	wake  chan struct{}  // the keeper, of capacity 1
+	rx    *receiver
+	drops drops
+
+	mu     sync.Mutex // guards what follows, and the fields of peers that say so
+	peers  map[api.PeerKey]*peer
+	active map[*peer]struct{} // those with timers
+	tries  map[uint32]*peer   // by the index that the answer shall carry
+	held   map[api.PeerKey]stranger
+	stamp  uint64 // of our last initiation
+	events []Event
+	closed bool
+}
+
+// New opens the socket. Run does the rest.
+func New(cfg Config) (*Engine, error) {
+	if cfg.Rand == nil {
+		cfg.Rand = rand.Reader
+	}
+	if !cfg.Listen.IsValid() {
+		cfg.Listen = netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
+	}
+	id, err := session.NewIdentity(cfg.Key)
+	if err != nil {
+		return nil, fmt.Errorf("tunnel key: %w", err)
+	}
+	conn, err := udp.Listen(cfg.Listen)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		cfg: cfg, id: id, queue: make(chan handshake, 128), wake: make(chan struct{}, 1),
+		peers: map[api.PeerKey]*peer{}, active: map[*peer]struct{}{}, held: map[api.PeerKey]stranger{},
+		tries: map[uint32]*peer{},
+	}
+	e.conn.Store(conn)
+	e.lease.Store(&lease{})
+	e.routes.Store(&routes{})
+	e.indexes.Store(&map[uint32]*keys{})
+	e.rx = newReceiver(e)
+	return e, nil
+}
+
+// Run carries packets until ctx ends or the device fails, and closes the device
+// and the socket.
+func (e *Engine) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.transmit(ctx) })
+	g.Go(func() error { return e.receive(ctx) })
+	g.Go(func() error { return e.keep(ctx) })
+	g.Go(func() error {
+		<-ctx.Done()
+		e.mu.Lock()
+		e.closed = true
+		e.mu.Unlock()
+		return errors.Join(e.cfg.Device.Close(), e.conn.Load().Close())
+	})
+	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	return nil
+}
+
+// Public is the key by which peers know this node.
+func (e *Engine) Public() api.PeerKey { return e.id.Public() }
+
+// Local is the address of the UDP socket.
+func (e *Engine) Local() netip.AddrPort { return e.conn.Load().Local() }
+
+// Rebind opens the socket anew on the same port, as after the host's network changed.
+func (e *Engine) Rebind() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return net.ErrClosed
+	}
+	old := e.conn.Load()
+	if err := old.Close(); err != nil {
+		return fmt.Errorf("rebind: %w", err)
+	}
+	conn, err := udp.Listen(netip.AddrPortFrom(e.cfg.Listen.Addr(), old.Local().Port()))
+	if err != nil {
+		return fmt.Errorf("rebind: %w", err)
+	}
+	e.conn.Store(conn)
+	return nil
+}
+
+// SetSelf says what is ours.
+func (e *Engine) SetSelf(l Lease) {
+	e.lease.Store(newLease(l))
+}
+
+// SetPeer makes a node a peer, or changes its subnets and endpoints. The caller has
+// verified its proof. Without SetTries its endpoints are tried.
+func (e *Engine) SetPeer(p api.Peer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	q := e.peers[p.Key]
+	if q == nil {
+		if p.Key == e.id.Public() {
+			return
+		}
+		q = newPeer(p.Key)
+		e.peers[p.Key] = q
+	}
+	subnets := make([]prefix4, 0, len(p.Subnets))
+	for _, s := range p.Subnets {
+		if s.Addr().Is4() {
+			subnets = append(subnets, newPrefix4(s))
+		}
+	}
+	q.subnets.Store(&subnets)
+	q.endpoints = slices.Clone(p.Endpoints)
+	e.reroute()
+	if _, ok := e.held[p.Key]; ok {
+		e.poke()
+	}
+}
+
+// DropPeer forgets a peer, its keys and what is held for it.
+func (e *Engine) DropPeer(key api.PeerKey) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.peers[key]
+	if p == nil {
+		return
+	}
+	delete(e.peers, key)
+	delete(e.active, p)
+	p.send.Store(nil)
+	p.dropped = true
+	e.endTry(p)
+	e.unlist(p.current, p.previous, p.next)
+	e.reroute()
+}
+
+// SetPath says where data to a peer goes from now on. The zero Path leaves it to
+// the engine again.
+func (e *Engine) SetPath(key api.PeerKey, path Path) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.peers[key]; p != nil {
+		p.fixed = path != Path{}
+		if p.fixed {
+			p.path.Store(&path)
+			e.look(p)
+		}
+	}
+}
+
+// SetTries says where handshakes with a peer are tried, all at once.
+func (e *Engine) SetTries(key api.PeerKey, paths ...Path) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.peers[key]; p != nil {
+		p.tries = slices.Clone(paths)
+		if p.try != nil { // at once over what is new
+			p.try.at = time.Time{}
+			e.poke()
+		}
+	}
+}
+
+// SetMTU says how long packets to a peer may be. Longer ones are answered with what
+// makes their sender send shorter ones.
+func (e *Engine) SetMTU(key api.PeerKey, n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.peers[key]; p != nil {
+		p.mtu.Store(int32(n))
+	}
+}
+
+// Connect begins a handshake with a peer if there is no session.
+func (e *Engine) Connect(key api.PeerKey) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.peers[key]; p != nil && p.send.Load() == nil {
+		e.want(p)
+	}
+}
+
+// ErrNoSession says that nothing can be said to a peer before a handshake.
+var ErrNoSession = errors.New("no session")
+
+// SendControl sends payload to a peer over a path. It arrives once, unchanged, or
+// not at all. A payload that is too long for the path is udp.ErrTooLong if a device
+// of this host says so, and lost otherwise.
+func (e *Engine) SendControl(key api.PeerKey, via Path, payload []byte) error {
+	if len(payload) == 0 || len(payload) > MaxControl {
+		return fmt.Errorf("control message of %d bytes: %w", len(payload), api.ErrInvalid)
+	}
+	e.mu.Lock()
+	p := e.peers[key]
+	e.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("peer %s: %w", key, api.ErrNotFound)
+	}
+	s := p.send.Load()
+	if s == nil || !s.Usable(time.Now()) {
+		return fmt.Errorf("peer %s: %w", key, ErrNoSession)
+	}
+	b := make([]byte, 0, relayHeader+session.Overhead+len(payload))
+	if b = s.Seal(via.header(b), session.Control, payload); b == nil {
+		return fmt.Errorf("peer %s: %w", key, ErrNoSession)
+	}
+	return e.sendOne(via, b)
+}
+
+// SendRaw sends a datagram whose first byte is RawType or more.
+func (e *Engine) SendRaw(to netip.AddrPort, datagram []byte) error {
+	if len(datagram) == 0 || datagram[0] < RawType {
+		return fmt.Errorf("raw datagram of the engine's own type: %w", api.ErrInvalid)
+	}
+	return e.sendOne(Path{Kind: api.PathDirect, Addr: to}, datagram)
+}
+
+// sendOne sends a datagram that has its path's header.
+func (e *Engine) sendOne(via Path, b []byte) error {
+	if via.Kind == api.PathRelayTLS {
+		if h := e.cfg.Hooks.SendTLS; h != nil {
+			h(via, b)
+		}
+		return nil
+	}
+	return e.conn.Load().NewSender().Send(via.Addr, b, len(b))
+}
+
+// Receive takes a datagram that came over a relay's TLS. It may change it.
+func (e *Engine) Receive(from Path, datagram []byte) {
+	e.rx.take(from, udp.Message{Data: datagram, Each: len(datagram)})
+}
+
+// poke wakes the keeper.
+func (e *Engine) poke() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// maxEvents bounds what waits for a slow hook.
+const maxEvents = 4096
+
+// post leaves an event for the keeper to deliver. mu is held.
+func (e *Engine) post(ev Event) {
+	if e.cfg.Hooks.Event != nil && len(e.events) < maxEvents {
+		e.events = append(e.events, ev)
+		e.poke()
+	}
+}

@@ -1,0 +1,213 @@
+package tunnel
+
+import (
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+)
+
+// replayWithin is how lately a peer must have been heard for its stamps to be held
+// against it: an initiation that is no newer than the last is then a replay. A peer
+// that is silent may have lost its clock.
+const replayWithin = 5 * time.Second
+
+// handshake takes a message that is not of a session.
+func (k *keeper) handshake(now time.Time, from Path, msg []byte) {
+	e := k.e
+	switch session.Type(msg) {
+	case session.TypeInitiation:
+		if len(e.queue) >= busyQueue {
+			k.busy = now.Add(busyFor)
+		}
+		switch k.gate.Check(now, msg, from.Addr, from.relayed(), now.Before(k.busy)) {
+		case session.Pass:
+			k.initiation(now, from, msg)
+		case session.AskCookie:
+			e.drops.add(Flooded, 1)
+			if reply, err := k.gate.Reply(e.cfg.Rand, now, msg, from.Addr); err == nil {
+				k.out = append(k.out, outgoing{from, reply})
+			}
+		case session.Drop:
+			e.drops.add(Flooded, 1)
+		}
+	case session.TypeResponse:
+		k.response(now, from, msg)
+	case session.TypeCookie:
+		k.cookie(now, msg)
+	case session.TypeUnknown:
+		k.unknown(now, msg)
+	}
+}
+
+func (k *keeper) initiation(now time.Time, from Path, msg []byte) {
+	e := k.e
+	offer, err := session.ReadInitiation(e.cfg.Rand, e.id, msg)
+	if err != nil {
+		e.drops.add(Denied, 1)
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.peers[offer.Peer]; p != nil {
+		k.answer(now, p, offer, from, msg)
+		return
+	}
+	_, known := e.held[offer.Peer]
+	if offer.Peer == e.id.Public() || !known && len(e.held) >= maxStrangers {
+		e.drops.add(Flooded, 1)
+		return
+	}
+	e.held[offer.Peer] = stranger{offer, slices.Clone(msg), from, now.Add(strangerFor)}
+	if !known {
+		e.post(UnknownPeer{offer.Peer, offer.Hello.Claim})
+	}
+}
+
+// answer answers a peer's initiation, once, or once for each path that it came by.
+// mu is held.
+func (k *keeper) answer(now time.Time, p *peer, offer *session.Offer, from Path, msg []byte) {
+	e := k.e
+	back := p.back(from)
+	if len(back) == 0 {
+		p.traffic.drops.add(NoPath, 1)
+		return
+	}
+	ephemeral := [32]byte(msg[8:])
+	if offer.Hello.Stamp <= p.stamp {
+		switch {
+		case ephemeral == p.answered.ephemeral:
+			for _, b := range back {
+				k.out = append(k.out, outgoing{b, p.answered.msg})
+			}
+			return
+		case p.heard.Load() != 0 && now.Sub(epoch.Add(time.Duration(p.heard.Load()))) < replayWithin,
+			p.next != nil && now.Sub(p.next.Created) < time.Second:
+			p.traffic.drops.add(Replayed, 1)
+			return
+		}
+	}
+	p.stamp = offer.Hello.Stamp
+	reply, s, err := offer.Accept(e.newIndex(), session.Hello{AES: session.HasAES, Claim: e.lease.Load().claim})
+	if err != nil {
+		p.traffic.drops.add(Denied, 1)
+		return
+	}
+	session.Sign(reply, p.key, [16]byte{})
+	s.Created = now
+	e.unlist(p.next)
+	p.next = &keys{Session: s, peer: p}
+	e.list(p.next)
+	p.answered = answer{ephemeral, reply}
+	e.look(p)
+	for _, b := range back {
+		k.out = append(k.out, outgoing{b, reply})
+	}
+}
+
+// confirm notes that a peer has used a session that we offered it.
+func (e *Engine) confirm(ks *keys, from Path, now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := ks.peer
+	ks.confirmed.Store(true)
+	if p.next != ks {
+		return
+	}
+	p.next = nil
+	e.establish(p, ks, from, 0)
+}
+
+// response takes the answer to an initiation of ours.
+func (k *keeper) response(now time.Time, from Path, msg []byte) {
+	e := k.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.tries[session.Receiver(msg)]
+	if p == nil {
+		e.drops.add(Unknown, 1)
+		return
+	}
+	s, _, err := p.try.init.Finish(msg)
+	if err != nil {
+		p.traffic.drops.add(Denied, 1)
+		return
+	}
+	s.Created = now
+	rtt := time.Duration(0)
+	if p.try.sent == 1 { // else nobody knows which of them was answered
+		rtt = now.Sub(p.try.made)
+	}
+	ks := &keys{Session: s, peer: p}
+	ks.confirmed.Store(true)
+	e.list(ks)
+	p.heard.Store(stamp(now))
+	e.establish(p, ks, from, rtt)
+	if p.silent.CompareAndSwap(true, false) {
+		e.post(Heard{p.key, from})
+	}
+	if len(p.held) == 0 {
+		k.keepalive(p) // the peer may not send before it has heard that we agree
+	}
+}
+
+// establish makes keys the current ones. mu is held.
+func (e *Engine) establish(p *peer, ks *keys, from Path, rtt time.Duration) {
+	e.unlist(p.previous)
+	p.previous, p.current = p.current, ks
+	if rtt > 0 {
+		p.rtt = rtt
+	}
+	p.since = time.Now()
+	if !p.fixed {
+		if back := p.back(from); len(back) > 0 {
+			p.path.Store(&back[0])
+		}
+	}
+	e.endTry(p)
+	p.stale.Store(false)
+	p.waiting.Store(0)
+	p.send.Store(ks.Session)
+	e.post(Established{p.key, from, rtt})
+	e.look(p) // what is held may go
+}
+
+// cookie takes a busy peer's demand to show that we are where we say.
+func (k *keeper) cookie(now time.Time, msg []byte) {
+	e := k.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.tries[session.Receiver(msg)]
+	if p == nil {
+		e.drops.add(Unknown, 1)
+		return
+	}
+	cookie, err := session.Cookie(msg, p.try.msg, p.key)
+	if err != nil {
+		p.traffic.drops.add(Denied, 1)
+		return
+	}
+	if cookie != p.try.cookie { // else it was no help
+		p.try.cookie = cookie
+		session.Sign(p.try.msg, p.key, cookie)
+		p.try.at = now
+	}
+}
+
+// unknown takes the hint that a peer has lost a session of ours. It is not proven:
+// it costs a handshake at most, and the session stays.
+func (k *keeper) unknown(now time.Time, msg []byte) {
+	e := k.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	index := session.Receiver(msg)
+	for _, p := range e.peers {
+		if s := p.send.Load(); s != nil && s.Remote == index {
+			if now.Sub(s.Created) > time.Second {
+				e.want(p)
+			}
+			return
+		}
+	}
+	e.drops.add(Unknown, 1)
+}

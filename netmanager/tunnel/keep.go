@@ -1,0 +1,409 @@
+package tunnel
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+)
+
+// Times of the engine. None runs while there is nothing to say to a peer, but for
+// the one that erases keys.
+const (
+	keepAfter   = 500 * time.Millisecond  // data came, nothing was sent: an empty message says that it came
+	silentAfter = 1500 * time.Millisecond // data was sent, nothing came; and twice the RTT
+	tryFor      = 20 * time.Second        // a handshake is given up
+	tryMax      = 4 * time.Second         // between messages of it; the first comes again after tryMin
+	tryMin      = 250 * time.Millisecond
+	renewTry    = 5 * time.Second  // its message is made anew; until then an answer to any fits
+	nextFor     = 10 * time.Second // an offered session waits to be used
+	strangerFor = 2 * time.Second  // an unknown peer's initiation is held
+	busyFor     = time.Second      // after the queue was long
+)
+
+const (
+	busyQueue    = 16 // handshake messages waiting: from here on cookies are asked for
+	maxStrangers = 64
+)
+
+// handshake is a message for the keeper.
+type handshake struct {
+	from Path
+	n    int
+	b    [session.InitiationLen]byte
+}
+
+// attempt is a handshake that we began.
+type attempt struct {
+	init   *session.Initiation
+	msg    []byte // without cookie
+	cookie [16]byte
+	index  uint32
+	began  time.Time
+	made   time.Time // msg
+	at     time.Time // to be sent again
+	wait   time.Duration
+	sent   int
+}
+
+// stranger is an initiation of a node that we do not know.
+type stranger struct {
+	offer *session.Offer
+	msg   []byte
+	from  Path
+	until time.Time
+}
+
+// outgoing is what a step of the keeper wants sent; the keeper sends it when it
+// holds no lock.
+type outgoing struct {
+	via Path
+	msg []byte
+}
+
+// release is held packets that may go.
+type release struct {
+	peer    *peer
+	session *session.Session
+	path    Path
+	frames  [][]byte
+}
+
+// keeper makes handshakes, and looks after what takes time. It is one goroutine.
+type keeper struct {
+	e        *Engine
+	gate     *session.Gate
+	tx       *transmitter // made when first needed
+	busy     time.Time    // until then
+	out      []outgoing
+	releases []release
+}
+
+func (e *Engine) keep(ctx context.Context) error {
+	k := &keeper{e: e, gate: session.NewGate(e.id)}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		var h *handshake
+		select {
+		case <-ctx.Done():
+			return nil
+		case m := <-e.queue:
+			h = &m
+		case <-e.wake:
+		case <-timer.C:
+		}
+		now := time.Now()
+		if h != nil {
+			k.handshake(now, h.from, h.b[:h.n])
+		}
+		next := k.tick(now)
+		k.send(now)
+		k.deliver()
+		wait := time.Hour
+		if !next.IsZero() {
+			wait = max(0, next.Sub(time.Now()))
+		}
+		timer.Reset(wait)
+	}
+}
+
+// deliver calls the event hook.
+func (k *keeper) deliver() {
+	e := k.e
+	e.mu.Lock()
+	events := e.events
+	e.events = nil
+	e.mu.Unlock()
+	for _, ev := range events {
+		e.cfg.Hooks.Event(ev)
+	}
+}
+
+// send sends what steps have left.
+func (k *keeper) send(now time.Time) {
+	for _, o := range k.out {
+		msg := o.msg
+		if o.via.Kind == api.PathRelay {
+			msg = append(o.via.header(make([]byte, 0, relayHeader+len(o.msg))), o.msg...)
+		}
+		if err := k.e.sendOne(o.via, msg); err != nil {
+			k.e.drops.add(SendFailed, 1)
+		}
+	}
+	k.out = k.out[:0]
+	for _, r := range k.releases {
+		if k.tx == nil {
+			k.tx = newTransmitter(k.e)
+		}
+		r.peer.waiting.CompareAndSwap(0, stamp(now))
+		k.e.arm(r.peer)
+		for _, f := range r.frames {
+			k.tx.seal(r.peer, r.session, r.path, f)
+		}
+		k.tx.flush()
+	}
+	clear(k.releases)
+	k.releases = k.releases[:0]
+}
+
+// tick does what time and others' calls ask for, and says when to come again.
+func (k *keeper) tick(now time.Time) (next time.Time) {
+	e := k.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at := func(t time.Time) {
+		if next.IsZero() || t.Before(next) {
+			next = t
+		}
+	}
+	for key, s := range e.held {
+		switch p := e.peers[key]; {
+		case p != nil:
+			delete(e.held, key)
+			k.answer(now, p, s.offer, s.from, s.msg)
+		case now.Before(s.until):
+			at(s.until)
+		default:
+			delete(e.held, key)
+		}
+	}
+	for p := range e.active {
+		if t := k.look(now, p); t.IsZero() {
+			delete(e.active, p)
+		} else {
+			at(t)
+		}
+	}
+	return next
+}
+
+// look does what is due for a peer, and says when it is to be looked at again; the
+// zero time is when something happens. mu is held.
+func (k *keeper) look(now time.Time, p *peer) (next time.Time) {
+	e := k.e
+	at := func(t time.Time) {
+		if next.IsZero() || t.Before(next) {
+			next = t
+		}
+	}
+	p.armed.Store(false) // before it is read what would arm it
+	expire(e, now, &p.next, nextFor, at)
+	expire(e, now, &p.current, session.RejectAfter, at)
+	expire(e, now, &p.previous, session.RejectAfter, at)
+	if p.current == nil {
+		p.send.Store(nil)
+	}
+
+	if w := p.waiting.Load(); w != 0 {
+		due := epoch.Add(time.Duration(w) + silentAfter + 2*p.rtt)
+		switch {
+		case now.Before(due):
+			p.armed.Store(true)
+			at(due)
+		case p.silent.CompareAndSwap(false, true):
+			e.post(Silent{p.key})
+			e.want(p)
+		}
+	}
+	if o := p.owed.Load(); o != 0 {
+		due := epoch.Add(time.Duration(o) + keepAfter)
+		if now.Before(due) {
+			p.armed.Store(true)
+			at(due)
+		} else {
+			p.owed.Store(0)
+			k.keepalive(p)
+		}
+	}
+	if s, path := p.send.Load(), p.path.Load(); s != nil && path != nil && len(p.held) > 0 {
+		k.releases = append(k.releases, release{p, s, *path, p.held})
+		p.held, p.heldBytes = nil, 0
+	}
+	if p.try != nil {
+		k.attempt(now, p)
+		if p.try != nil {
+			at(p.try.at)
+		}
+	}
+	return next
+}
+
+// expire erases keys whose time is over.
+func expire(e *Engine, now time.Time, k **keys, after time.Duration, at func(time.Time)) {
+	if *k == nil {
+		return
+	}
+	if due := (*k).Created.Add(after); now.Before(due) {
+		at(due)
+		return
+	}
+	e.unlist(*k)
+	*k = nil
+}
+
+// keepalive sends an empty message to a peer. mu is held.
+func (k *keeper) keepalive(p *peer) {
+	s, path := p.send.Load(), p.path.Load()
+	if s == nil || path == nil {
+		return
+	}
+	if msg := s.Seal(nil, session.Data, nil); msg != nil {
+		k.out = append(k.out, outgoing{*path, msg})
+	}
+}
+
+// attempt sends the initiation to a peer if it is due, or gives up. mu is held.
+func (k *keeper) attempt(now time.Time, p *peer) {
+	e, t := k.e, p.try
+	if now.Before(t.at) {
+		return
+	}
+	if t.began.IsZero() {
+		t.began = now
+	}
+	if now.Sub(t.began) >= tryFor {
+		// Whoever sends next begins anew.
+		e.endTry(p)
+		p.traffic.drops.add(NoAnswer, len(p.held))
+		p.held, p.heldBytes = nil, 0
+		p.stale.Store(false)
+		if p.silent.Load() {
+			p.send.Store(nil)
+			e.unlist(p.current)
+			p.current = nil
+			p.waiting.Store(0)
+		} else {
+			p.silent.Store(true)
+			e.post(Silent{p.key})
+		}
+		return
+	}
+	if t.msg == nil || now.Sub(t.made) >= renewTry {
+		if t.index != 0 {
+			delete(e.tries, t.index)
+		}
+		t.index = e.newIndex()
+		e.stamp = max(e.stamp+1, uint64(time.Now().UnixNano()))
+		hello := session.Hello{Stamp: e.stamp, AES: session.HasAES, Claim: e.lease.Load().claim}
+		var err error
+		if t.init, t.msg, err = session.Initiate(e.cfg.Rand, e.id, p.key, t.index, hello); err != nil {
+			// The peer's key is no point of the curve: there is nobody to talk to.
+			t.at = now.Add(tryMax)
+			return
+		}
+		e.tries[t.index], t.made, t.sent = p, now, 0
+		session.Sign(t.msg, p.key, t.cookie)
+	}
+	if t.wait = min(2*t.wait, tryMax); t.wait == 0 {
+		t.wait = tryMin
+	}
+	t.at = now.Add(t.wait)
+	t.sent++
+	paths := p.attempts()
+	if path := p.path.Load(); path != nil && !slices.Contains(paths, *path) {
+		paths = append(slices.Clone(paths), *path)
+	}
+	for _, path := range paths {
+		k.out = append(k.out, outgoing{path, t.msg})
+	}
+}
+
+// want begins a handshake with a peer, unless one is on. mu is held.
+func (e *Engine) want(p *peer) {
+	if p.try == nil && !p.dropped {
+		p.try = &attempt{}
+		e.look(p)
+	}
+}
+
+func (e *Engine) endTry(p *peer) {
+	if p.try != nil {
+		delete(e.tries, p.try.index)
+		p.try = nil
+	}
+}
+
+// wantSoon is want for the data path.
+func (e *Engine) wantSoon(p *peer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.want(p)
+}
+
+// look has the keeper look at a peer. mu is held.
+func (e *Engine) look(p *peer) {
+	if !p.dropped {
+		e.active[p] = struct{}{}
+		e.poke()
+	}
+}
+
+// arm has the keeper look at a peer from the data path, which does so often.
+func (e *Engine) arm(p *peer) {
+	if p.armed.Load() || !p.armed.CompareAndSwap(false, true) {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.look(p)
+}
+
+// moved notes that a peer is heard by another path.
+func (e *Engine) moved(p *peer, from Path) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.post(Moved{p.key, from})
+}
+
+// unsilent notes that a silent peer is heard.
+func (e *Engine) unsilent(p *peer, from Path) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p.silent.CompareAndSwap(true, false) {
+		e.post(Heard{p.key, from})
+	}
+}
+
+// newIndex is an index that nothing has. mu is held.
+func (e *Engine) newIndex() uint32 {
+	for {
+		var b [4]byte
+		if _, err := io.ReadFull(e.cfg.Rand, b[:]); err != nil {
+			panic("tunnel: no randomness: " + err.Error())
+		}
+		i := binary.BigEndian.Uint32(b[:])
+		if i != 0 && e.tries[i] == nil && (*e.indexes.Load())[i] == nil {
+			return i
+		}
+	}
+}
+
+// list makes keys known to the receiver, and unlist unknown. mu is held.
+func (e *Engine) list(k *keys) {
+	e.reindex(func(m map[uint32]*keys) { m[k.Local] = k })
+}
+
+func (e *Engine) unlist(ks ...*keys) {
+	e.reindex(func(m map[uint32]*keys) {
+		for _, k := range ks {
+			if k != nil {
+				delete(m, k.Local)
+			}
+		}
+	})
+}
+
+func (e *Engine) reindex(change func(map[uint32]*keys)) {
+	old := *e.indexes.Load()
+	m := make(map[uint32]*keys, len(old)+1)
+	for i, k := range old {
+		m[i] = k
+	}
+	change(m)
+	e.indexes.Store(&m)
+}

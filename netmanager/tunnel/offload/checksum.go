@@ -1,0 +1,75 @@
+package offload
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// sum adds b to an Internet checksum (RFC 1071), unfolded. It adds eight bytes at
+// a time, with the carry: the sum of larger words folds to that of smaller ones.
+func sum(b []byte, s uint64) uint64 {
+	var c uint64
+	for len(b) >= 32 {
+		s, c = bits.Add64(s, binary.BigEndian.Uint64(b), 0)
+		s, c = bits.Add64(s, binary.BigEndian.Uint64(b[8:]), c)
+		s, c = bits.Add64(s, binary.BigEndian.Uint64(b[16:]), c)
+		s, c = bits.Add64(s, binary.BigEndian.Uint64(b[24:]), c)
+		s, c = bits.Add64(s, 0, c)
+		s += c
+		b = b[32:]
+	}
+	for len(b) >= 4 {
+		s, c = bits.Add64(s, uint64(binary.BigEndian.Uint32(b)), 0)
+		s += c
+		b = b[4:]
+	}
+	if len(b) >= 2 {
+		s, c = bits.Add64(s, uint64(binary.BigEndian.Uint16(b)), 0)
+		s += c
+		b = b[2:]
+	}
+	if len(b) == 1 {
+		s, c = bits.Add64(s, uint64(b[0])<<8, 0)
+		s += c
+	}
+	return s
+}
+
+// fold makes 16 bits of a sum, not yet complemented.
+func fold(s uint64) uint16 {
+	s = s>>32 + s&0xffffffff
+	s = s>>16&0xffff + s>>32 + s&0xffff
+	s = s>>16 + s&0xffff
+	s = s>>16 + s&0xffff
+	return uint16(s)
+}
+
+// valid reports whether the transport checksum of a whole packet holds. UDP over
+// IPv4 without one does not: there is nothing to hold.
+func (l layout) valid(p []byte) bool {
+	if l.proto == protoUDP && p[l.l4+csumUDP] == 0 && p[l.l4+csumUDP+1] == 0 {
+		return false
+	}
+	return fold(sum(p[l.l4:], l.pseudo(p, len(p)))) == 0xffff
+}
+
+// Complete computes the checksum of p that begins at start and stands off bytes
+// after; where it stands, the sum of a pseudo header is already.
+func complete(p []byte, start, off int) {
+	s := ^fold(sum(p[start:], 0))
+	if s == 0 { // UDP: zero would mean none; for the others both are right
+		s = 0xffff
+	}
+	binary.BigEndian.PutUint16(p[start+off:], s)
+}
+
+// Complete computes the transport checksum of a packet that carries a partial one,
+// for devices that cannot. It reports whether the packet is one that can.
+func Complete(p []byte) bool {
+	l, ok := parse(p)
+	if ok {
+		l.setPartial(p, len(p))
+		complete(p, l.l4, l.csum())
+	}
+	return ok
+}

@@ -1,0 +1,145 @@
+package tunnel
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+)
+
+// relayHeader is the length of what goes before a datagram to a relay.
+const (
+	relayHeader = 16
+	typeRelay   = 0x10
+)
+
+// relayed reports whether the path is through a relay.
+func (p Path) relayed() bool { return p.Kind == api.PathRelay || p.Kind == api.PathRelayTLS }
+
+// header appends what goes before each datagram on the path: for a relay over UDP
+// type 0x10, three zero bytes, slot and ticket, big endian.
+func (p Path) header(b []byte) []byte {
+	if p.Kind != api.PathRelay {
+		return b
+	}
+	b = append(b, typeRelay, 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, p.Slot)
+	return binary.BigEndian.AppendUint64(b, p.Ticket)
+}
+
+// peer is a node that we may talk to.
+type peer struct {
+	key api.PeerKey
+
+	// Read on the data path, written under Engine.mu.
+	subnets atomic.Pointer[[]prefix4]
+	path    atomic.Pointer[Path]
+	send    atomic.Pointer[session.Session] // to send on
+	mtu     atomic.Int32
+
+	// Written on the data path. Times are since epoch, in nanoseconds; 0 is never.
+	sent    atomic.Int64 // last time that something was sent
+	heard   atomic.Int64 // last time that something authentic came
+	waiting atomic.Int64 // first time that data was sent since something came
+	owed    atomic.Int64 // first time that data came since something was sent
+	armed   atomic.Bool  // the keeper looks after it
+	stale   atomic.Bool  // the keeper knows that the session is old
+	silent  atomic.Bool  // Silent was posted, and Heard was not
+	from    Path         // of the last message; the receiver's
+	traffic counters
+
+	// Guarded by Engine.mu.
+	endpoints []netip.AddrPort
+	tries     []Path
+	fixed     bool // SetPath rules
+	current   *keys
+	previous  *keys // for packets still on the way
+	next      *keys // offered to the peer, not yet confirmed by it
+	try       *attempt
+	stamp     uint64 // the greatest of its initiations
+	answered  answer // the last of them
+	held      [][]byte
+	heldBytes int
+	dropped   bool
+	rtt       time.Duration
+	since     time.Time // of the last handshake, by the wall clock
+}
+
+// keys is a session and whose it is.
+type keys struct {
+	*session.Session
+	peer      *peer
+	confirmed atomic.Bool // the peer has used it, or answered with it
+}
+
+// answer is how we answered an initiation, to do so again if it comes by another path.
+type answer struct {
+	ephemeral [32]byte
+	msg       []byte
+}
+
+func newPeer(key api.PeerKey) *peer {
+	p := &peer{key: key}
+	p.mtu.Store(DefaultMTU)
+	return p
+}
+
+// epoch is when the process began: times since are monotonic and fit an atomic.
+var epoch = time.Now()
+
+func stamp(t time.Time) int64 { return max(1, int64(t.Sub(epoch))) }
+
+func (p *peer) owns(src uint32) bool {
+	for _, s := range *p.subnets.Load() {
+		if s.holds(src) {
+			return true
+		}
+	}
+	return false
+}
+
+// attempts are the paths to try a handshake over. mu is held.
+func (p *peer) attempts() []Path {
+	if p.tries != nil {
+		return p.tries
+	}
+	var out []Path
+	for _, a := range p.endpoints {
+		out = append(out, Path{Kind: api.PathDirect, Addr: a})
+	}
+	return out
+}
+
+// back is where to answer what came by a path: the same way, or through the peer's
+// relays if it came through ours. mu is held.
+func (p *peer) back(from Path) []Path {
+	if !from.relayed() {
+		return []Path{from}
+	}
+	var out []Path
+	for _, t := range p.attempts() {
+		if t.relayed() {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// Held packets wait for a session: this many, and bytes.
+const (
+	maxHeld      = 16
+	maxHeldBytes = 128 << 10
+)
+
+// hold keeps a frame until there is a session. mu is held.
+func (p *peer) hold(frame []byte) bool {
+	if len(p.held) >= maxHeld || p.heldBytes+len(frame) > maxHeldBytes {
+		return false
+	}
+	p.held = append(p.held, append([]byte(nil), frame...))
+	p.heldBytes += len(frame)
+	return true
+}

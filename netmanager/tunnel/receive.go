@@ -1,0 +1,261 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/udp"
+)
+
+// receive carries datagrams from the socket to the device, on one goroutine.
+func (e *Engine) receive(ctx context.Context) error {
+	for {
+		conn := e.conn.Load()
+		err := e.receiveFrom(conn)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, net.ErrClosed) {
+			// Rebind closes one socket and opens the next under mu.
+			e.mu.Lock()
+			same := e.conn.Load() == conn
+			e.mu.Unlock()
+			if !same {
+				continue
+			}
+		}
+		return err
+	}
+}
+
+func (e *Engine) receiveFrom(conn *udp.Conn) error {
+	r := conn.NewReceiver()
+	for {
+		n, err := r.Receive()
+		if errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		if err != nil {
+			// An error of the socket is one of the network below; it passes, or the
+			// next call fails as well. Without a pause that would take a whole core.
+			e.drops.add(SendFailed, 1)
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		e.rx.batch(r, n)
+	}
+}
+
+// receiver opens datagrams and gives the device what is in them.
+type receiver struct {
+	mu    sync.Mutex // guards what follows, sessions' windows, and writing to the device
+	e     *Engine
+	join  offload.Joiner
+	write func([][]byte) error
+	bytes int // in join
+
+	index  *map[uint32]*keys
+	last   *keys // of the message before, found in index
+	conn   *udp.Conn
+	sender *udp.Sender // of hints to strangers
+	hints  int         // left in this second
+	second int64
+}
+
+// flushBytes is how much is joined before it is written: more would not be one packet.
+const flushBytes = 60 << 10
+
+func newReceiver(e *Engine) *receiver {
+	r := &receiver{e: e, write: e.cfg.Device.Write}
+	r.join.TCP, r.join.UDP = e.cfg.Device.Joins()
+	return r
+}
+
+// batch takes what the socket gave at once.
+func (r *receiver) batch(m *udp.Receiver, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, lease := time.Now(), r.e.lease.Load()
+	for i := range n {
+		msg := m.Message(i)
+		r.message(now, lease, lease.path(msg.From), msg)
+		if r.bytes >= flushBytes {
+			r.flush()
+		}
+	}
+	r.flush()
+}
+
+// take is batch for what came another way.
+func (r *receiver) take(from Path, m udp.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.message(time.Now(), r.e.lease.Load(), from, m)
+	r.flush()
+}
+
+// message takes a run of datagrams of one sender.
+func (r *receiver) message(now time.Time, lease *lease, from Path, m udp.Message) {
+	e := r.e
+	var p *peer // the last that was heard
+	var bytes, packets int
+	var data bool
+	done := func() {
+		if p != nil {
+			r.heard(p, stamp(now), from, data)
+			p.traffic.receivedBytes.Add(uint64(bytes))
+			p.traffic.receivedPackets.Add(uint64(packets))
+		}
+		bytes, packets, data = 0, 0, false
+	}
+	for b := m.Data; len(b) > 0; {
+		d := b[:min(m.Each, len(b))]
+		b = b[len(d):]
+		switch session.Type(d) {
+		case session.TypeTransport:
+			k := r.keys(session.Receiver(d))
+			if k == nil {
+				e.drops.add(Unknown, 1)
+				r.hint(now, from, d)
+				continue
+			}
+			kind, packet, err := k.Open(d)
+			if err != nil {
+				cause := Denied
+				if errors.Is(err, session.ErrMalformed) {
+					cause = Replayed
+				}
+				k.peer.traffic.drops.add(cause, 1)
+				continue
+			}
+			if !k.confirmed.Load() {
+				e.confirm(k, from, now)
+			}
+			if p != k.peer {
+				done()
+				p = k.peer
+			}
+			switch {
+			case kind == session.Control:
+				if h := e.cfg.Hooks.Control; h != nil {
+					h(p.key, from, packet)
+				}
+			case kind != session.Data && kind != session.Partial:
+				p.traffic.drops.add(Malformed, 1)
+			case len(packet) > 0 && r.packet(lease, p, packet, kind == session.Partial):
+				data = true
+				bytes += len(packet)
+				packets++
+			}
+		case 0:
+			if h := e.cfg.Hooks.Raw; d[0] >= RawType && from.Kind != api.PathRelayTLS && h != nil {
+				h(from.Addr, d)
+				continue
+			}
+			e.drops.add(Malformed, 1)
+		default:
+			e.enqueue(from, d)
+		}
+	}
+	if len(m.Data) == 0 {
+		e.drops.add(Malformed, 1)
+	}
+	done()
+}
+
+// keys finds a session by its index.
+func (r *receiver) keys(index uint32) *keys {
+	now := r.e.indexes.Load()
+	if now != r.index || r.last == nil || r.last.Local != index {
+		r.index, r.last = now, (*now)[index]
+	}
+	return r.last
+}
+
+// packet checks an inner packet and adds it to what is written.
+func (r *receiver) packet(lease *lease, p *peer, packet []byte, partial bool) bool {
+	src, dst, ok := lease.addresses(packet)
+	if !ok || !p.owns(src) || !lease.subnet.holds(dst) {
+		p.traffic.drops.add(Forged, 1)
+		return false
+	}
+	if partial && !r.e.cfg.Device.Partial() {
+		partial = !offload.Complete(packet)
+	}
+	if !r.join.Add(packet, partial) {
+		p.traffic.drops.add(Malformed, 1)
+		return false
+	}
+	r.bytes += len(packet)
+	return true
+}
+
+func (r *receiver) flush() {
+	if err := r.join.Flush(r.write); err != nil {
+		r.e.drops.add(WriteFailed, 1)
+	}
+	r.bytes = 0
+}
+
+// heard notes that a peer lives.
+func (r *receiver) heard(p *peer, at int64, from Path, data bool) {
+	p.heard.Store(at)
+	if p.waiting.Load() != 0 {
+		p.waiting.Store(0)
+	}
+	if p.silent.Load() {
+		r.e.unsilent(p, from)
+	}
+	if data && p.owed.Load() == 0 {
+		p.owed.Store(at)
+		r.e.arm(p)
+	}
+	if p.from != from {
+		if p.from != (Path{}) {
+			r.e.moved(p, from)
+		}
+		p.from = from
+	}
+}
+
+// hintsPerSecond bounds how many strangers hear that we do not know them.
+const hintsPerSecond = 20
+
+// hint tells the sender of a message of an unknown session to begin anew. Through a
+// relay there is no way back; its sender will notice our silence.
+func (r *receiver) hint(now time.Time, from Path, d []byte) {
+	if from.Kind != api.PathDirect {
+		return
+	}
+	if s := now.Unix(); s != r.second {
+		r.second, r.hints = s, hintsPerSecond
+	}
+	if r.hints == 0 {
+		return
+	}
+	r.hints--
+	if c := r.e.conn.Load(); c != r.conn {
+		r.conn, r.sender = c, c.NewSender()
+	}
+	reply := session.Unknown(d)
+	if err := r.sender.Send(from.Addr, reply[:], len(reply)); err != nil {
+		r.e.drops.add(SendFailed, 1)
+	}
+}
+
+// enqueue leaves a handshake message for the keeper.
+func (e *Engine) enqueue(from Path, d []byte) {
+	h := handshake{from: from, n: len(d)}
+	copy(h.b[:], d)
+	select {
+	case e.queue <- h:
+	default:
+		e.drops.add(Flooded, 1)
+	}
+}

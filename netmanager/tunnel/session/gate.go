@@ -1,0 +1,194 @@
+package session
+
+import (
+	"crypto/hmac"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"golang.org/x/crypto/blake2s"
+	"golang.org/x/crypto/chacha20poly1305"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// A handshake message ends in two MACs. The first, keyed by the receiver's public
+// key, shows that the sender knows whom it talks to, and keeps a node silent
+// before scanners. The second shows that the sender has had our cookie at the
+// address that it sends from; it is asked for while there is more to do than can
+// be done.
+
+// macKey keys the first MAC of messages to peer.
+func macKey(peer api.PeerKey) [32]byte {
+	return blake2s.Sum256(append([]byte("treeline tunnel mac1"), peer[:]...))
+}
+
+func mac(key, b []byte) (out [macLen]byte) {
+	h, _ := blake2s.New128(key) // fails for keys of more than 32 bytes only
+	h.Write(b)
+	h.Sum(out[:0])
+	return out
+}
+
+// cookieAEAD seals cookies that the owner of the key gives.
+func cookieAEAD(owner api.PeerKey) interface {
+	Seal(dst, nonce, plaintext, data []byte) []byte
+	Open(dst, nonce, ciphertext, data []byte) ([]byte, error)
+} {
+	key := blake2s.Sum256(append([]byte("treeline tunnel cookie"), owner[:]...))
+	a, _ := chacha20poly1305.NewX(key[:])
+	return a
+}
+
+// Sign sets the MACs of a handshake message to peer. A zero cookie is none.
+func Sign(msg []byte, peer api.PeerKey, cookie [macLen]byte) {
+	n := len(msg) - 2*macLen
+	key := macKey(peer)
+	m := mac(key[:], msg[:n])
+	copy(msg[n:], m[:])
+	m = [macLen]byte{}
+	if cookie != m {
+		m = mac(cookie[:], msg[:n+macLen])
+	}
+	copy(msg[n+macLen:], m[:])
+}
+
+func checkMAC1(key [32]byte, msg []byte) bool {
+	n := len(msg) - 2*macLen
+	m := mac(key[:], msg[:n])
+	return hmac.Equal(m[:], msg[n:n+macLen])
+}
+
+// Cookie takes the cookie out of a peer's reply to msg, which we sent it.
+func Cookie(reply, msg []byte, peer api.PeerKey) (cookie [macLen]byte, err error) {
+	if Type(reply) != TypeCookie || len(msg) < 2*macLen {
+		return cookie, ErrMalformed
+	}
+	n := len(msg) - 2*macLen
+	if _, err := cookieAEAD(peer).Open(cookie[:0], reply[8:32], reply[32:], msg[n:n+macLen]); err != nil {
+		return cookie, ErrDenied
+	}
+	return cookie, nil
+}
+
+// Gate decides which handshake messages are worth a Diffie-Hellman computation.
+// It is for one goroutine.
+type Gate struct {
+	id      Identity
+	secret  [2][32]byte // now and before: a cookie lives between one and two ages
+	rotated time.Time
+	buckets [1 << 10]bucket
+}
+
+// The load that a gate lets through: cookies change each cookieAge; while busy, an
+// address may have perSource messages a second, and burst at once. Addresses that
+// share a bucket share its rate.
+const (
+	cookieAge = 120 * time.Second
+	perSource = 20
+	burst     = 5
+)
+
+type bucket struct {
+	full time.Time // when it has burst tokens again
+}
+
+// take takes a token, if there is one.
+func (b *bucket) take(now time.Time, perSecond, burst int) bool {
+	each := time.Second / time.Duration(perSecond)
+	at := b.full
+	if at.Before(now) {
+		at = now
+	}
+	if at.Sub(now) > time.Duration(burst-1)*each {
+		return false
+	}
+	b.full = at.Add(each)
+	return true
+}
+
+// Verdict is what to do with a handshake message.
+type Verdict int
+
+// The verdicts.
+const (
+	Drop      Verdict = iota
+	Pass              // worth the work
+	AskCookie         // answer with Reply
+)
+
+// NewGate makes the gate of an identity.
+func NewGate(id Identity) *Gate { return &Gate{id: id} }
+
+// Check judges an initiation or a response that came from an address. busy says
+// that there is more to do than can be done. relayed messages cannot be answered
+// before they are opened, and so are only counted: the relay knows who sends.
+func (g *Gate) Check(now time.Time, msg []byte, from netip.AddrPort, relayed, busy bool) Verdict {
+	if !checkMAC1(g.id.gate, msg) {
+		return Drop
+	}
+	if !busy {
+		return Pass
+	}
+	if !relayed && !g.hasCookie(now, msg, from) {
+		return AskCookie
+	}
+	if !g.buckets[g.slot(from)].take(now, perSource, burst) {
+		return Drop
+	}
+	return Pass
+}
+
+// slot keeps an address's bucket apart from those that an attacker could choose:
+// it depends on the secret.
+func (g *Gate) slot(from netip.AddrPort) int {
+	m := mac(g.secret[0][:], from.Addr().Unmap().AsSlice())
+	return int(binary.BigEndian.Uint16(m[:])) % len(g.buckets)
+}
+
+func (g *Gate) hasCookie(now time.Time, msg []byte, from netip.AddrPort) bool {
+	n := len(msg) - macLen
+	for i := range g.secret {
+		if g.rotated.IsZero() || now.Sub(g.rotated) >= cookieAge*time.Duration(2-i) {
+			continue
+		}
+		cookie := g.cookie(i, from)
+		m := mac(cookie[:], msg[:n])
+		if hmac.Equal(m[:], msg[n:]) {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *Gate) cookie(i int, from netip.AddrPort) [macLen]byte {
+	a := from.Addr().Unmap().AsSlice()
+	return mac(g.secret[i][:], binary.BigEndian.AppendUint16(a, from.Port()))
+}
+
+// Reply is the cookie for the sender of msg, smaller than msg.
+func (g *Gate) Reply(rand io.Reader, now time.Time, msg []byte, from netip.AddrPort) ([]byte, error) {
+	if age := now.Sub(g.rotated); g.rotated.IsZero() || age >= cookieAge {
+		var fresh [2][32]byte
+		for i := range fresh {
+			if _, err := io.ReadFull(rand, fresh[i][:]); err != nil {
+				return nil, fmt.Errorf("make cookie secret: %w", err)
+			}
+		}
+		if !g.rotated.IsZero() && age < 2*cookieAge {
+			fresh[1] = g.secret[0]
+		}
+		g.secret, g.rotated = fresh, now
+	}
+	reply := make([]byte, 32, CookieLen)
+	reply[0] = TypeCookie
+	copy(reply[4:8], msg[4:8])
+	if _, err := io.ReadFull(rand, reply[8:32]); err != nil {
+		return nil, fmt.Errorf("make cookie: %w", err)
+	}
+	cookie := g.cookie(0, from)
+	n := len(msg) - 2*macLen
+	return cookieAEAD(g.id.Public()).Seal(reply, reply[8:32], cookie[:], msg[n:n+macLen]), nil
+}

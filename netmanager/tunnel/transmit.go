@@ -1,0 +1,198 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/udp"
+)
+
+// transmit carries packets from the device to peers, on one goroutine: a packet is
+// read, cut, sealed and sent without being handed on.
+func (e *Engine) transmit(ctx context.Context) error {
+	t := newTransmitter(e)
+	frame := make([]byte, tun.FrameLen)
+	// What is sealed waits for more of its kind while there is more to read, and is
+	// sent before the device is waited for.
+	idle := t.flush
+	for {
+		n, err := e.cfg.Device.Read(frame, idle)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("read from %s: %w", e.cfg.Device.Name(), err)
+		}
+		t.frame(frame[:n], time.Now())
+	}
+}
+
+// transmitter makes runs of datagrams of frames. It is for one goroutine.
+type transmitter struct {
+	e      *Engine
+	conn   *udp.Conn
+	sender *udp.Sender
+	split  offload.Splitter
+	seg    offload.Segment
+
+	// The run that waits: of datagrams to one peer over one path, all of the same
+	// length but the last, which ends it.
+	run   []byte
+	peer  *peer
+	path  Path
+	each  int
+	count int
+	ended bool
+}
+
+func newTransmitter(e *Engine) *transmitter {
+	return &transmitter{e: e, run: make([]byte, 0, udp.MaxRun)}
+}
+
+// frame sends what the device gave, or holds it until there is a session.
+func (t *transmitter) frame(frame []byte, now time.Time) {
+	e := t.e
+	if len(frame) < offload.VnetLen {
+		e.drops.add(Malformed, 1)
+		return
+	}
+	packet := frame[offload.VnetLen:]
+	_, dst, ok := e.lease.Load().addresses(packet)
+	if !ok {
+		e.drops.add(NoPeer, 1)
+		return
+	}
+	p := e.routes.Load().find(dst)
+	if p == nil {
+		e.drops.add(NoPeer, 1)
+		return
+	}
+	at := stamp(now)
+	if last := p.sent.Load(); last == 0 || at-last > int64(quiet) {
+		e.traffic(p)
+	}
+	p.sent.Store(at)
+	s, path := p.send.Load(), p.path.Load()
+	if s == nil || path == nil || !s.Usable(now) {
+		e.hold(p, frame)
+		return
+	}
+	if s.Old(now) && p.stale.CompareAndSwap(false, true) {
+		e.wantSoon(p)
+	}
+	if p.waiting.Load() == 0 {
+		p.waiting.Store(at)
+		e.arm(p)
+	}
+	if p.owed.Load() != 0 {
+		p.owed.Store(0)
+	}
+	t.seal(p, s, *path, frame)
+}
+
+// seal cuts a frame and adds it to the run.
+func (t *transmitter) seal(p *peer, s *session.Session, path Path, frame []byte) {
+	if err := t.split.Start(frame); err != nil {
+		p.traffic.drops.add(Malformed, 1)
+		return
+	}
+	each, left := t.split.Size()
+	if each > int(p.mtu.Load()) {
+		p.traffic.drops.add(TooLong, left)
+		t.e.tooLong(frame[offload.VnetLen:], int(p.mtu.Load()))
+		return
+	}
+	if t.count > 0 && (p != t.peer || path != t.path) {
+		t.flush()
+	}
+	t.peer, t.path = p, path
+	bytes, packets := 0, 0
+	for t.split.Next(&t.seg) {
+		n := len(t.seg.Packet) + session.Overhead
+		if path.Kind == api.PathRelay {
+			n += relayHeader
+		}
+		if t.count > 0 && (t.ended || n > t.each || t.count == udp.MaxDatagrams || len(t.run)+n > cap(t.run)) {
+			t.flush()
+		}
+		kind := session.Data
+		if t.seg.Partial {
+			kind = session.Partial
+		}
+		sealed := s.Seal(path.header(t.run), kind, t.seg.Packet)
+		if sealed == nil {
+			p.traffic.drops.add(NoAnswer, 1)
+			continue
+		}
+		t.run = sealed
+		if t.count == 0 {
+			t.each = n
+		}
+		t.ended = n < t.each
+		t.count++
+		bytes += len(t.seg.Packet)
+		packets++
+	}
+	p.traffic.sentBytes.Add(uint64(bytes))
+	p.traffic.sentPackets.Add(uint64(packets))
+}
+
+// flush sends the run.
+func (t *transmitter) flush() {
+	if t.count == 0 {
+		return
+	}
+	if err := t.send(); err != nil {
+		cause := SendFailed
+		if errors.Is(err, udp.ErrTooLong) {
+			cause = TooLong
+		}
+		t.peer.traffic.drops.add(cause, t.count)
+	}
+	t.run, t.count, t.ended = t.run[:0], 0, false
+}
+
+func (t *transmitter) send() error {
+	if t.path.Kind == api.PathRelayTLS {
+		for b := t.run; len(b) > 0; {
+			n := min(t.each, len(b))
+			if err := t.e.sendOne(t.path, b[:n]); err != nil {
+				return err
+			}
+			b = b[n:]
+		}
+		return nil
+	}
+	if c := t.e.conn.Load(); c != t.conn {
+		t.conn, t.sender = c, c.NewSender()
+	}
+	return t.sender.Send(t.path.Addr, t.run, t.each)
+}
+
+// hold keeps a frame for a peer without a session, and sees that one comes.
+func (e *Engine) hold(p *peer, frame []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !p.hold(frame) {
+		p.traffic.drops.add(NoAnswer, 1)
+	}
+	if p.send.Load() != nil && p.path.Load() != nil {
+		e.look(p) // it came while we waited for mu
+	}
+	e.want(p)
+}
+
+// quiet is how long nothing is sent to a peer before Traffic comes again.
+const quiet = 10 * time.Second
+
+func (e *Engine) traffic(p *peer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.post(Traffic{p.key})
+}

@@ -1,0 +1,256 @@
+// Package tun opens the device that packets of the overlay go into and come out
+// of. With vnet headers a read gives up to 64 KB of one flow and a write takes as
+// much, so that the kernel walks its stack once for what is 45 packets on the wire.
+//
+// A device outlives its daemon: its addresses and routes stay, and packets to it
+// are dropped until it is opened again. Addresses and routes are others' to set.
+//
+//	d, err := tun.Open("tl-tun", 1400)
+//	n, err := d.Read(frame, nil)                   // a vnet header and a packet
+//	err = d.Write([][]byte{vnet, header, payload}) // the same, in parts
+package tun
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
+)
+
+// Device is an open TUN device. Read and Write are each for one goroutine at a time.
+type Device interface {
+	// Read waits for a frame, a vnet header and a packet, and puts it into b, which
+	// has room for the largest (FrameLen). Before it waits it calls idle once, if
+	// that is not nil. net.ErrClosed: the device is closed.
+	Read(b []byte, idle func()) (int, error)
+	// Write gives the kernel a frame in parts, of which the first is the vnet header.
+	// An error concerns this frame only, unless it is net.ErrClosed.
+	Write(parts [][]byte) error
+	// Joins says which frames of several packets Write takes.
+	Joins() (tcp, udp bool)
+	// Partial says whether Write takes packets with partial checksums.
+	Partial() bool
+	// Name is the device's name.
+	Name() string
+	// Close lets go of the device, which stays.
+	Close() error
+}
+
+// FrameLen is the length of the largest frame.
+const FrameLen = offload.VnetLen + offload.MaxPacket
+
+// Offloads that x/sys does not name (linux/if_tun.h, since 6.2).
+const (
+	tunUSO4 = 0x20
+	tunUSO6 = 0x40
+)
+
+// Open makes or takes over the device of that name, with an MTU, and brings it up.
+// Where the kernel gives no vnet headers, it works one packet at a time.
+func Open(name string, mtu int) (Device, error) {
+	d, err := open(name)
+	if errors.Is(err, errNoVnet) {
+		d, err = openPlain(name)
+	}
+	if err == nil {
+		if err = up(name, mtu); err != nil {
+			d.Close()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open TUN device %s: %w", name, err)
+	}
+	return d, nil
+}
+
+// Remove takes the device away, if it is there and nobody has it open.
+func Remove(name string) error {
+	if _, err := net.InterfaceByName(name); err != nil {
+		return nil
+	}
+	fd, err := attach(name, 0)
+	if errors.Is(err, unix.EINVAL) { // it has vnet headers
+		fd, err = attach(name, unix.IFF_VNET_HDR)
+	}
+	if err != nil {
+		return fmt.Errorf("remove TUN device %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0); err != nil {
+		return fmt.Errorf("remove TUN device %s: %w", name, err)
+	}
+	return nil
+}
+
+var errNoVnet = errors.New("no vnet headers")
+
+func attach(name string, flags uint16) (int, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open /dev/net/tun: %w", err)
+	}
+	req, err := unix.NewIfreq(name)
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("name: %w", err)
+	}
+	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | flags)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("attach: %w", err)
+	}
+	return fd, nil
+}
+
+// device is one with vnet headers.
+type device struct {
+	name string
+	file *os.File
+	raw  syscall.RawConn
+	uso  bool
+
+	in, out call
+	idle    func()
+	iovs    []unix.Iovec
+}
+
+// call is a system call through the runtime's poller.
+type call struct {
+	fn  func(fd uintptr) bool // bound once: a method value costs an allocation
+	b   []byte
+	n   int
+	err error
+}
+
+func open(name string) (Device, error) {
+	fd, err := attach(name, unix.IFF_VNET_HDR)
+	if err != nil {
+		if errors.Is(err, unix.EINVAL) {
+			return nil, errNoVnet
+		}
+		return nil, err
+	}
+	d := &device{name: name, file: os.NewFile(uintptr(fd), "/dev/net/tun"), iovs: make([]unix.Iovec, 128)}
+	if err := d.prepare(fd); err != nil {
+		d.file.Close()
+		return nil, err
+	}
+	d.in.fn, d.out.fn = d.read, d.writev
+	return d, nil
+}
+
+func (d *device) prepare(fd int) error {
+	const tcp = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
+	d.uso = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tcp|tunUSO4|tunUSO6) == nil
+	if !d.uso {
+		if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tcp); err != nil {
+			return fmt.Errorf("set offloads: %w: %w", err, errNoVnet)
+		}
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, offload.VnetLen); err != nil {
+		return fmt.Errorf("set vnet header: %w", err)
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
+		return fmt.Errorf("keep the device: %w", err)
+	}
+	raw, err := d.file.SyscallConn()
+	d.raw = raw
+	return err
+}
+
+func (d *device) Name() string           { return d.name }
+func (d *device) Joins() (tcp, udp bool) { return true, d.uso }
+func (d *device) Partial() bool          { return true }
+func (d *device) Close() error           { return d.file.Close() }
+
+func (d *device) Read(b []byte, idle func()) (int, error) {
+	d.in.b, d.idle = b, idle
+	return d.in.do(d.raw.Read)
+}
+
+func (d *device) read(fd uintptr) bool {
+	for {
+		n, err := unix.Read(int(fd), d.in.b)
+		if err == unix.EINTR {
+			continue
+		}
+		if err == unix.EAGAIN {
+			if d.idle == nil {
+				return false
+			}
+			d.idle()
+			d.idle = nil
+			continue // idle took its time
+		}
+		d.in.n, d.in.err = n, err
+		return true
+	}
+}
+
+func (d *device) Write(parts [][]byte) error {
+	d.iovs = d.iovs[:0]
+	for _, p := range parts {
+		v := unix.Iovec{Base: unsafe.SliceData(p)}
+		v.SetLen(len(p))
+		d.iovs = append(d.iovs, v)
+	}
+	_, err := d.out.do(d.raw.Write)
+	return err
+}
+
+func (d *device) writev(fd uintptr) bool {
+	for {
+		_, _, errno := syscall.Syscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&d.iovs[0])), uintptr(len(d.iovs)))
+		switch errno {
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return false
+		case 0:
+			d.out.err = nil
+		default:
+			d.out.err = errno
+		}
+		runtime.KeepAlive(d.iovs)
+		return true
+	}
+}
+
+func (c *call) do(through func(func(uintptr) bool) error) (int, error) {
+	if through(c.fn) != nil {
+		return 0, net.ErrClosed // all that a RawConn without deadlines fails for
+	}
+	return c.n, c.err
+}
+
+// up sets the MTU and brings the device up.
+func up(name string, mtu int) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open socket: %w", err)
+	}
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq(name)
+	if err != nil {
+		return fmt.Errorf("name: %w", err)
+	}
+	req.SetUint32(uint32(mtu))
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFMTU, req); err != nil {
+		return fmt.Errorf("set MTU %d: %w", mtu, err)
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req); err != nil {
+		return fmt.Errorf("read flags: %w", err)
+	}
+	req.SetUint16(req.Uint16() | unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req); err != nil {
+		return fmt.Errorf("bring up: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// sockaddr is an address as the kernel has it, of either family.
+type sockaddr struct {
+	raw unix.RawSockaddrInet6
+	len uint32
+}
+
+// set writes an address for a socket of the family; false: it cannot reach it.
+func (s *sockaddr) set(a netip.AddrPort, v6 bool) bool {
+	port := (*[2]byte)(unsafe.Pointer(&s.raw.Port))
+	binary.BigEndian.PutUint16(port[:], a.Port())
+	addr := a.Addr()
+	if v6 {
+		s.raw.Family, s.raw.Addr, s.len = unix.AF_INET6, addr.As16(), unix.SizeofSockaddrInet6
+		s.raw.Scope_id = 0
+		if z := addr.Zone(); z != "" {
+			s.raw.Scope_id = zone(z)
+		}
+		return addr.IsValid()
+	}
+	if addr = addr.Unmap(); !addr.Is4() {
+		return false
+	}
+	// The port is where IPv6 has it; the address follows.
+	in4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s.raw))
+	in4.Family, in4.Addr, s.len = unix.AF_INET, addr.As4(), unix.SizeofSockaddrInet4
+	return true
+}
+
+// get reads what the kernel wrote.
+func (s *sockaddr) get() netip.AddrPort {
+	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&s.raw.Port))[:])
+	if s.raw.Family == unix.AF_INET {
+		return netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&s.raw)).Addr), port)
+	}
+	a := netip.AddrFrom16(s.raw.Addr).Unmap()
+	if s.raw.Scope_id != 0 && a.IsLinkLocalUnicast() {
+		a = a.WithZone(zoneName(s.raw.Scope_id))
+	}
+	return netip.AddrPortFrom(a, port)
+}
+
+// Zones of link-local addresses are numbers here, as they are on the wire between
+// us and the kernel; names would need a look-up for each packet.
+func zone(name string) (n uint32) {
+	for _, c := range name {
+		if c < '0' || c > '9' {
+			return 0
+		}
+		n = n*10 + uint32(c-'0')
+	}
+	return n
+}
+
+func zoneName(n uint32) string {
+	b := [10]byte{}
+	i := len(b)
+	for ; n > 0; n /= 10 {
+		i--
+		b[i] = byte('0' + n%10)
+	}
+	return string(b[i:])
+}

@@ -1,0 +1,106 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrTooLong says that a datagram is longer than a device on its way here takes.
+var ErrTooLong = errors.New("datagram is too long for the path")
+
+// Sender sends without allocating.
+type Sender struct {
+	c    *Conn
+	to   sockaddr
+	last netip.AddrPort
+	iov  unix.Iovec
+	msg  unix.Msghdr
+	ctl  [24]byte // a control message of two bytes, with its padding (CMSG_SPACE(2))
+	err  error
+	call func(fd uintptr) bool
+}
+
+// NewSender makes a sender for one goroutine.
+func (c *Conn) NewSender() *Sender {
+	s := &Sender{c: c}
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&s.ctl[0]))
+	h.Level, h.Type = unix.IPPROTO_UDP, unix.UDP_SEGMENT
+	h.SetLen(unix.CmsgLen(2))
+	s.msg.Name = (*byte)(unsafe.Pointer(&s.to.raw))
+	s.msg.Iov = &s.iov
+	s.msg.SetIovlen(1)
+	s.call = s.sendmsg // once: a method value costs an allocation
+	return s
+}
+
+// Send sends a run: datagrams of each bytes, the last one maybe shorter; at most
+// MaxDatagrams and MaxRun bytes. It waits while the socket's buffer is full.
+// ErrTooLong and unreachable destinations are errors of this run, not of the socket.
+func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
+	if to != s.last {
+		if !s.to.set(to, s.c.v6) {
+			return fmt.Errorf("send to %s: %w", to, unix.EAFNOSUPPORT)
+		}
+		s.last, s.msg.Namelen = to, s.to.len
+	}
+	if len(run) > each && s.c.gso.Load() {
+		*(*uint16)(unsafe.Pointer(&s.ctl[unix.CmsgLen(0)])) = uint16(each)
+		s.msg.Control = &s.ctl[0]
+		s.msg.SetControllen(unix.CmsgSpace(2))
+		err := s.send(run)
+		s.msg.Control = nil
+		s.msg.SetControllen(0)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EIO):
+			s.c.gso.Store(false) // a device without checksum offload, which will not learn it
+		case !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EMSGSIZE):
+			return fmt.Errorf("send to %s: %w", to, err)
+		}
+	}
+	var first error
+	for len(run) > 0 {
+		n := min(each, len(run))
+		if err := s.send(run[:n]); err != nil && first == nil {
+			first = fmt.Errorf("send to %s: %w", to, err)
+		}
+		run = run[n:]
+	}
+	if errors.Is(first, unix.EMSGSIZE) {
+		return fmt.Errorf("%w: %w", first, ErrTooLong)
+	}
+	return first
+}
+
+func (s *Sender) send(b []byte) error {
+	s.iov.Base = unsafe.SliceData(b)
+	s.iov.SetLen(len(b))
+	if s.c.raw.Write(s.call) != nil {
+		return net.ErrClosed // all that a RawConn without deadlines fails for
+	}
+	return s.err
+}
+
+func (s *Sender) sendmsg(fd uintptr) bool {
+	for {
+		_, _, errno := syscall.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&s.msg)), 0)
+		switch errno {
+		case 0:
+			s.err = nil
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return false
+		default:
+			s.err = errno
+		}
+		return true
+	}
+}

@@ -1,0 +1,122 @@
+// Package udp is the one socket that a node talks to others through. It sends runs
+// of equally long datagrams in one call (UDP_SEGMENT) and receives them so
+// (UDP_GRO, recvmmsg); where a device cannot, it sends them one by one.
+//
+// It knows nothing of what is in a datagram. IPv4 addresses are taken and given as
+// such, also where the socket is IPv6's.
+//
+//	c, err := udp.Listen(netip.MustParseAddrPort("[::]:0"))
+//	err = c.NewSender().Send(to, run, 1432)      // run is cut into datagrams of 1432 bytes
+//	r := c.NewReceiver(); n, err := r.Receive()  // then r.Message(0) … r.Message(n-1)
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// bufferBytes is what the kernel keeps for us in each direction: with its default
+// the tunnel loses packets whenever a core is busy for a moment.
+const bufferBytes = 4 << 20
+
+const (
+	// MaxRun is the longest run that Send takes at once, in bytes; MaxDatagrams the most datagrams.
+	MaxRun       = 65507 - 20 // IPv6's, which has less room
+	MaxDatagrams = 64
+)
+
+// Conn is the socket. It is safe for concurrent use; its Senders and Receivers are
+// each for one goroutine.
+type Conn struct {
+	file  *os.File
+	raw   syscall.RawConn
+	v6    bool
+	local netip.AddrPort
+	gso   atomic.Bool
+}
+
+// Listen opens the socket on an address. The unspecified IPv6 address is for both
+// families, or for IPv4 where the host has no other. Port 0 is any.
+func Listen(at netip.AddrPort) (*Conn, error) {
+	c, err := listen(at)
+	if err != nil && at.Addr() == netip.IPv6Unspecified() && !errors.Is(err, unix.EADDRINUSE) {
+		c, err = listen(netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port()))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on UDP %s: %w", at, err)
+	}
+	return c, nil
+}
+
+func listen(at netip.AddrPort) (*Conn, error) {
+	c := &Conn{v6: !at.Addr().Unmap().Is4()}
+	family := unix.AF_INET
+	if c.v6 {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open socket: %w", err)
+	}
+	c.file = os.NewFile(uintptr(fd), "udp")
+	if err := c.prepare(fd, at); err != nil {
+		c.file.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Conn) prepare(fd int, at netip.AddrPort) error {
+	var sa unix.Sockaddr
+	if !c.v6 {
+		sa = &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().Unmap().As4()}
+	} else {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
+			return fmt.Errorf("take both families: %w", err)
+		}
+		sa = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+		// Never fragment; the path's MTU is found by probes, not by what ICMP says.
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
+	}
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
+	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], bufferBytes) != nil {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], bufferBytes) // as much as an ordinary user may
+		}
+	}
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) // older kernels give one by one
+	_, err := unix.GetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
+	c.gso.Store(err == nil)
+	if err := unix.Bind(fd, sa); err != nil {
+		return fmt.Errorf("bind: %w", err)
+	}
+	bound, err := unix.Getsockname(fd)
+	if err != nil {
+		return fmt.Errorf("ask for the port: %w", err)
+	}
+	switch b := bound.(type) {
+	case *unix.SockaddrInet4:
+		c.local = netip.AddrPortFrom(netip.AddrFrom4(b.Addr), uint16(b.Port))
+	case *unix.SockaddrInet6:
+		c.local = netip.AddrPortFrom(netip.AddrFrom16(b.Addr), uint16(b.Port))
+	}
+	if c.raw, err = c.file.SyscallConn(); err != nil {
+		return fmt.Errorf("reach the socket: %w", err)
+	}
+	return nil
+}
+
+// Local is the address that the socket is bound to.
+func (c *Conn) Local() netip.AddrPort { return c.local }
+
+// Batched reports whether runs are sent in one call.
+func (c *Conn) Batched() bool { return c.gso.Load() }
+
+// Close ends all that waits on the socket, with net.ErrClosed.
+func (c *Conn) Close() error { return c.file.Close() }
