@@ -176,6 +176,7 @@ var modules = []struct {
 	{"github.com/google/nftables", []string{"netmanager/dataplane"}, "the kernel's packet filter by netlink: a change is a few set elements in one transaction"},
 	{"github.com/mdlayher/netlink", []string{"netmanager/dataplane/nft"}, "the socket under google/nftables, which needs a larger buffer"},
 	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/wiring"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
+	{"github.com/vishvananda/netns", []string{"netmanager/link"}, "how vishvananda/netlink is told of a namespace"},
 	{"pgregory.net/rapid", nil, "properties, in tests"},
 	{"go.uber.org/goleak", nil, "goroutines left behind, in tests"},
 }

@@ -1,0 +1,264 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// vni is the VXLAN network that nodes share.
+const vni = 1
+
+// Via6 is the link-local address that a node has on a clear network, beside its
+// IPv4 address a: the same for all, so that nobody has to tell another.
+func Via6(a netip.Addr) netip.Addr {
+	b, four := [16]byte{0: 0xfe, 1: 0x80}, a.As4()
+	copy(b[12:], four[:])
+	return netip.AddrFrom16(b)
+}
+
+// SetPeer routes the peer's subnets and their twins. A changed way replaces the former
+// within the kernel: every packet takes the one or the other.
+func (l *Links) SetPeer(n plane.Node, p plane.Peer) error {
+	way, err := l.way(n, p)
+	if err != nil {
+		return fmt.Errorf("route to peer %s: %w", p.Key, err)
+	}
+	for _, s := range p.Subnets {
+		for _, dst := range both(n.Ranges, s) {
+			r := way(dst.Addr().Is6())
+			r.Dst, r.Protocol, r.MTU = network(dst), routeProtocol, p.MTU
+			if err := l.nl.RouteReplace(r); err != nil && !(dst.Addr().Is6() && noIPv6(err)) {
+				return fmt.Errorf("route %s to peer %s: %w", dst, p.Key, err)
+			}
+		}
+	}
+	if p.Path != api.PathVXLAN {
+		return l.forget(p.Via)
+	}
+	return nil
+}
+
+// both is a subnet and its twin.
+func both(r api.NetRanges, s netip.Prefix) []netip.Prefix {
+	out := []netip.Prefix{s}
+	if six := r.Twin(s.Addr()); six.IsValid() {
+		out = append(out, netip.PrefixFrom(six, 96+s.Bits()))
+	}
+	return out
+}
+
+// way prepares the way to a peer, and gives its route by family.
+func (l *Links) way(n plane.Node, p plane.Peer) (func(six bool) *netlink.Route, error) {
+	switch p.Path {
+	case api.PathRoute:
+		index, local, err := l.toward(p.Via)
+		if err != nil {
+			return nil, err
+		}
+		dev, err := l.nl.LinkByIndex(index)
+		if err != nil {
+			return nil, fmt.Errorf("device %d: %w", index, err)
+		}
+		six := host(Via6(local))
+		six.Mask = net.CIDRMask(64, 128)
+		if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: six, Flags: unix.IFA_F_NODAD}); err != nil && !noIPv6(err) {
+			return nil, fmt.Errorf("give %s %s: %w", dev.Attrs().Name, Via6(local), err)
+		}
+		return func(six bool) *netlink.Route {
+			r := &netlink.Route{LinkIndex: index, Gw: p.Via.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}
+			if six {
+				r.Gw = Via6(p.Via).AsSlice()
+			}
+			return r
+		}, nil
+	case api.PathVXLAN:
+		if !p.Via.Is4() {
+			return nil, fmt.Errorf("by VXLAN to %s: %w", p.Via, api.ErrInvalid)
+		}
+		dev, err := l.nl.LinkByName(plane.VXLANDevice(l.prefix))
+		if err != nil {
+			return nil, err
+		}
+		index := dev.Attrs().Index
+		if err := neighbour(l.nl, index, Via6(p.Via), MAC(p.Via)); err != nil {
+			return nil, err
+		}
+		return func(six bool) *netlink.Route {
+			r := &netlink.Route{LinkIndex: index, Flags: int(netlink.FLAG_ONLINK), Encap: &encap{p.Via}}
+			if six {
+				r.Gw = Via6(p.Via).AsSlice()
+			} else {
+				r.Via = &netlink.Via{AddrFamily: unix.AF_INET6, Addr: Via6(p.Via).AsSlice()}
+			}
+			return r
+		}, nil
+	}
+	dev, err := l.nl.LinkByName(n.Tunnel)
+	if err != nil {
+		return nil, fmt.Errorf("tunnel device %s: %w", n.Tunnel, err)
+	}
+	return func(bool) *netlink.Route {
+		return &netlink.Route{LinkIndex: dev.Attrs().Index, Scope: netlink.SCOPE_LINK}
+	}, nil
+}
+
+// toward is the device that leads to a, and the host's address there.
+func (l *Links) toward(a netip.Addr) (int, netip.Addr, error) {
+	if !a.Is4() {
+		return 0, netip.Addr{}, fmt.Errorf("by way of %s: %w", a, api.ErrInvalid)
+	}
+	routes, err := l.nl.RouteGet(a.AsSlice())
+	if err != nil {
+		return 0, netip.Addr{}, fmt.Errorf("by way of %s: %w", a, err)
+	}
+	local, ok := netip.AddrFromSlice(routes[0].Src.To4())
+	if !ok {
+		return 0, netip.Addr{}, fmt.Errorf("by way of %s, where the host has no address: %w", a, api.ErrInvalid)
+	}
+	return routes[0].LinkIndex, local, nil
+}
+
+// DropPeer takes the routes to the peer's subnets away: packets for them go to
+// the hold device then. It succeeds where there are none.
+func (l *Links) DropPeer(n plane.Node, p plane.Peer) error {
+	for _, s := range p.Subnets {
+		for _, dst := range both(n.Ranges, s) {
+			if err := l.unroute(dst); err != nil {
+				return err
+			}
+		}
+	}
+	return l.forget(p.Via)
+}
+
+// SetPeers makes these the peers that there are routes to, whatever an earlier
+// life left. Ways that are right already lose no packet.
+func (l *Links) SetPeers(n plane.Node, peers []plane.Peer) error {
+	r := n.Ranges
+	keep := map[netip.Prefix]bool{r.Instances: true, r.Services: true, r.Instances6: true, r.Services6: true}
+	near := map[netip.Addr]bool{}
+	var errs []error
+	for _, p := range peers {
+		errs = append(errs, l.SetPeer(n, p))
+		for _, s := range p.Subnets {
+			for _, dst := range both(r, s) {
+				keep[dst] = true
+			}
+		}
+		if p.Path == api.PathVXLAN {
+			near[Via6(p.Via)] = true
+		}
+	}
+	for _, dst := range l.ours() {
+		single := dst.IsSingleIP() // an instance's, and goes with its device
+		if !keep[dst] && !single {
+			errs = append(errs, l.unroute(dst))
+		}
+	}
+	return errors.Join(append(errs, l.forgetBut(near))...)
+}
+
+// ours are the routes that carry our mark.
+func (l *Links) ours() []netip.Prefix {
+	var out []netip.Prefix
+	for _, f := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := l.nl.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+		if err != nil {
+			continue
+		}
+		for _, r := range routes {
+			if r.Dst == nil {
+				continue
+			}
+			a, _ := netip.AddrFromSlice(r.Dst.IP)
+			ones, _ := r.Dst.Mask.Size()
+			out = append(out, netip.PrefixFrom(a, ones))
+		}
+	}
+	return out
+}
+
+func (l *Links) unroute(dst netip.Prefix) error {
+	// Of whatever scope: the tunnel's routes have another than those by a gateway.
+	err := l.nl.RouteDel(&netlink.Route{Dst: network(dst), Protocol: routeProtocol, Scope: netlink.SCOPE_NOWHERE})
+	if err != nil && !none(err) {
+		return fmt.Errorf("take the route to %s away: %w", dst, err)
+	}
+	return nil
+}
+
+// forget takes the peer's neighbour from the VXLAN device.
+func (l *Links) forget(via netip.Addr) error {
+	if !via.Is4() {
+		return nil
+	}
+	dev, err := l.nl.LinkByName(plane.VXLANDevice(l.prefix))
+	if none(err) {
+		return nil
+	}
+	if err == nil {
+		err = l.nl.NeighDel(&netlink.Neigh{LinkIndex: dev.Attrs().Index, Family: netlink.FAMILY_V6, IP: Via6(via).AsSlice()})
+	}
+	if err != nil && !none(err) {
+		return fmt.Errorf("forget %s: %w", via, err)
+	}
+	return nil
+}
+
+func (l *Links) forgetBut(near map[netip.Addr]bool) error {
+	dev, err := l.nl.LinkByName(plane.VXLANDevice(l.prefix))
+	if none(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	all, err := l.nl.NeighList(dev.Attrs().Index, netlink.FAMILY_V6)
+	if err != nil {
+		return fmt.Errorf("list neighbours: %w", err)
+	}
+	var errs []error
+	for _, n := range all {
+		a, _ := netip.AddrFromSlice(n.IP)
+		if n.State&netlink.NUD_PERMANENT != 0 && !near[a] {
+			if err := l.nl.NeighDel(&n); err != nil && !none(err) {
+				errs = append(errs, fmt.Errorf("forget %s: %w", a, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// encap has a route's packets wrapped for an IPv4 address (lwtunnel, as `ip route …
+// encap ip`).
+type encap struct{ to netip.Addr }
+
+// Attributes of linux/lwtunnel.h.
+const (
+	encapID  = 1
+	encapDst = 2
+)
+
+func (e *encap) Type() int           { return nl.LWTUNNEL_ENCAP_IP }
+func (e *encap) Decode([]byte) error { return nil } // nobody reads it
+func (e *encap) String() string      { return "ip to " + e.to.String() }
+
+func (e *encap) Encode() ([]byte, error) {
+	id := nl.NewRtAttr(encapID, binary.BigEndian.AppendUint64(nil, vni))
+	return append(id.Serialize(), nl.NewRtAttr(encapDst, e.to.AsSlice()).Serialize()...), nil
+}
+
+func (e *encap) Equal(o netlink.Encap) bool {
+	x, ok := o.(*encap)
+	return ok && *x == *e
+}
