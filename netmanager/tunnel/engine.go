@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/udp"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
-	"github.com/treeline-edge/treeline/netmanager/tunnel/udp"
 )
 
 // DefaultMTU is the inner MTU that fits a path of 1500 bytes with room for IPv6

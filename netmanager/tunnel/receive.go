@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/udp"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
-	"github.com/treeline-edge/treeline/netmanager/tunnel/udp"
 )
 
 // receive carries datagrams from the socket to the device, on one goroutine.

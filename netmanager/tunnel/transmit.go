@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/udp"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
-	"github.com/treeline-edge/treeline/netmanager/tunnel/udp"
 )
 
 // transmit carries packets from the device to peers, on one goroutine: a packet is
