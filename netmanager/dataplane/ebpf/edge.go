@@ -42,7 +42,7 @@ func newEdge(prefix string) *edge {
 
 // become makes the table one transaction's work anew, if it is not as wanted.
 func (e *edge) become(n plane.Node, ports map[netip.Addr][]api.PortMap, sure bool) error {
-	if e.there && !sure && e.node.Ranges == n.Ranges && e.node.Hold == n.Hold && reflect.DeepEqual(e.ports, ports) {
+	if e.there && !sure && e.node.Ranges == n.Ranges && e.node.Hold == n.Hold && e.node.VXLAN == n.VXLAN && reflect.DeepEqual(e.ports, ports) {
 		return nil
 	}
 	c, err := nftables.New()
@@ -92,13 +92,19 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	r := n.Ranges
 	ours := []netip.Prefix{r.Instances, r.Instances6}
 
-	// Connection tracking sees nothing of flows within the ranges.
+	// Connection tracking sees nothing of flows within the ranges, wrapped or not.
 	raw := add(&nftables.Chain{Name: "raw", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw})
 	raw(marked(markRefuse), proto(unix.IPPROTO_TCP), exprs{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
 	raw(marked(markRefuse), exprs{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}})
 	raw(marked(markDone), exprs{&expr.Notrack{}})
 	for _, p := range ours {
-		raw(source(p), destination(p, true), exprs{&expr.Notrack{}})
+		raw(source(p), destination(p), exprs{&expr.Notrack{}})
+	}
+
+	rawOut := add(&nftables.Chain{Name: "raw-out", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw})
+	if n.VXLAN != 0 {
+		raw(proto(unix.IPPROTO_UDP), port(n.VXLAN), local(), exprs{&expr.Notrack{}})
+		rawOut(proto(unix.IPPROTO_UDP), port(n.VXLAN), exprs{&expr.Notrack{}})
 	}
 
 	pre := add(&nftables.Chain{Name: "ports", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest})
@@ -107,18 +113,20 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 		for _, m := range ports[a] {
 			for _, to := range []netip.Addr{a, r.Twin(a)} {
 				pre(published(m, to)...)
-				own(append([]exprs{loopback(to)}, published(m, to)...)...)
+				own(published(m, to)...)
 			}
 		}
 	}
 	post := add(&nftables.Chain{Name: "out", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
 	post(marked(markOut), exprs{&expr.Masq{}})
+	// The host's own call to a published port of localhost.
+	post(source(netip.MustParsePrefix("127.0.0.0/8")), destination(r.Instances), exprs{&expr.Masq{}})
 
 	input := add(&nftables.Chain{Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
 	input(marked(markOut), accept())
 	input(marked(markClosed), established(), accept())
 	for _, l4 := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		input(marked(markClosed), destination(netip.PrefixFrom(api.ResolverAddr, 32), true), proto(l4), port(53), accept())
+		input(marked(markClosed), destination(netip.PrefixFrom(api.ResolverAddr, 32)), proto(l4), port(53), accept())
 	}
 	input(marked(markClosed), drop())
 	// Nobody's instances have business with this host, whatever way they found.
@@ -133,10 +141,10 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 		forward(exprs{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, is(ifname(n.Hold))}, drop())
 	}
 	for _, p := range []netip.Prefix{r.Services, r.Services6} {
-		forward(destination(p, true), drop())
+		forward(destination(p), drop())
 	}
 	for _, p := range ours { // programs at the containers judge
-		forward(source(p), destination(p, true), accept())
+		forward(source(p), destination(p), accept())
 	}
 	forward(established(), accept())
 	const destinationNAT = 1 << 5 // IPS_DST_NAT
@@ -145,13 +153,13 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	forward(exprs{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, bits(destinationNAT), nonzero()}, accept())
 	// Routers' errors about flows within the ranges are not connection tracking's to relate.
 	for _, kind := range []byte{3, 11, 12} {
-		forward(destination(r.Instances, true), proto(unix.IPPROTO_ICMP), icmp(kind), accept())
+		forward(destination(r.Instances), proto(unix.IPPROTO_ICMP), icmp(kind), accept())
 	}
 	for _, kind := range []byte{1, 2, 3, 4} {
-		forward(destination(r.Instances6, true), proto(unix.IPPROTO_ICMPV6), icmp(kind), accept())
+		forward(destination(r.Instances6), proto(unix.IPPROTO_ICMPV6), icmp(kind), accept())
 	}
 	for _, p := range ours {
-		forward(destination(p, true), drop())
+		forward(destination(p), drop())
 	}
 }
 
@@ -200,41 +208,34 @@ func source(p netip.Prefix) exprs {
 	if p.Addr().Is6() {
 		family, offset = unix.NFPROTO_IPV6, 8
 	}
-	return append(exprs{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, is([]byte{family})}, within(p, offset, true)...)
+	return append(exprs{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, is([]byte{family})}, within(p, offset)...)
 }
 
-// destination matches packets of p's family that go there, or elsewhere.
-func destination(p netip.Prefix, there bool) exprs {
+// destination matches packets of p's family that go there.
+func destination(p netip.Prefix) exprs {
 	family, offset := byte(unix.NFPROTO_IPV4), uint32(16)
 	if p.Addr().Is6() {
 		family, offset = unix.NFPROTO_IPV6, 24
 	}
-	return append(exprs{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, is([]byte{family})}, within(p, offset, there)...)
+	return append(exprs{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, is([]byte{family})}, within(p, offset)...)
 }
 
-func within(p netip.Prefix, offset uint32, there bool) exprs {
+func within(p netip.Prefix, offset uint32) exprs {
 	n := p.Addr().BitLen() / 8
 	m := make([]byte, n)
 	for i := range p.Bits() {
 		m[i/8] |= 0x80 >> (i % 8)
 	}
-	op := expr.CmpOpEq
-	if !there {
-		op = expr.CmpOpNeq
-	}
 	return exprs{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(n)},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(n), Mask: m, Xor: make([]byte, n)},
-		&expr.Cmp{Op: op, Register: 1, Data: p.Masked().Addr().AsSlice()},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()},
 	}
 }
 
-// loopback keeps off what goes to 127.0.0.0/8 and ::1, which no container can answer.
-func loopback(a netip.Addr) exprs {
-	if a.Is4() {
-		return destination(netip.MustParsePrefix("127.0.0.0/8"), false)
-	}
-	return destination(netip.MustParsePrefix("::1/128"), false)
+// local matches what goes to one of the host's own addresses.
+func local() exprs {
+	return exprs{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true}, is(native(unix.RTN_LOCAL))}
 }
 
 // published sends what comes to one of the host's own addresses to an instance.
@@ -246,8 +247,7 @@ func published(m api.PortMap, to netip.Addr) []exprs {
 	}
 	return []exprs{
 		{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, is([]byte{byte(family)})},
-		proto(l4), port(m.Host),
-		{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true}, is(native(unix.RTN_LOCAL))},
+		proto(l4), port(m.Host), local(),
 		{
 			&expr.Immediate{Register: 1, Data: to.AsSlice()},
 			&expr.Immediate{Register: 2, Data: binary.BigEndian.AppendUint16(nil, m.Instance)},

@@ -1,0 +1,114 @@
+package ebpf_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
+	"github.com/treeline-edge/treeline/netmanager/dataplane/dataplanetest"
+	"github.com/treeline-edge/treeline/netmanager/dataplane/ebpf"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+var ranges = api.DefaultNetRanges()
+
+func service(n byte, ident plane.Ident, backends ...netip.Addr) plane.Service {
+	s := plane.Service{Address: netip.AddrFrom4([4]byte{10, 30, 0, n}), Ident: ident}
+	for _, b := range backends {
+		s.Backends = append(s.Backends, plane.Backend{Address: b, Weight: 1})
+	}
+	return s
+}
+
+// Kernels before 6.6 have no tcx.
+func TestPlaneWithoutTCX(t *testing.T) {
+	dataplanetest.Run(t, func(t testing.TB) dataplane.Plane {
+		p, err := ebpf.NewClassifier("tl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	})
+}
+
+// Two addresses of a service, called from one port, may lead to one backend:
+// connection tracking finds another port then, and so must we.
+func TestOnePortToManyAddressesOfOneBackend(t *testing.T) {
+	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
+	c4 := w.C(4)
+	c4.Serve("c4", 80)
+	w.Hosts[0].MustApply(plane.Change{SetServices: []plane.Service{service(1, 4, c4.Addr), service(2, 4, c4.Addr)}})
+	for _, six := range []bool{false, true} {
+		for _, network := range []string{"tcp", "udp"} {
+			var conns []net.Conn
+			for _, a := range []netip.Addr{netip.MustParseAddr("10.30.0.1"), netip.MustParseAddr("10.30.0.2"), c4.Addr} {
+				if six {
+					a = ranges.Twin(a)
+				}
+				c, err := dialReusing(w.C(1).Space, network, netip.AddrPortFrom(a, 80), 5000)
+				if err != nil {
+					t.Fatalf("%s to %s: %v", network, a, err)
+				}
+				defer c.Close()
+				conns = append(conns, c)
+			}
+			for round := range 3 {
+				for i, c := range conns {
+					say := fmt.Sprintf("%d of %d", round, i)
+					if err := echo(c, say, round == 0); err != nil {
+						t.Fatalf("%s, IPv6 %v: %s: %v", network, six, say, err)
+					}
+				}
+			}
+			for _, c := range conns {
+				c.Close()
+			}
+		}
+	}
+}
+
+// dialReusing opens a flow from a port that may have others.
+func dialReusing(s *dataplanetest.Space, network string, to netip.AddrPort, local int) (c net.Conn, err error) {
+	d := net.Dialer{Timeout: 10 * time.Second, Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	}}
+	if d.LocalAddr = (&net.TCPAddr{Port: local}); network == "udp" {
+		d.LocalAddr = &net.UDPAddr{Port: local}
+	}
+	s.Do(func() { c, err = d.Dial(network, to.String()) })
+	return c, err
+}
+
+// echo says something and hears it; TCP is greeted first.
+func echo(c net.Conn, say string, first bool) error {
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	b := make([]byte, 100)
+	if c.RemoteAddr().Network() == "tcp" {
+		if first {
+			if _, err := io.ReadFull(c, b[:3]); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(c, say)
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err == nil && line != say+"\n" {
+			return fmt.Errorf("heard %q", line)
+		}
+		return err
+	}
+	fmt.Fprint(c, say)
+	n, err := c.Read(b)
+	if err == nil && string(b[:n]) != "c4\n"+say {
+		return fmt.Errorf("heard %q", b[:n])
+	}
+	return err
+}
