@@ -105,3 +105,24 @@ func set[K comparable, V digester](h *Holder, m map[K]V, k K, v V, changed map[K
 	m[k] = v
 	changed[key] = true
 }
+
+// PeerAt is a node that was told by itself and has the address in its subnets, or nil.
+func (h *Holder) PeerAt(a netip.Addr) *api.Peer {
+	for _, p := range h.Peers {
+		if slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return s.Contains(a) }) {
+			return &p
+		}
+	}
+	return nil
+}
+
+// SourcesOf lists, in order, the addresses that belong to a service.
+func (h *Holder) SourcesOf(id api.ServiceID) (out []netip.Addr) {
+	for a, s := range h.Sources {
+		if s.Service == id {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}

@@ -317,12 +317,14 @@ func (b *Book[S]) AnswerOf(s S, w api.Want) Key {
 	return Key{}
 }
 
-// Changed has a record told again to all that hold it, and reports whether
-// anybody does.
-func (b *Book[S]) Changed(k Key) bool {
+// Changed has a record told again to all that hold it, but those who know, and
+// reports whether anybody holds it.
+func (b *Book[S]) Changed(k Key, know ...S) bool {
 	for s := range b.holders[k] {
-		b.subs[s].changed[k] = true
-		b.dirty[s] = true
+		if !slices.Contains(know, s) {
+			b.subs[s].changed[k] = true
+			b.dirty[s] = true
+		}
 	}
 	return len(b.holders[k]) > 0
 }

@@ -20,8 +20,10 @@ type app struct {
 	SpecRevs map[api.ServiceID]api.Revision `json:"spec_revisions"`
 	Created  time.Time                      `json:"created"`
 	By       string                         `json:"by,omitempty"`
-	Leaving  bool                           `json:"leaving,omitempty"`
-	Revision api.Revision                   `json:"revision"`
+	// Addresses are the services' semantic ones. They are saved with what asks for them.
+	Addresses map[api.ServiceID]api.ServiceAddresses `json:"addresses,omitempty"`
+	Leaving   bool                                   `json:"leaving,omitempty"`
+	Revision  api.Revision                           `json:"revision"`
 }
 
 // service is one service of an application, or what is left of one that its
@@ -32,6 +34,7 @@ type service struct {
 	spec      *api.Microservice // nil then, too
 	instances map[api.InstanceID]*instance
 	peers     map[string]int // instances per cluster
+	net       serviceNet
 }
 
 func (c *Core) changedApp(a *app) {
@@ -47,6 +50,9 @@ func (c *Core) restoreApp(d store.Doc) error {
 	}
 	c.apps[a.ID] = a
 	c.index(a)
+	for _, id := range step.Keys(a.Addresses) {
+		a.Addresses[id] = c.net.addresses.Mark(id, a.Addresses[id])
+	}
 	return nil
 }
 
@@ -89,15 +95,23 @@ func (c *Core) apply(in Apply) error {
 		if err := precondition("application "+string(id), a.Revision, in.IfMatch); err != nil {
 			return err
 		}
-	default:
+	}
+	plans, err := c.planAddresses(id, in.Spec)
+	if err != nil {
+		return err
+	}
+	if a == nil {
 		a = &app{ID: id, Tenant: in.Tenant, Created: c.wall}
 		c.apps[id] = a
 		c.event(api.Event{Tenant: in.Tenant, Kind: "app", Object: id.Name(), Detail: "created by " + in.By})
 	}
+	before := step.Keys(a.Replicas)
 	if c.rewrite(a, in) {
 		a.By = in.By
 		c.changedApp(a)
 	}
+	c.commit(a, plans)
+	c.namesChanged(a, before)
 	for i := range a.Spec.Services {
 		m := &a.Spec.Services[i]
 		c.reconcile(c.services[id.Service(m.Name, m.Namespace)])
@@ -216,11 +230,13 @@ func (c *Core) finishApp(a *app) {
 			return
 		}
 	}
-	for i := range a.Spec.Services {
-		m := &a.Spec.Services[i]
-		delete(c.services, a.ID.Service(m.Name, m.Namespace))
+	had := step.Keys(a.Replicas)
+	for _, id := range had {
+		delete(c.services, id)
 	}
 	delete(c.apps, a.ID)
+	c.commit(a, nil)
+	c.namesChanged(a, had)
 	c.journal.Delete(kindApp, string(a.ID))
 	c.event(api.Event{Tenant: a.Tenant, Kind: "app", Object: a.ID.Name(), Detail: "deleted"})
 	c.show(api.Change{Kind: "app", ID: string(a.ID), Tenant: a.Tenant, Revision: c.nextRev()})
@@ -328,7 +344,7 @@ func (in *instance) settles() bool {
 
 func (c *Core) create(s *service, id api.InstanceID) *instance {
 	in := &instance{
-		ID: id, State: api.Registered, Spec: *s.spec, SpecRev: s.app.SpecRevs[s.id],
+		ID: id, State: api.Registered, Spec: *s.spec, SpecRev: s.app.SpecRevs[s.id], Addresses: s.addressesFor(id.Number()),
 		Created: c.wall, Since: c.wall,
 	}
 	c.enter(in)
@@ -350,7 +366,7 @@ func (c *Core) update(in *instance, s *service) {
 			c.awaitStop(in, cl)
 		}
 	}
-	in.Spec, in.SpecRev = *s.spec, s.app.SpecRevs[s.id]
+	in.Spec, in.SpecRev, in.Addresses = *s.spec, s.app.SpecRevs[s.id], s.addressesFor(in.ID.Number())
 	in.forgetRefusals()
 	in.Fails = 0
 	in.State = api.Requested

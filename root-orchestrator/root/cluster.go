@@ -3,6 +3,7 @@ package root
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ type cluster struct {
 	Info     api.ClusterInfo `json:"info"`
 	Joined   time.Time       `json:"joined"`
 	Revision api.Revision    `json:"revision"`
+	Shares   []netip.Prefix  `json:"shares,omitempty"` // of the instance network, in order
 	Agg      api.Aggregate   `json:"-"`
 
 	heard     bool // in this life
@@ -42,6 +44,8 @@ type cluster struct {
 
 	observed map[api.InstanceID]api.Digest
 	known    api.Digest
+
+	net clusterNet
 
 	at int // its candidate
 }
@@ -79,6 +83,7 @@ func (c *Core) restoreCluster(d store.Doc) error {
 	if err := json.Unmarshal(d.Data, cl); err != nil {
 		return err
 	}
+	c.restoreShares(cl)
 	c.addCluster(cl)
 	return nil
 }
@@ -128,6 +133,7 @@ func (c *Core) forgetCluster(id api.ClusterID) error {
 	if cl == nil {
 		return c.noCluster(id)
 	}
+	c.forgetWants(cl)
 	lost := step.Keys(cl.assigned)
 	leaving := step.Keys(cl.leaving)
 	for _, i := range lost {
@@ -136,6 +142,7 @@ func (c *Core) forgetCluster(id api.ClusterID) error {
 		c.takeBack(in, cl)
 	}
 	delete(c.clusters, id)
+	c.forgetExports(cl)
 	c.timers.Clear(timerKey{what: timerDead, cluster: id})
 	last := len(c.cands) - 1
 	if cl.at != last {

@@ -27,6 +27,9 @@ type Config struct {
 	RetryMax   time.Duration // up to: 60 s
 	EventsKept int           // 4096
 	Plugin     sched.Plugin  // rom
+	// Ranges are the network's, for the installation's whole life: api.DefaultNetRanges
+	// at the first start, what they were at a later one. Restore refuses others.
+	Ranges api.NetRanges
 }
 
 func (c Config) withDefaults() Config {
@@ -58,6 +61,7 @@ type Core struct {
 	roomier   map[api.ClusterID]bool // where this step gave a reservation up
 	events    []api.Event            // the newest EventsKept, oldest first
 	eventSlot int                    // where the next is stored
+	net       network
 
 	counter step.Counter
 	blocks  int // given to clusters so far
@@ -116,6 +120,7 @@ func New(cfg Config) *Core {
 		instances: map[api.InstanceID]*instance{},
 		clusters:  map[api.ClusterID]*cluster{},
 		roomier:   map[api.ClusterID]bool{},
+		net:       newNetwork(),
 	}
 }
 
@@ -126,6 +131,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.expire()
 	c.reconcileChanged()
 	c.retryRoomier()
+	c.network()
 	c.flush()
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.timers.Next()), Err: err}
 }
@@ -186,6 +192,7 @@ func (c *Core) start() {
 	for _, id := range step.Keys(c.apps) {
 		c.finishApp(c.apps[id])
 	}
+	c.startNetwork()
 }
 
 func (c *Core) expire() {
@@ -281,16 +288,24 @@ const (
 // Restore takes in what an earlier life saved. Kinds that are not the core's are
 // left alone.
 func (c *Core) Restore(docs []store.Doc) error {
-	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5}
+	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6}
 	docs = slices.Clone(docs)
 	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
 	for _, d := range docs {
 		var err error
+		if d.Kind != kindMeta {
+			err = c.defaultRanges()
+		}
 		switch {
+		case err != nil:
 		case d.Kind == kindMeta && d.Key == metaCounter:
 			err = c.counter.Restore(d.Data)
 		case d.Kind == kindMeta && d.Key == metaBlocks:
 			err = json.Unmarshal(d.Data, &c.blocks)
+		case d.Kind == kindMeta && d.Key == metaNetwork:
+			err = c.restoreNetwork(d.Data)
+		case d.Kind == kindAddress:
+			err = c.restoreAddress(d)
 		case d.Kind == kindCluster:
 			err = c.restoreCluster(d)
 		case d.Kind == kindApp:

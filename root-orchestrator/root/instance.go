@@ -2,6 +2,7 @@ package root
 
 import (
 	"encoding/json"
+	"net/netip"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -10,24 +11,27 @@ import (
 
 // instance is what the root knows of one instance. What is exported is saved.
 type instance struct {
-	ID         api.InstanceID   `json:"id"`
-	Cluster    api.ClusterID    `json:"cluster,omitempty"`
-	Epoch      api.Epoch        `json:"epoch"` // the newest that was observed; its root part is the placement's
-	State      api.State        `json:"state"`
-	Reason     api.Reason       `json:"reason,omitempty"`
-	Detail     string           `json:"detail,omitempty"`
-	Spec       api.Microservice `json:"spec"` // that the placement runs; the service may have a newer one
-	SpecRev    api.Revision     `json:"spec_revision"`
-	Restarts   int              `json:"restarts,omitempty"`
-	ExitCode   *int             `json:"exit_code,omitempty"`
-	Leaving    bool             `json:"leaving,omitempty"`
-	Offered    bool             `json:"handed_back,omitempty"` // its cluster would rather have it elsewhere
-	Created    time.Time        `json:"created"`
-	Since      time.Time        `json:"since"`
-	Revision   api.Revision     `json:"revision"`
-	Tries      int              `json:"tries"`
-	Fails      int              `json:"fails,omitempty"` // clusters that gave it up because it fails
-	Placements []api.Placement  `json:"placements,omitempty"`
+	ID      api.InstanceID   `json:"id"`
+	Cluster api.ClusterID    `json:"cluster,omitempty"`
+	Epoch   api.Epoch        `json:"epoch"` // the newest that was observed; its root part is the placement's
+	State   api.State        `json:"state"`
+	Reason  api.Reason       `json:"reason,omitempty"`
+	Detail  string           `json:"detail,omitempty"`
+	Spec    api.Microservice `json:"spec"` // that the placement runs; the service may have a newer one
+	SpecRev api.Revision     `json:"spec_revision"`
+	// Addresses are the service's and its own semantic ones, as they were with Spec.
+	Addresses  api.ServiceAddresses `json:"addresses,omitzero"`
+	Restarts   int                  `json:"restarts,omitempty"`
+	ExitCode   *int                 `json:"exit_code,omitempty"`
+	Address    netip.Addr           `json:"address,omitzero"` // on the overlay network, as its cluster said last
+	Leaving    bool                 `json:"leaving,omitempty"`
+	Offered    bool                 `json:"handed_back,omitempty"` // its cluster would rather have it elsewhere
+	Created    time.Time            `json:"created"`
+	Since      time.Time            `json:"since"`
+	Revision   api.Revision         `json:"revision"`
+	Tries      int                  `json:"tries"`
+	Fails      int                  `json:"fails,omitempty"` // clusters that gave it up because it fails
+	Placements []api.Placement      `json:"placements,omitempty"`
 	// Vacating is the cluster that may still run an exclusive instance; it is placed
 	// nowhere else until that cluster has confirmed its end.
 	Vacating api.ClusterID `json:"vacating,omitempty"`
@@ -57,6 +61,7 @@ func (in *instance) forgetRefusals() {
 func (in *instance) assignment() api.Assignment {
 	return api.Assignment{
 		Instance: in.ID, Epoch: api.EpochOf(in.Epoch.Root(), 0), SpecRev: in.SpecRev, Spec: in.Spec,
+		Addresses: in.Addresses,
 	}
 }
 
@@ -150,6 +155,7 @@ func (c *Core) leave(in *instance, r api.Reason) {
 func (c *Core) remove(in *instance) {
 	c.stopWaiting(in)
 	id := in.ID
+	c.rehosted(id.Service())
 	delete(c.instances, id)
 	c.journal.Delete(kindInstance, string(id))
 	c.event(c.about(in, api.Terminated, in.Reason, ""))

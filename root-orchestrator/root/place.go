@@ -2,6 +2,7 @@ package root
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -98,7 +99,8 @@ func (c *Core) wait(in *instance) {
 func (c *Core) assign(in *instance, cl *cluster, score float64) {
 	in.Cluster, in.Epoch = cl.Info.ID, api.EpochOf(c.nextRev(), 0)
 	in.Tries++
-	in.Offered, in.Restarts, in.ExitCode = false, 0, nil
+	in.Offered, in.Restarts, in.ExitCode, in.Address = false, 0, nil, netip.Addr{}
+	c.rehosted(in.ID.Service())
 	in.Placements = append(in.Placements, api.Placement{Epoch: in.Epoch, Cluster: cl.Info.ID, At: c.wall, Score: score})
 	if n := len(in.Placements); n > keptPlacements {
 		in.Placements = in.Placements[n-keptPlacements:]
@@ -126,6 +128,7 @@ func (c *Core) assign(in *instance, cl *cluster, score float64) {
 // unassign takes the instance out of the cluster's desired set. in.Cluster stays.
 func (c *Core) unassign(in *instance, cl *cluster) {
 	c.touch(cl)
+	c.rehosted(in.ID.Service())
 	delete(cl.assigned, in.ID)
 	delete(cl.put, in.ID)
 	cl.drop[in.ID] = true
@@ -154,6 +157,7 @@ func (c *Core) takeBack(in *instance, cl *cluster) {
 // that it was taken off has confirmed that nothing of it is left.
 func (c *Core) awaitStop(in *instance, cl *cluster) {
 	in.Vacating = cl.Info.ID
+	c.rehosted(in.ID.Service())
 	cl.leaving[in.ID] = cl.gen
 }
 

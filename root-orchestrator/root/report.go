@@ -33,6 +33,9 @@ func (c *Core) report(r api.Report) error {
 	}
 	c.heardAgain(cl)
 	c.observe(cl, r)
+	if r.Net != nil {
+		c.netReport(cl, r.Net)
+	}
 	c.refresh(cl)
 	want := cl.known != r.Known
 	if !want {
@@ -146,6 +149,7 @@ func (c *Core) settleLeaving(cl *cluster, gen api.Generation) {
 			c.reconcileSoon(id.Service())
 		case in.Vacating == cl.Info.ID:
 			in.Vacating = ""
+			c.rehosted(id.Service())
 			c.changed(in)
 			c.tryPlace(in)
 		}
@@ -157,8 +161,8 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 	if in.State == api.Completed && o.State != api.Completed {
 		return
 	}
-	news := in.Epoch != o.Epoch || in.Restarts != o.Restarts || !sameCode(in.ExitCode, o.ExitCode)
-	in.Epoch, in.Restarts, in.ExitCode = o.Epoch, o.Restarts, o.ExitCode
+	news := in.Address != o.Address || in.Epoch != o.Epoch || in.Restarts != o.Restarts || !sameCode(in.ExitCode, o.ExitCode)
+	in.Epoch, in.Restarts, in.ExitCode, in.Address = o.Epoch, o.Restarts, o.ExitCode, o.Address
 	switch {
 	case o.State == api.Terminated && o.Reason == api.ReasonScaledLocally:
 		c.withdrawnLocally(in)
@@ -211,10 +215,11 @@ func (c *Core) adopt(cl *cluster, o api.Observed) {
 	}
 	in := &instance{
 		ID: o.Instance, Cluster: cl.Info.ID, Epoch: o.Epoch, State: o.State, Reason: o.Reason, Detail: o.Detail,
-		Spec: *s.spec, SpecRev: s.app.SpecRevs[s.id], Created: c.wall, Since: c.wall, Tries: 1,
+		Spec: *s.spec, SpecRev: s.app.SpecRevs[s.id], Addresses: s.addressesFor(n), Address: o.Address, Created: c.wall, Since: c.wall, Tries: 1,
 		Placements: []api.Placement{{Epoch: o.Epoch, Cluster: cl.Info.ID, At: c.wall, Reason: api.ReasonScaledLocally}},
 	}
 	c.enter(in)
+	c.rehosted(in.ID.Service())
 	c.touch(cl)
 	cl.assigned[in.ID] = in
 	cl.put[in.ID] = true

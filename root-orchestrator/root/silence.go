@@ -16,6 +16,7 @@ func (c *Core) heardAgain(cl *cluster) {
 	if was {
 		c.backFromSilence(cl)
 	}
+	c.netSilence(cl)
 	for _, id := range step.Keys(cl.assigned) {
 		c.changed(cl.assigned[id])    // what is shown of it is no longer stale
 		c.reconcileSoon(id.Service()) // roll-outs that waited for the cluster go on
@@ -33,6 +34,7 @@ func (c *Core) checkSilence(cl *cluster) {
 	}
 	cl.silent = true
 	c.refresh(cl)
+	c.netSilence(cl)
 	c.changedCluster(cl)
 	c.event(api.Event{
 		Kind: "cluster", Object: string(cl.Info.ID), Cluster: cl.Info.ID, Reason: api.ReasonClusterLost,

@@ -76,7 +76,7 @@ func (c *Core) Service(id api.ServiceID) (api.Service, bool) {
 	}
 	return api.Service{
 		ID: id, App: s.app.ID, Spec: *s.spec, Replicas: s.app.Replicas[id], Running: s.running(),
-		SpecRev: s.app.SpecRevs[id], Revision: s.app.Revision,
+		SpecRev: s.app.SpecRevs[id], Revision: s.app.Revision, Addresses: s.app.Addresses[id],
 	}, true
 }
 
@@ -116,6 +116,7 @@ func (c *Core) view(in *instance) api.Instance {
 		ID: in.ID, Service: in.ID.Service(), Number: in.ID.Number(), State: in.State, Reason: in.Reason,
 		Detail: in.Detail, Cluster: in.Cluster, Epoch: in.Epoch, Restarts: in.Restarts, ExitCode: in.ExitCode,
 		Spec: in.SpecRev, Leaving: in.Leaving, Since: in.Since, Created: in.Created, Revision: in.Revision, Tries: in.Tries,
+		Address: in.Address,
 	}
 	if cl := c.clusters[in.Cluster]; cl != nil {
 		v.Stale = cl.silent || !cl.heard
@@ -132,6 +133,7 @@ func (c *Core) Cluster(id api.ClusterID) (api.Cluster, bool) {
 	v := api.Cluster{
 		ClusterInfo: cl.Info, Status: api.ClusterReady, Aggregate: cl.Agg, Reserved: cl.reserved,
 		Instances: len(cl.assigned), Joined: cl.Joined, Revision: cl.Revision,
+		Shares: cl.Shares, NetworkError: cl.net.error,
 	}
 	switch {
 	case cl.silent:

@@ -1,0 +1,316 @@
+package root
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/ipam"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/addresses"
+)
+
+// network is what the root keeps of the overlay network: who has which part of
+// its ranges, for good, and, for as long as it lives, which clusters want to know
+// what, and what others have told it of that.
+type network struct {
+	ranges    api.NetRanges
+	boot      uint64
+	rev       uint64
+	addresses *addresses.Book
+	shares    *ipam.Blocks
+	holders   map[netip.Prefix]api.ClusterID
+	resting   []restingShare
+
+	book   *interest.Book[api.ClusterID]
+	names  interest.Names
+	stamps map[interest.Key]uint64
+	about  map[ref]api.ServiceID // which service a cluster's want is about
+	peers  map[api.PeerKey]api.ClusterID
+	rehost map[api.ServiceID]bool // that may run on other clusters than before
+	talk   map[api.ClusterID]bool // to be told something in this step
+}
+
+type ref = interest.Ref[api.ClusterID]
+
+// serviceNet is a service's part of it.
+type serviceNet struct {
+	wanted map[api.ClusterID]int  // wants about it
+	asked  map[api.ClusterID]bool // to say what they have of it
+}
+
+// clusterNet is a cluster's.
+type clusterNet struct {
+	speaks  bool            // of the network, in this life
+	wants   api.Digest      // of all that it wants
+	exports interest.Holder // what it said of its own
+	asked   map[api.Want]bool
+	askedOf api.Digest        // of them
+	news    map[api.Want]bool // asked for, or no more, and not told
+	error   string            // why it has fewer shares than it needs
+	quoted  int               // addresses that rest because it says that they are in use
+
+	behind   bool // it does not hold what it should: it is told all, once all is known
+	unsure   bool // it says more than the root heard
+	askNet   bool
+	sentAt   time.Time
+	askedAll time.Time
+	told     []netip.Prefix // its shares, as it was told last
+}
+
+// mostWants bounds what one cluster may want, mostQuoted what it may say is in use.
+const (
+	mostWants  = 1 << 17
+	mostQuoted = 1024
+)
+
+// forever is when a cluster's wants expire: when it says so.
+var forever = time.Unix(1<<62, 0)
+
+// startNetwork begins the network's life: its ranges are what they always were.
+func (c *Core) startNetwork() {
+	n := &c.net
+	if err := c.defaultRanges(); err != nil {
+		panic(err) // whoever configures the core validates (Config.Validate)
+	}
+	// As with the clusters' boot numbers, the wall clock only keeps it growing
+	// where the store was lost.
+	n.boot = max(n.boot+1, uint64(max(0, c.wall.Unix())))
+	n.rev = n.boot << 32
+	c.saveNetwork()
+	for _, id := range step.Keys(c.services) {
+		if c.services[id].app != nil {
+			n.names.Add(id)
+		}
+	}
+	for _, id := range step.Keys(c.apps) {
+		// Of an earlier version, or cut off in the middle.
+		plans, err := c.planAddresses(id, c.apps[id].Spec)
+		if err != nil {
+			c.event(api.Event{Tenant: id.Tenant(), Kind: "app", Object: id.Name(), Detail: err.Error()})
+			continue
+		}
+		c.commit(c.apps[id], plans)
+	}
+}
+
+func (n *network) next() uint64 {
+	n.rev++
+	return n.rev
+}
+
+func (c *Core) rehosted(id api.ServiceID) { c.net.rehost[id] = true }
+
+// hosts reports whether a cluster has an instance of a service, wanted there or
+// not yet gone.
+func (c *Core) hosts(cl api.ClusterID, id api.ServiceID) bool {
+	s := c.services[id]
+	if s == nil || s.peers[string(cl)] > 0 {
+		return s != nil
+	}
+	for _, in := range s.instances {
+		if in.Cluster == cl || in.Vacating == cl {
+			return true
+		}
+	}
+	return false
+}
+
+// network answers what depends on the step's changes and tells the clusters.
+func (c *Core) network() {
+	for _, id := range step.Keys(c.net.rehost) {
+		c.resolveAll(c.net.book.CalledBy(id))
+		c.askHosts(id)
+	}
+	clear(c.net.rehost)
+	for _, id := range c.net.book.Dirty() {
+		c.net.talk[id] = true
+	}
+	for _, id := range step.Keys(c.net.talk) {
+		if cl := c.clusters[id]; cl != nil && cl.net.speaks {
+			c.tell(cl)
+		}
+	}
+	clear(c.net.talk)
+}
+
+// netReport takes the network's part of a report.
+func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
+	k := &cl.net
+	id := cl.Info.ID
+	first := !k.speaks
+	k.speaks = true
+	c.net.talk[id] = true
+	held := c.heldBy(cl)
+	c.claimShares(cl, n.Shares)
+	c.grant(cl, n.Subnets)
+	if n.Whole {
+		c.quote(cl, n.InUse)
+	}
+	c.netWants(cl, n)
+	// A cluster that does not know what it was asked for cannot say that it has
+	// nothing of it: what it said before it forgot counts on.
+	whole := n.Whole && n.Held == held
+	for _, key := range k.exports.Take(n.Records, whole) {
+		c.exported(cl, key)
+	}
+	rested := c.now.Sub(k.sentAt) >= resend
+	if k.behind = n.Held != held && (k.behind || rested || first); n.Held == held {
+		k.behind = false
+	}
+	k.unsure = n.Said != k.wants^k.exports.Digest()
+	if k.unsure && !n.Whole && c.now.Sub(k.askedAll) >= resend {
+		k.askNet, k.askedAll = true, c.now
+	}
+}
+
+func (c *Core) netWants(cl *cluster, n *api.ClusterNet) {
+	id := cl.Info.ID
+	if n.Whole {
+		keep := make(map[api.Want]bool, len(n.Wants))
+		for _, w := range n.Wants {
+			keep[w] = true
+		}
+		for _, w := range c.net.book.Wants(id) {
+			if !keep[w] {
+				c.dropWant(ref{Sub: id, Want: w})
+			}
+		}
+	}
+	for _, w := range n.Dropped {
+		c.dropWant(ref{Sub: id, Want: w})
+	}
+	for _, w := range n.Wants {
+		if c.net.book.Count(id) >= mostWants {
+			break
+		}
+		if c.net.book.Add(id, w, forever) {
+			cl.net.wants = cl.net.wants.Toggle(w.Digest())
+			c.resolve(ref{Sub: id, Want: w})
+		}
+	}
+}
+
+func (c *Core) dropWant(r ref) {
+	if !c.net.book.Has(r.Sub, r.Want) {
+		return
+	}
+	cl := c.clusters[r.Sub]
+	cl.net.wants = cl.net.wants.Toggle(r.Want.Digest())
+	c.isAbout(r, "")
+	c.net.book.Drop(r.Sub, r.Want)
+	c.askAddress(r.Want)
+}
+
+// heldBy is the digest of all that a cluster should hold from the root.
+func (c *Core) heldBy(cl *cluster) api.Digest {
+	return c.net.book.Held(cl.Info.ID) ^ cl.net.askedOf ^ api.RootNet{Ranges: c.net.ranges, Shares: cl.Shares}.ShareDigest()
+}
+
+// tell tells a cluster what there is to tell. All of it at once, which takes away
+// what it should not have, is told only when everything is known: after a restart
+// of the root clusters keep what they have until then.
+func (c *Core) tell(cl *cluster) {
+	id, k := cl.Info.ID, &cl.net
+	v := elsewhere{c, cl}
+	rec, _ := c.net.book.Flush(id, false, v)
+	whole := k.behind && !k.unsure && c.net.book.Open(id) == 0 && c.now.Sub(k.sentAt) >= resend
+	m := api.RootNet{Whole: whole, Ranges: c.net.ranges, Shares: cl.Shares, Records: rec, WantNet: k.askNet}
+	if whole {
+		m.Records, _ = c.net.book.Flush(id, true, v)
+		m.Asked = sortedWants(k.asked)
+	} else {
+		for _, w := range sortedWants(k.news) {
+			if k.asked[w] {
+				m.Asked = append(m.Asked, w)
+			} else {
+				m.Unasked = append(m.Unasked, w)
+			}
+		}
+	}
+	clear(k.news)
+	if !whole && m.Records.Empty() && len(m.Asked)+len(m.Unasked) == 0 && !k.askNet && !k.newShares(cl.Shares) {
+		return
+	}
+	k.told, k.askNet, k.sentAt = cl.Shares, false, c.now
+	if whole {
+		k.behind = false
+	}
+	m.Rev = c.net.next()
+	c.emit(id.Addr(), m)
+}
+
+func (k *clusterNet) newShares(now []netip.Prefix) bool { return !slices.Equal(k.told, now) }
+
+func sortedWants[V any](m map[api.Want]V) []api.Want {
+	out := make([]api.Want, 0, len(m))
+	for w := range m {
+		out = append(out, w)
+	}
+	slices.SortFunc(out, interest.CompareWants)
+	return out
+}
+
+// netSilence has the routes to a cluster's instances avoided where there are
+// others, or taken as before.
+func (c *Core) netSilence(cl *cluster) {
+	for id := range cl.net.exports.Routes {
+		c.exported(cl, interest.RouteOf(id))
+	}
+	for _, w := range sortedWants(cl.net.asked) {
+		c.resolveAbout(w)
+	}
+}
+
+// forgetWants forgets what a cluster wanted and held.
+func (c *Core) forgetWants(cl *cluster) {
+	for _, w := range c.net.book.Wants(cl.Info.ID) {
+		c.dropWant(ref{Sub: cl.Info.ID, Want: w})
+	}
+	c.net.book.Forget(cl.Info.ID)
+}
+
+// forgetExports forgets what a cluster that is no more had of the network.
+func (c *Core) forgetExports(cl *cluster) {
+	for _, p := range cl.Shares {
+		c.restShare(p)
+	}
+	for _, key := range cl.net.exports.Take(api.Records{}, true) {
+		c.exported(cl, key)
+	}
+	for _, w := range sortedWants(cl.net.asked) {
+		if s := c.services[w.Service]; s != nil {
+			delete(s.net.asked, cl.Info.ID)
+		}
+		c.resolveAbout(w)
+	}
+}
+
+// checkRanges says what is wrong with ranges, ErrInvalid.
+func checkRanges(r api.NetRanges) error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("the network's ranges: "+format+": %w", append(args, api.ErrInvalid)...)
+	}
+	for _, p := range []netip.Prefix{r.Instances, r.Services} {
+		if !p.IsValid() || !p.Addr().Is4() || p != p.Masked() {
+			return bad("%s is no IPv4 network", p)
+		}
+	}
+	for _, p := range []netip.Prefix{r.Instances6, r.Services6} {
+		if !p.IsValid() || !p.Addr().Is6() || p.Bits() != 64 || p != p.Masked() {
+			return bad("%s is no IPv6 /64", p)
+		}
+	}
+	switch {
+	case r.Instances.Overlaps(r.Services) || r.Instances6 == r.Services6:
+		return bad("those of instances and of services overlap")
+	case r.Services.Bits() > 30 || r.Services.Bits() < 8:
+		return bad("%s for services; want /8 to /30", r.Services)
+	case r.Share < r.Instances.Bits() || r.Share-r.Instances.Bits() > 16 || r.Subnet < r.Share || r.Subnet > 29:
+		return bad("shares of /%d and subnets of /%d of %s", r.Share, r.Subnet, r.Instances)
+	}
+	return nil
+}
