@@ -1,0 +1,215 @@
+package relaylink
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
+)
+
+var (
+	relayA = netip.MustParseAddrPort("198.51.100.1:7000")
+	relayB = netip.MustParseAddrPort("198.51.100.2:7000")
+	mine   = netip.MustParseAddrPort("192.168.1.2:7100")
+	public = netip.MustParseAddrPort("203.0.113.9:40000")
+	other  = netip.MustParseAddrPort("203.0.113.9:40001")
+)
+
+// sim runs a binder against a relay that is a function.
+type sim struct {
+	b        binder
+	now      time.Time
+	wake     time.Time
+	sent     int
+	resolves int
+	tests    []time.Duration
+	rtt      time.Duration
+	late     []func() // answers under way
+	lateAt   []time.Time
+	// relay is what a relay's port sees of us; ok false: nothing comes back.
+	relay func(to netip.AddrPort) (seen netip.AddrPort, ok bool)
+}
+
+func newSim(relay func(netip.AddrPort) (netip.AddrPort, bool)) *sim {
+	s := &sim{now: time.Unix(1e9, 0), relay: relay, rtt: 20 * time.Millisecond}
+	s.b.own = []netip.AddrPort{mine}
+	s.b.resolved([]netip.AddrPort{relayA, relayB})
+	s.b.lease(7, []byte("secret"))
+	s.step()
+	return s
+}
+
+func (s *sim) step() {
+	a := s.b.step(s.now)
+	s.wake = a.wake
+	if a.resolve {
+		s.resolves++
+	}
+	if a.test > 0 {
+		s.tests = append(s.tests, a.test)
+	}
+	for _, o := range a.send {
+		s.sent++
+		if seen, ok := s.relay(o.to); ok {
+			ans := relaywire.Answer{Slot: 7, Seq: o.req.Seq, Last: o.req.Seq, Addr: seen, Alt: 7001}
+			if o.req.Bind && o.to.Port() == 7000 {
+				ans.Result = relaywire.Bound
+			}
+			s.late, s.lateAt = append(s.late, func() { s.b.answer(s.now, ans) }), append(s.lateAt, s.now.Add(s.rtt))
+		}
+	}
+}
+
+func (s *sim) run(d time.Duration) {
+	for end := s.now.Add(d); ; {
+		next := end
+		if !s.wake.IsZero() && s.wake.Before(next) {
+			next = s.wake
+		}
+		if len(s.late) > 0 && !s.lateAt[0].After(next) {
+			s.now = s.lateAt[0]
+			do := s.late[0]
+			s.late, s.lateAt = s.late[1:], s.lateAt[1:]
+			do()
+			s.step()
+			continue
+		}
+		if next.After(s.now) {
+			s.now = next
+		}
+		if next.Equal(end) {
+			return
+		}
+		s.step()
+	}
+}
+
+func through(mapped, alt netip.AddrPort) func(netip.AddrPort) (netip.AddrPort, bool) {
+	return func(to netip.AddrPort) (netip.AddrPort, bool) {
+		if to.Port() == 7001 {
+			return alt, alt.IsValid()
+		}
+		return mapped, mapped.IsValid()
+	}
+}
+
+func TestLearnsWhatTheNATDoes(t *testing.T) {
+	for _, c := range []struct {
+		mapped, alt netip.AddrPort
+		want        paths.NAT
+	}{
+		{mine, mine, paths.Open},
+		{public, public, paths.Easy},
+		{public, other, paths.Hard},
+		{public, netip.AddrPort{}, paths.Unknown},
+		{netip.AddrPort{}, netip.AddrPort{}, paths.Blocked},
+	} {
+		s := newSim(through(c.mapped, c.alt))
+		s.run(10 * time.Second)
+		if s.b.nat != c.want || s.b.up != c.mapped.IsValid() || s.b.tls == s.b.up {
+			t.Errorf("%v and %v: NAT %v, up %v, over TLS %v; want %v", c.mapped, c.alt, s.b.nat, s.b.up, s.b.tls, c.want)
+		}
+	}
+}
+
+func TestBindsAsSeldomAsTheNATAllows(t *testing.T) {
+	for _, c := range []struct {
+		lives time.Duration
+		most  int // requests an hour
+		least int
+	}{
+		{30 * time.Second, 160, 140}, {60 * time.Second, 110, 98}, {time.Hour, 42, 32},
+	} {
+		s := newSim(through(public, public))
+		s.run(time.Second)
+		for len(s.tests) > 0 {
+			d := s.tests[0]
+			s.tests = s.tests[1:]
+			s.run(d)
+			s.b.tested(s.b.epoch, d <= c.lives)
+			s.step()
+		}
+		if s.b.life > c.lives {
+			t.Errorf("a mapping of %v is thought to live %v", c.lives, s.b.life)
+		}
+		s.sent = 0
+		s.run(time.Hour)
+		if s.sent > c.most || s.sent < c.least {
+			t.Errorf("where mappings live %v: %d requests an hour", c.lives, s.sent)
+		}
+	}
+	s := newSim(through(mine, mine))
+	s.run(time.Minute)
+	s.sent = 0
+	s.run(time.Hour)
+	if s.sent > 34 || len(s.tests) > 0 {
+		t.Errorf("without a NAT: %d requests an hour, tests %v", s.sent, s.tests)
+	}
+}
+
+func TestGoesToTLSAndBack(t *testing.T) {
+	open := true
+	s := newSim(func(to netip.AddrPort) (netip.AddrPort, bool) { return public, open })
+	s.run(5 * time.Second)
+	if !s.b.up || s.b.tls {
+		t.Fatalf("up %v, TLS %v", s.b.up, s.b.tls)
+	}
+	open = false
+	s.run(30 * time.Second)
+	if s.b.up || !s.b.tls || s.resolves == 0 {
+		t.Fatalf("blocked for 30 s: up %v, TLS %v, %d look-ups", s.b.up, s.b.tls, s.resolves)
+	}
+	s.sent = 0
+	s.run(time.Hour)
+	if s.sent > 80 {
+		t.Errorf("%d tries an hour", s.sent)
+	}
+	open = true
+	s.run(retryLast + time.Second)
+	if !s.b.up || s.b.tls || s.b.mapped != public {
+		t.Errorf("open again: up %v, TLS %v, seen at %v", s.b.up, s.b.tls, s.b.mapped)
+	}
+}
+
+func TestSecondAddressOfTheRelayIsTried(t *testing.T) {
+	s := newSim(func(to netip.AddrPort) (netip.AddrPort, bool) { return public, to.Addr() == relayB.Addr() })
+	s.run(retryFirst + 5*time.Second)
+	if !s.b.up || s.b.relays[0] != relayB {
+		t.Errorf("up %v at %v", s.b.up, s.b.relays)
+	}
+}
+
+func TestSlowRelayIsNoBlockedOne(t *testing.T) {
+	s := newSim(through(public, public))
+	s.rtt = 1200 * time.Millisecond // a satellite, and a queue
+	s.b.lease(7, []byte("secret"))
+	s.step()
+	s.run(20 * time.Second)
+	if !s.b.up || s.b.tls {
+		t.Errorf("up %v, TLS %v", s.b.up, s.b.tls)
+	}
+}
+
+func TestSetBackClockRecovers(t *testing.T) {
+	s := newSim(through(public, public))
+	s.run(time.Second)
+	first := s.b.seq
+	s.b.nudge()
+	a := s.b.step(s.now)
+	s.b.answer(s.now, relaywire.Answer{Result: relaywire.Stale, Slot: 7, Seq: a.send[0].req.Seq, Last: first + 1<<60})
+	a = s.b.step(s.now)
+	if len(a.send) != 1 || a.send[0].req.Seq != first+1<<60+1 {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestAnswersToNobodysQuestionChangeNothing(t *testing.T) {
+	s := newSim(through(public, public))
+	s.run(time.Second)
+	s.b.answer(s.now, relaywire.Answer{Result: relaywire.Bound, Slot: 7, Seq: 1, Addr: other})
+	if s.b.mapped != public {
+		t.Errorf("seen at %v", s.b.mapped)
+	}
+}

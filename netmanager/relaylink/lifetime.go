@@ -1,0 +1,55 @@
+package relaylink
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/relaywire"
+)
+
+// test finds out whether the NAT keeps a mapping that nothing uses for so long, on
+// a socket of its own: the relay answers at once, and again after the silence.
+func (v *life) test(silence time.Duration) {
+	v.b.seq = max(v.b.seq+1, uint64(time.Now().UnixNano()))
+	req := relaywire.Request{Slot: v.b.slot, Seq: v.b.seq, Late: silence}
+	relay, secret, epoch := v.b.relays[0], v.b.secret, v.b.epoch
+	v.all.Go(func() {
+		lived, err := v.lives(relay, req, secret)
+		if err != nil {
+			v.l.opt.Log.Debug("the NAT's patience is not known", "err", err)
+			pause(v.ctx, silence) // no hurry, and no loop
+		}
+		_ = v.l.do(v.ctx, func(v *life) { v.b.tested(epoch, lived) })
+	})
+}
+
+// lives says whether the late answer came.
+func (v *life) lives(relay netip.AddrPort, req relaywire.Request, secret []byte) (bool, error) {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(relay))
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(v.ctx, func() { _ = conn.Close() })()
+	if _, err := conn.Write(req.Append(nil, secret)); err != nil {
+		return false, err
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(req.Late + 5*time.Second))
+	buf := make([]byte, relaywire.AnswerLen+1)
+	for {
+		n, err := conn.Read(buf)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return false, nil
+		case err != nil:
+			return false, err
+		}
+		if ans, err := relaywire.ParseAnswer(buf[:n], secret); err == nil && ans.Late && ans.Seq == req.Seq {
+			return true, nil
+		}
+	}
+}
