@@ -247,7 +247,7 @@ func (c *Core) tell(n *node) {
 	}
 	before := c.net.book.Held(id)
 	rec, without := c.net.book.Flush(id, false)
-	resting := c.now.Sub(s.sentAt) >= resend
+	resting := c.now.Sub(s.sentAt) >= resend<<min(s.waits, 6)
 	if s.spoke {
 		switch agrees := s.holds == before || s.holds == without; {
 		case agrees:
@@ -260,10 +260,12 @@ func (c *Core) tell(n *node) {
 			c.timers.SetEarlier(timerKey{timerAck, id}, s.sentAt.Add(resend))
 		}
 	}
-	whole := s.lost && c.net.book.Open(id) == 0 && (resting || s.sentAt.IsZero())
-	if whole {
+	// What it should not have is taken away only when all is known that it should.
+	whole := s.lost && resting && c.net.book.Open(id) == 0
+	if s.lost && resting {
 		rec, _ = c.net.book.Flush(id, true)
-		s.lost = false
+		s.lost = !whole
+		s.waits++
 	}
 	d := api.NetDown{
 		Boot: s.boot, Seq: s.seq, Whole: whole, Held: c.net.book.Held(id), WantWhole: s.askWhole,
@@ -274,9 +276,9 @@ func (c *Core) tell(n *node) {
 	if s.lost {
 		d.Held = 0
 	}
-	if l, ok := c.Lease(id); ok && s.spoke && l.Digest() != s.lease {
+	if l, ok := c.Lease(id); ok && l.Digest() != s.lease {
 		l.Rev = c.net.book.NextRev()
-		d.Lease = &l
+		d.Lease, d.WantHeld = &l, true // it is told until it says that it has it
 	}
 	if s.spoke && s.lost && !whole {
 		s.answer = true
@@ -284,7 +286,7 @@ func (c *Core) tell(n *node) {
 	if whole || !rec.Empty() || d.Lease != nil || s.answer || s.askWhole || s.askHeld {
 		d.Rev = c.net.book.NextRev()
 		c.emit(id.Addr(), d)
-		if d.WantHeld {
+		if d.WantHeld || d.WantWhole {
 			s.sentAt = c.now
 			c.timers.SetEarlier(timerKey{timerAck, id}, c.now.Add(min(ackWait<<min(s.waits, 6), ackWaitMax)))
 		}
@@ -295,7 +297,7 @@ func (c *Core) tell(n *node) {
 // unacknowledged asks a node what it holds, for it has not said so since it was
 // told something.
 func (c *Core) unacknowledged(n *node) {
-	if n.silent || n.net.boot == 0 {
+	if n.silent || n.net.boot == 0 && !n.net.askWhole {
 		return
 	}
 	n.net.waits++

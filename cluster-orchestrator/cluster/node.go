@@ -125,6 +125,8 @@ func (c *Core) joinNode(info api.NodeInfo) {
 		// It may have lost its store, and with it the count of its starts.
 		n.boot = 0
 		c.newLife(n)
+		n.net.boot, n.net.seq = 0, 0 // and its netmanager too
+		c.net.book.Lost(info.ID)
 		for _, in := range n.sorted() {
 			if in.State == api.Completed {
 				c.unassign(in, false) // or it would run again there

@@ -25,7 +25,7 @@ type chaos struct {
 
 // newChaos builds the world of a seed.
 func newChaos(seed uint64, opts Options) *World {
-	set := Settings{Restless: true, ExternalBroker: seed%3 == 0}
+	set := Settings{Restless: true, ExternalBroker: seed%3 == 0, Network: seed%4 > 0}
 	w := NewWorld(seed, set, opts)
 	r := w.chance
 	q := Quality{Delay: time.Duration(1+r.IntN(40)) * time.Millisecond, Silence: time.Duration(3+r.IntN(10)) * time.Second}
@@ -78,6 +78,9 @@ func newChaos(seed uint64, opts Options) *World {
 	}
 	c.every(c.operatorEvery, c.operate)
 	c.every(c.faultEvery, c.fault)
+	if w.Network {
+		c.every(2*time.Second, c.call)
+	}
 	return w
 }
 
@@ -263,7 +266,12 @@ func (c *chaos) fault() {
 		return
 	}
 	m, _ := pickOf(c, w.living())
-	switch r := w.chance.IntN(30); {
+	r := w.chance.IntN(30)
+	if n.net != nil && w.chance.IntN(6) == 0 {
+		c.netFault(n.net)
+		return
+	}
+	switch {
 	case r < 6:
 		l, both := c.anyLink(), w.chance.IntN(3) > 0
 		upCut := both || w.chance.IntN(2) == 0
@@ -387,6 +395,12 @@ func (c *chaos) end() {
 			c.mend(n.link)
 			n.proc.resume()
 			n.start()
+			if n.net != nil {
+				n.net.proc.fuse = 0
+				n.net.proc.resume()
+				n.net.start()
+				n.net.reconcile()
+			}
 			n.setRuntime(false)
 			c.order(m, cluster.Cordon{Node: n.id}, answered, nothing)
 		}

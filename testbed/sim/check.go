@@ -127,6 +127,9 @@ func (w *World) look() {
 			}
 		}
 	}
+	if w.Network {
+		w.checkAddresses()
+	}
 	for _, c := range w.clusters {
 		if !c.proc.alive {
 			continue
@@ -162,6 +165,10 @@ func heartbeat(msg any) bool {
 		return len(m.Observed) == 0 && !m.Whole
 	case api.ReportAck:
 		return !m.WantWhole
+	case api.NetUp:
+		return m.Self == nil && len(m.Drop) == 0 && (m.Whole || len(m.Add) == 0) // wants that are kept are named again
+	case api.NetDown:
+		return !m.Whole && len(m.Routes)+len(m.Sources)+len(m.Peers)+len(m.Refused)+len(m.Gone) == 0 && m.Lease == nil
 	}
 	return false
 }

@@ -30,6 +30,9 @@ func (w *World) leftovers() {
 		check(c.name, c.proc.disk, c.core, may...)
 		for _, n := range c.living() {
 			check(n.name, n.proc.disk, n.core)
+			if n.net != nil {
+				check(n.net.name, n.net.proc.disk, n.net.core)
+			}
 			if left := n.runtime.all(); len(left) > 0 {
 				w.violate("leftover", n.name, "the runtime still has %s", left[0].Key)
 			}

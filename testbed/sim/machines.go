@@ -7,6 +7,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
@@ -49,6 +50,7 @@ type NodeMachine struct {
 	proc    process[node.Input]
 	link    *link
 	runtime *FakeRuntime
+	net     *NetMachine // nil: its workloads have no network
 
 	sent  api.Desired // by the cluster, last
 	alive api.Alive   // sent last
@@ -117,6 +119,14 @@ func (m *RootMachine) send(e api.Envelope) {
 		m.w.traffic(msg)
 		get := wire(msg)
 		c.link.carry(down, msg, func() { c.proc.give(cluster.Ack{ReportAck: get()}) })
+	case api.RootNet:
+		m.w.traffic(msg)
+		if c.link.stream != c.link.conn || c.link.conn == 0 {
+			m.w.said(m.name, c.name, "✗ no stream: ", msg)
+			return
+		}
+		get := wire(msg)
+		c.link.carry(down, msg, func() { c.proc.give(cluster.RootNet{RootNet: get()}) })
 	default:
 		m.w.violate("wire", m.name, "sends %T to %s", msg, e.To)
 	}
@@ -161,7 +171,7 @@ func (m *ClusterMachine) start() {
 	if m.proc.alive || m.gone || m.info.ID == "" {
 		return
 	}
-	m.core = cluster.New(cluster.Config{ID: m.id, LocalNumbers: m.info.LocalNumbers()})
+	m.core = cluster.New(cluster.Config{ID: m.id, LocalNumbers: m.info.LocalNumbers(), Seed: []byte(m.id), Relay: "192.0.2.1:7443"})
 	if err := m.core.Restore(m.proc.disk.load(m.w.chance)); err != nil {
 		m.w.violate("restore", m.name, "%v", err)
 		return
@@ -223,6 +233,13 @@ func (m *ClusterMachine) send(e api.Envelope) {
 	case api.Lease:
 		get := wire(msg)
 		n.link.carry(down, msg, func() { n.proc.give(node.Lease{Lease: get()}) })
+	case api.NetDown:
+		get := wire(msg)
+		n.link.carry(down, msg, func() {
+			if n.net != nil && n.proc.alive {
+				n.net.proc.give(overlay.Down{NetDown: get()})
+			}
+		})
 	default:
 		m.w.violate("wire", m.name, "sends %T to %s", msg, e.To)
 	}
@@ -268,6 +285,10 @@ func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine 
 	info.ID = id
 	n := &NodeMachine{w: m.w, name: m.name + "/" + string(id), id: id, info: info, cluster: m, clock: m.w.newClock()}
 	n.runtime = newRuntime(n)
+	if m.w.Network {
+		n.addNet()
+		n.info.Network = api.NetworkOverlay
+	}
 	n.proc = process[node.Input]{w: m.w, name: n.name, clock: n.clock, disk: newDisk(), tick: node.Tick{}, send: n.send}
 	n.proc.fell = func() { n.fell(true); m.w.after(m.w.downTime(), n.start) }
 	broker := end{m.name, m.isAlive, m.proc.running, n.willed}
@@ -315,12 +336,19 @@ func (m *NodeMachine) start() {
 	m.proc.start(m.core, node.Start{Info: m.present(), Found: found})
 	m.link.changed()
 	m.link.dial(m.w.between(10*time.Millisecond, 500*time.Millisecond))
+	if m.net != nil {
+		m.net.start()
+		m.net.reconcile()
+	}
 }
 
 func (m *NodeMachine) present() api.NodeInfo {
 	info := m.info
 	if m.runtime.down {
 		info.RuntimeError = runtimeDownDetail
+	}
+	if m.net != nil && !m.net.isReady() {
+		info.NetworkError = "the netmanager is not ready"
 	}
 	return info
 }
@@ -342,6 +370,9 @@ func (m *NodeMachine) crashMachine(wipe bool) {
 		m.proc.disk.wipe()
 	}
 	m.proc.stop()
+	if m.net != nil {
+		m.net.machineEnds(wipe)
+	}
 	m.runtime.machineEnds(wipe || m.w.chance.IntN(3) > 0)
 	m.fell(false)
 	m.clock.offset += m.w.rebootShift()
@@ -349,6 +380,9 @@ func (m *NodeMachine) crashMachine(wipe bool) {
 
 func (m *NodeMachine) fell(prompt bool) {
 	m.runtime.engineEnds()
+	if m.net != nil {
+		m.net.linked(false)
+	}
 	learns := m.w.learns()
 	if !prompt {
 		learns = m.link.q.Silence
@@ -376,6 +410,9 @@ func (m *NodeMachine) happened(e api.WorkloadEvent) { m.proc.give(node.Workload{
 // linked also has the broker deliver what it retained, old as it may be.
 func (m *NodeMachine) linked(up bool) {
 	m.proc.give(node.Link{Up: up})
+	if m.net != nil {
+		m.net.linked(up)
+	}
 	if get := m.cluster.retained[m.id]; up && get != nil {
 		m.link.carry(down, retained{get()}, func() { m.proc.give(node.Desired{Desired: get()}) })
 	}

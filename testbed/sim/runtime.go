@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -27,10 +28,12 @@ type workload struct {
 	api.Key
 	attempt int
 	spec    api.Microservice
-	phase   api.WorkloadPhase
-	exit    int
-	run     int    // counts starts and ends, so that a planned exit knows its process
-	guard   uint64 // counts guards
+
+	addresses api.ServiceAddresses
+	phase     api.WorkloadPhase
+	exit      int
+	run       int    // counts starts and ends, so that a planned exit knows its process
+	guard     uint64 // counts guards
 }
 
 func newRuntime(m *NodeMachine) *FakeRuntime {
@@ -141,7 +144,7 @@ func (r *FakeRuntime) create(o api.CreateWorkload) {
 			r.fail(o.Key, o.Attempt, api.ReasonStartFailed, "an earlier attempt runs")
 			return
 		}
-		v.attempt, v.spec, v.phase = o.Attempt, o.Spec, api.WorkloadCreated
+		v.attempt, v.spec, v.phase, v.addresses = o.Attempt, o.Spec, api.WorkloadCreated, o.Addresses
 		r.w.checkCapacity(r.machine)
 		r.finish(o.Key, api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated})
 	})
@@ -158,10 +161,20 @@ func (r *FakeRuntime) startWorkload(o api.StartWorkload) {
 		case v == nil || v.attempt != o.Attempt:
 			r.fail(o.Key, o.Attempt, api.ReasonStartFailed, "there is no such workload")
 			return
-		case v.phase == api.WorkloadCreated:
+		}
+		e := api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadRunning}
+		if n := r.machine.net; n != nil {
+			at, err := n.attach(v.Key, v.spec, v.addresses)
+			if err != nil {
+				r.fail(o.Key, o.Attempt, api.ReasonNetworkDown, err.Error())
+				return
+			}
+			e.Address = at
+		}
+		if v.phase == api.WorkloadCreated {
 			r.begin(v)
 		}
-		r.finish(o.Key, api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadRunning})
+		r.finish(o.Key, e)
 	})
 }
 
@@ -256,12 +269,24 @@ func (r *FakeRuntime) stop(o api.StopWorkload) {
 }
 
 func (r *FakeRuntime) remove(v *workload) {
+	if n := r.machine.net; n != nil {
+		defer n.detach(v.Key)
+	}
 	rest := slices.DeleteFunc(r.have[v.Instance], func(x *workload) bool { return x == v })
 	if len(rest) == 0 {
 		delete(r.have, v.Instance)
 		return
 	}
 	r.have[v.Instance] = rest
+}
+
+// onNetwork is the workload's address, if it has one.
+func (r *FakeRuntime) onNetwork(k api.Key) (at netip.Addr) {
+	if n := r.machine.net; n != nil && n.proc.alive {
+		a, _ := n.core.Attached(k)
+		at = a.Address
+	}
+	return at
 }
 
 // guard kills at a moment of the machine's own clock, engine or no engine.
@@ -320,7 +345,7 @@ func (r *FakeRuntime) found() []api.WorkloadEvent {
 	var out []api.WorkloadEvent
 	for _, v := range r.all() {
 		spec := v.spec
-		out = append(out, api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: v.phase, ExitCode: v.exit, Spec: &spec})
+		out = append(out, api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: v.phase, ExitCode: v.exit, Spec: &spec, Address: r.onNetwork(v.Key)})
 	}
 	return out
 }

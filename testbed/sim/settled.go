@@ -39,6 +39,10 @@ func (w *World) unsettled() []complaint {
 				say(n.name, "is down or cut off")
 				return out
 			}
+			if n.net != nil && !n.net.proc.running() {
+				say(n.net.name, "is down")
+				return out
+			}
 		}
 	}
 	if w.chaos != nil {
@@ -55,6 +59,9 @@ func (w *World) unsettled() []complaint {
 		w.compare(in, say)
 	}
 	w.orphans(say)
+	if w.Network {
+		w.misled(say)
+	}
 	w.unsynced(say)
 	return out
 }

@@ -14,6 +14,7 @@ type Settings struct {
 	Quality        Quality
 	Restless       bool // clocks drift, wake-ups come late, delays vary
 	ExternalBroker bool // the nodes' broker outlives their cluster orchestrator
+	Network        bool // nodes have netmanagers, and workloads addresses
 }
 
 // Options are for whoever runs a world.

@@ -1,0 +1,381 @@
+package sim
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/node-engine/node"
+)
+
+// NetMachine runs a netmanager beside a node engine. Its plane is a plain twin in
+// the kernel's place, which outlives it; what its tunnel observes is that every
+// peer is reached.
+type NetMachine struct {
+	w     *World
+	node  *NodeMachine
+	name  string
+	core  *overlay.Core
+	proc  process[overlay.Input]
+	plane *planeTwin
+	ready bool   // as the node engine was told
+	flows uint64 // that the plane has seen
+}
+
+func (m *NodeMachine) addNet() {
+	n := &NetMachine{w: m.w, node: m, name: m.name + "/net", plane: newPlaneTwin()}
+	n.proc = process[overlay.Input]{w: m.w, name: n.name, clock: m.clock, disk: newDisk(), tick: overlay.Tick{}, send: n.send, watch: n.noticed}
+	n.proc.fell = func() { n.fell(); m.w.after(m.w.downTime(), n.start) }
+	m.net = n
+}
+
+func (n *NetMachine) start() {
+	if n.proc.alive || n.node.gone {
+		return
+	}
+	n.core = overlay.New(overlay.Config{})
+	if err := n.core.Restore(n.proc.disk.load(n.w.chance)); err != nil {
+		n.w.violate("restore", n.name, "%v", err)
+		return
+	}
+	n.w.note(n.name, "starts")
+	n.proc.start(n.core, overlay.Start{})
+	if !n.proc.alive {
+		return
+	}
+	n.plane.sync(n.core.Plane())
+	n.proc.give(overlay.Self{NetSelf: api.NetSelf{Key: sha256.Sum256([]byte(n.name)), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4000")}}})
+	n.linked(n.node.proc.alive && n.node.link.conn != 0)
+	n.reconcile()
+}
+
+func (n *NetMachine) crash() {
+	if n.proc.alive {
+		n.w.note(n.name, "the netmanager crashes")
+		n.proc.stop()
+		n.fell()
+	}
+}
+
+func (n *NetMachine) fell() { n.noticed() }
+
+// machineEnds takes the kernel's state away, and the store with the disk.
+func (n *NetMachine) machineEnds(wipe bool) {
+	n.proc.stop()
+	n.plane = newPlaneTwin()
+	if wipe {
+		n.proc.disk.wipe()
+	}
+	n.fell()
+}
+
+// noticed tells the node engine when the netmanager became ready or ceased to be.
+func (n *NetMachine) noticed() {
+	if was := n.ready; was == n.isReady() {
+		return
+	}
+	n.ready = !n.ready
+	n.w.after(time.Millisecond, func() {
+		m := n.node
+		if m.proc.alive && !m.runtime.down {
+			m.proc.give(node.Info{Info: m.present(), Found: m.runtime.found(), Fresh: true})
+		}
+		n.reconcile()
+	})
+}
+
+func (n *NetMachine) isReady() bool {
+	if !n.proc.alive {
+		return false
+	}
+	_, ok := n.core.Lease()
+	return ok
+}
+
+func (n *NetMachine) linked(up bool) { n.proc.give(overlay.Link{Up: up}) }
+
+// reconcile takes off the network what the runtime has no more, and puts on it
+// again what runs without, as the driver does when either is back.
+func (n *NetMachine) reconcile() {
+	if !n.proc.running() || !n.node.proc.alive || n.node.runtime.down {
+		return
+	}
+	for _, a := range n.core.List() {
+		if n.node.runtime.find(a.Key) == nil {
+			n.proc.give(overlay.Detach{Key: a.Key})
+		}
+	}
+	for _, v := range n.node.runtime.all() {
+		if _, ok := n.core.Attached(v.Key); !ok && n.proc.running() {
+			if at, err := n.attach(v.Key, v.spec, v.addresses); err == nil {
+				n.node.happened(api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Address: at})
+			}
+		}
+	}
+}
+
+// attach is what the driver asks for before a workload starts.
+func (n *NetMachine) attach(k api.Key, spec api.Microservice, addrs api.ServiceAddresses) (netip.Addr, error) {
+	a := n.proc.give(overlay.Attach{Attach: api.Attach{Key: k, NetNS: "/proc/1/ns/net", Ports: spec.Ports(), Access: spec.Access(), Addresses: addrs}})
+	if !a.taken || a.err != nil {
+		return netip.Addr{}, cmp.Or(a.err, api.ErrUnavailable)
+	}
+	at, _ := n.core.Attached(k)
+	return at.Address, nil
+}
+
+// detach is repeated until it is done; a netmanager that is away hears of it when
+// it is back.
+func (n *NetMachine) detach(k api.Key) { n.proc.give(overlay.Detach{Key: k}) }
+
+func (n *NetMachine) send(e api.Envelope) {
+	switch msg := e.Msg.(type) {
+	case api.NetUp:
+		n.w.traffic(msg)
+		if !n.node.proc.alive {
+			return
+		}
+		m, get := n.node, wire(msg)
+		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NetUp{Node: m.id, NetUp: get()}) })
+	case plane.Change:
+		n.plane.apply(msg)
+	case overlay.Ask:
+		n.w.after(time.Millisecond, func() { n.proc.give(overlay.Used{Usage: n.used()}) })
+	case overlay.TunnelPeer:
+		rtt := n.w.between(time.Millisecond, 100*time.Millisecond)
+		n.w.after(rtt, func() {
+			n.proc.give(overlay.Path{Key: msg.Key, Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.0.2.1:4000"), RTT: rtt, MTU: 1400})
+		})
+	}
+}
+
+// used says that everything is.
+func (n *NetMachine) used() plane.Usage {
+	n.flows++
+	u := plane.Usage{Services: map[netip.Addr]uint64{}, Sources: map[netip.Addr]uint64{}, Backends: map[netip.Addr]uint64{}}
+	for a := range n.plane.Services {
+		u.Services[a] = n.flows
+	}
+	for a := range n.plane.Sources {
+		u.Sources[a], u.Backends[a] = n.flows, n.flows
+	}
+	return u
+}
+
+// call has some workload send a packet somewhere: to a service of whoever, to an
+// instance, or to an address that nobody has.
+func (c *chaos) call() {
+	n, ok := c.anyNode()
+	if !ok || n.net == nil || !n.net.proc.running() {
+		return
+	}
+	from, ok := pickOf(c, n.net.core.List())
+	if !ok {
+		return
+	}
+	w := c.w
+	to := netip.AddrFrom4([4]byte{10, byte(16 + w.chance.IntN(16)), byte(w.chance.IntN(2)), byte(w.chance.IntN(256))})
+	if s, ok := pickOf(c, w.root.core.Services("")); ok && w.chance.IntN(4) > 0 {
+		switch w.chance.IntN(3) {
+		case 0:
+			n.net.proc.give(overlay.Query{Local: from.Address, Name: s.ID.Name() + "." + api.Domain})
+			return
+		case 1:
+			to = s.Addresses.RoundRobin
+		default:
+			for _, in := range w.root.core.Instances(s.ID.Tenant()) {
+				if in.Service == s.ID && in.Address.IsValid() {
+					to = in.Address
+				}
+			}
+		}
+	}
+	if to.IsValid() {
+		n.net.proc.give(overlay.Miss{Local: from.Address, Remote: to})
+	}
+}
+
+// netFault is something that happens to a netmanager.
+func (c *chaos) netFault(n *NetMachine) {
+	w := c.w
+	switch w.chance.IntN(3) {
+	case 0:
+		n.crash()
+		w.after(w.between(100*time.Millisecond, 20*time.Second), n.start)
+	case 1:
+		c.pause(n.name, n.proc.pause, func() { n.proc.resume(); n.reconcile() })
+	default:
+		n.proc.fuse = 1 + w.chance.IntN(20)
+	}
+}
+
+// checkAddresses looks that nothing has an address that something else has.
+func (w *World) checkAddresses() {
+	has := map[netip.Addr]string{}
+	for _, c := range w.clusters {
+		for _, n := range c.nodes {
+			if n.net == nil || !n.net.proc.alive || n.gone {
+				continue
+			}
+			for _, a := range n.net.core.List() {
+				if other, taken := has[a.Address]; taken {
+					w.violate("address", a.Address.String(), "%s has it on %s, and so does %s", key(a.Key), n.name, other)
+				}
+				has[a.Address] = key(a.Key) + " on " + n.name
+			}
+		}
+	}
+	if !w.root.proc.alive {
+		return
+	}
+	owner := map[netip.Addr]api.ServiceID{}
+	for _, s := range w.root.core.Services("") {
+		for _, a := range append([]netip.Addr{s.Addresses.RoundRobin, s.Addresses.Closest}, sortedValues(s.Addresses.Instances)...) {
+			if other, taken := owner[a]; a.IsValid() && taken && other != s.ID {
+				w.violate("address", a.String(), "is %s's and %s's", other, s.ID)
+			}
+			owner[a] = s.ID
+		}
+	}
+}
+
+func sortedValues(m map[int]netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range m {
+		out = append(out, a)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+// misled lists what a node's network believes and is not so: routes that lead
+// elsewhere than where instances run, and a kernel that was told something else
+// than what its core thinks.
+func (w *World) misled(say sayFunc) {
+	truth := map[api.ServiceID][]string{}
+	for id, live := range w.running {
+		for _, r := range live {
+			if at, ok := r.machine.net.core.Attached(r.Key); ok {
+				truth[id.Service()] = append(truth[id.Service()], fmt.Sprintf("%s %s", key(r.Key), at.Address))
+			} else {
+				say(r.machine.name, "%s runs and is not on the network", key(r.Key))
+			}
+		}
+	}
+	for _, c := range w.living() {
+		for _, m := range c.living() {
+			n := m.net
+			for _, a := range n.core.List() {
+				if !slices.ContainsFunc(w.running[a.Instance], func(r *running) bool { return r.Epoch == a.Epoch && r.machine == m }) && m.runtime.find(a.Key) == nil {
+					say(n.name, "%s is attached and does not exist", key(a.Key))
+				}
+			}
+			for _, r := range n.core.Routes() {
+				if r.Refused != "" {
+					continue
+				}
+				var has []string
+				for _, b := range r.Backends {
+					has = append(has, fmt.Sprintf("%s %s", key(api.Key{Instance: b.Instance, Epoch: b.Epoch}), b.Address))
+				}
+				slices.Sort(has)
+				want := truth[r.Service]
+				slices.Sort(want)
+				if !slices.Equal(has, want) {
+					say(n.name, "its route to %s leads to %v, and there is %v", r.Service, has, want)
+				}
+			}
+			if diff := n.plane.differs(n.core.Plane()); diff != "" {
+				say(n.name, "its kernel has %s", diff)
+			}
+		}
+	}
+}
+
+// planeTwin is a plane as a few maps.
+type planeTwin struct {
+	Node      plane.Node
+	Endpoints map[netip.Addr]plane.Endpoint
+	Services  map[netip.Addr]plane.Service
+	Sources   map[netip.Addr]plane.Source
+	Allowed   map[plane.Pair]bool
+	Peers     map[api.PeerKey]plane.Peer
+}
+
+func newPlaneTwin() *planeTwin {
+	p := &planeTwin{}
+	p.sync(plane.State{})
+	return p
+}
+
+func (p *planeTwin) sync(s plane.State) {
+	*p = planeTwin{
+		Endpoints: map[netip.Addr]plane.Endpoint{}, Services: map[netip.Addr]plane.Service{}, Sources: map[netip.Addr]plane.Source{},
+		Allowed: map[plane.Pair]bool{}, Peers: map[api.PeerKey]plane.Peer{},
+	}
+	p.apply(plane.Change{Node: &s.Node, SetEndpoints: s.Endpoints, SetServices: s.Services, SetSources: s.Sources, Allow: s.Allowed, SetPeers: s.Peers})
+}
+
+func (p *planeTwin) apply(c plane.Change) {
+	if c.Node != nil {
+		p.Node = *c.Node
+	}
+	for _, a := range c.DropEndpoints {
+		delete(p.Endpoints, a)
+	}
+	for _, a := range c.DropServices {
+		delete(p.Services, a)
+	}
+	for _, a := range c.DropSources {
+		delete(p.Sources, a)
+	}
+	for _, k := range c.Deny {
+		delete(p.Allowed, k)
+	}
+	for _, k := range c.DropPeers {
+		delete(p.Peers, k)
+	}
+	for _, e := range c.SetEndpoints {
+		p.Endpoints[e.Address] = e
+	}
+	for _, s := range c.SetServices {
+		p.Services[s.Address] = s
+	}
+	for _, s := range c.SetSources {
+		p.Sources[s.Address] = s
+	}
+	for _, k := range c.Allow {
+		p.Allowed[k] = true
+	}
+	for _, k := range c.SetPeers {
+		p.Peers[k.Key] = k
+	}
+}
+
+// differs says in which part the plane is not what it should be.
+func (p *planeTwin) differs(s plane.State) string {
+	want := newPlaneTwin()
+	want.sync(s)
+	for _, part := range []struct {
+		name      string
+		has, want any
+	}{
+		{"node", p.Node, want.Node}, {"endpoints", p.Endpoints, want.Endpoints}, {"services", p.Services, want.Services},
+		{"sources", p.Sources, want.Sources}, {"pairs", len(p.Allowed), len(want.Allowed)}, {"peers", p.Peers, want.Peers},
+	} {
+		has, err1 := json.Marshal(part.has)
+		should, err2 := json.Marshal(part.want)
+		if err1 != nil || err2 != nil || string(has) != string(should) {
+			return fmt.Sprintf("%s %s, and should have %s", part.name, has, should)
+		}
+	}
+	return ""
+}
