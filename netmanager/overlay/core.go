@@ -98,6 +98,7 @@ type Core struct {
 	seeking  map[string]map[api.Want]struct{}     // wants by service, in lower case
 	pointing map[netip.Addr]map[api.Want]struct{} // wants by address
 	asking   map[api.ServiceID]*asker             // what each service wants
+	crowded  bool                                 // somebody has too many pending
 	born     uint64                               // counts wants
 	held     api.Digest
 	link     link
@@ -169,6 +170,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.now, c.send, c.late = now, nil, nil
 	err := c.take(in)
 	c.expire()
+	c.thin()
 	c.flush()
 	c.report()
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.timers.Next(), Err: err}
@@ -208,7 +210,8 @@ func (c *Core) take(in Input) error {
 // start begins a life: the plane is made what Plane says, the tunnel is told of
 // everybody.
 func (c *Core) start() {
-	c.boot++
+	// The wall clock only keeps the number growing where the store was lost.
+	c.boot = max(c.boot+1, uint64(max(0, c.now.Unix())))
 	c.saveMeta()
 	c.dirty.all, c.dirty.quiet = true, true
 	if c.lease != nil {
