@@ -40,12 +40,13 @@ func network(r *run) error {
 	}
 	s := &session{run: r, beds: map[string]*bedInUse{}, taken: map[figure]*series{}, notes: map[figure]string{}, without: map[string]error{}}
 	defer s.close()
-	figures := figuresOf(rows)
+	figures := figuresOf(rows, !r.net.quick)
 	rounds := r.n
 	if r.net.quick {
 		rounds = 1
 	}
 	s.retries = max(2, len(figures)*rounds/4)
+	s.patience = time.Now().Add(retryTime)
 	for i := range rounds {
 		r.logf("round %d of %d, %d figures", i+1, rounds, len(figures))
 		for _, f := range figures {
@@ -87,11 +88,16 @@ func selectRows(names string) ([]row, error) {
 }
 
 // figuresOf are the figures that rows need, once each, those of a load together:
-// what is compared is measured right after one another.
-func figuresOf(rows []row) []figure {
+// what is compared is measured right after one another. What is only shown beside
+// is left out of quick runs.
+func figuresOf(rows []row, beside bool) []figure {
 	need := map[figure]bool{}
 	for _, w := range rows {
-		for _, f := range append([]figure{w.of, w.base}, w.beside...) {
+		all := []figure{w.of, w.base}
+		if beside {
+			all = append(all, w.beside...)
+		}
+		for _, f := range all {
 			if f != (figure{}) {
 				need[f] = true
 			}
@@ -113,6 +119,7 @@ type session struct {
 	notes    map[figure]string
 	without  map[string]error // paths that this machine cannot make, and why
 	retries  int              // polluted samples that may still be taken again
+	patience time.Time        // and until when
 	polluted int
 }
 
@@ -129,6 +136,9 @@ func (s *session) close() {
 		}
 	}
 }
+
+// retryTime is for how long samples are taken again: a run ends.
+const retryTime = 18 * time.Minute
 
 // triesEach is how often one polluted sample is taken again.
 const triesEach = 3
@@ -154,7 +164,7 @@ func (s *session) sample(f figure) error {
 		if try == 0 || got.Foreign < best.Foreign {
 			best, s.notes[f] = got, note
 		}
-		if !best.Polluted() || try == triesEach || s.retries == 0 || s.net.quick {
+		if !best.Polluted() || try == triesEach || s.retries == 0 || s.net.quick || time.Now().After(s.patience) {
 			break
 		}
 		s.retries--
@@ -192,7 +202,7 @@ func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, e
 		return b, nil
 	}
 	p := netPaths[name]
-	bed, err := netbench.NewBed(ctx, key, p.replicas)
+	bed, err := netbench.NewBed(ctx, key, netbench.Shape{More: p.replicas, Slow: slow})
 	if err != nil {
 		return nil, err
 	}

@@ -152,7 +152,7 @@ func (s *session) panels(verdicts []verdict, figures []figure) []chart.Panel {
 		}
 		b := chart.Bar{Label: f.path, Value: quantile(got.values, 0.5), Low: quantile(got.values, 0), High: quantile(got.values, 1)}
 		b.Text = number(b.Value)
-		if strings.HasPrefix(f.path, "ours") {
+		if strings.HasPrefix(f.path, "nft-") || strings.HasPrefix(f.path, "ebpf-") {
 			b.Tone = chart.Ours
 		}
 		p := &panels[len(panels)-1]

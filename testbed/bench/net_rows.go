@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/testbed/bench/netbench"
 )
 
@@ -32,6 +33,17 @@ var netPaths = map[string]struct {
 	"vxlan":      {netbench.VXLAN, 0},
 	"wireguard":  {netbench.WireGuard, 0},
 	"one-a-time": {netbench.OneAtATime, 0},
+
+	"nft-route":   {parts("nft", api.PathRoute), 9},
+	"ebpf-route":  {parts("ebpf", api.PathRoute), 9},
+	"nft-vxlan":   {parts("nft", api.PathVXLAN), 0},
+	"ebpf-vxlan":  {parts("ebpf", api.PathVXLAN), 0},
+	"nft-tunnel":  {parts("nft", api.PathDirect), 9},
+	"ebpf-tunnel": {parts("ebpf", api.PathDirect), 9},
+}
+
+func parts(plane string, kind api.PathKind) func() netbench.Path {
+	return func() netbench.Path { return netbench.Parts(plane, kind) }
 }
 
 // load is what is done to a path. Measure says beside the sample what else was
@@ -52,24 +64,83 @@ var netLoads = map[string]load{
 	"rtt":              {unit: "µs", title: "round trip of 64 bytes, p50", measure: timed((*netbench.Bed).RTT, 1, time.Second)},
 	"connects":         {unit: "conn/s", title: "new TCP connections", measure: timed((*netbench.Bed).Connects, 1, 2*time.Second)},
 	"http-1":           {unit: "µs", title: "HTTP GET on a new connection, 1 replica, p50", measure: timed((*netbench.Bed).HTTP, 1, time.Second)},
+	"fetch-010ms":      fetch("10 ms of round trip", netbench.Wire{RTT: 10 * time.Millisecond}),
+	"fetch-050ms":      fetch("50 ms of round trip", netbench.Wire{RTT: 50 * time.Millisecond}),
+	"fetch-100ms":      fetch("100 ms of round trip", netbench.Wire{RTT: 100 * time.Millisecond}),
+	"fetch-250ms":      fetch("250 ms of round trip", netbench.Wire{RTT: 250 * time.Millisecond}),
+	"fetch-loss":       fetch("1 ms of round trip and 1 % of loss each way", netbench.Wire{RTT: time.Millisecond, Loss: 0.01}),
+	"lookup":           {unit: "µs", title: "10,000 routes: added to a round trip", measure: lookup((*netbench.Bed).RTT)},
+	"lookup-new":       {unit: "µs", title: "10,000 routes: added to a new connection", measure: lookup((*netbench.Bed).ConnectTime)},
+	"sync":             {unit: "s", title: "10,000 routes: full sync of a new plane", measure: fullSync},
 	"http-9":           {unit: "µs", title: "HTTP GET on a new connection, 9 replicas, p50", measure: timed((*netbench.Bed).HTTP, 9, time.Second)},
 }
 
-// netRows is the table of the network's figures.
+// netRows is the table of the network's figures. The kernel path is by eBPF where
+// the kernel allows it and by nftables everywhere: both are held to the same.
 var netRows = []row{
-	{name: "floor-tcp", what: "routed veth ÷ raw veth, TCP", of: figure{"routed", "tcp-1"}, base: figure{"raw", "tcp-1"},
-		beside: each("tcp-1", "vxlan", "wireguard", "one-a-time")},
-	{name: "floor-tcp-4", what: "wireguard-go ÷ raw veth, 4 flows", of: figure{"wireguard", "tcp-4"}, base: figure{"raw", "tcp-4"},
-		beside: each("tcp-4", "routed", "vxlan", "one-a-time")},
-	{name: "floor-per-packet", what: "wireguard-go ÷ raw veth, per-packet wire", of: figure{"wireguard", "tcp-1-per-packet"}, base: figure{"raw", "tcp-1-per-packet"},
-		beside: each("tcp-1-per-packet", "routed", "vxlan", "one-a-time")},
-	{name: "floor-rtt", what: "RTT, wireguard-go ÷ raw veth", of: figure{"wireguard", "rtt"}, base: figure{"raw", "rtt"},
-		beside: each("rtt", "routed", "vxlan", "one-a-time")},
-	{name: "floor-connects", what: "new connections, wireguard-go ÷ routed veth", of: figure{"wireguard", "connects"}, base: figure{"routed", "connects"},
-		beside: each("connects", "raw", "vxlan", "one-a-time")},
-	{name: "floor-cpu", what: "CPU at 100 Mbit/s, wireguard-go ÷ routed veth", of: figure{"wireguard", "cpu-100"}, base: figure{"routed", "cpu-100"},
-		beside: each("cpu-100", "raw", "vxlan", "one-a-time")},
-	{name: "floor-http", what: "HTTP, wireguard-go ÷ routed veth", of: figure{"wireguard", "http-1"}, base: figure{"routed", "http-1"}},
+	{name: "route-tcp", what: "kernel path over plain routes (eBPF): TCP ÷ routed veth", limit: 0.85,
+		of: figure{"ebpf-route", "tcp-1"}, base: figure{"routed", "tcp-1"}},
+	{name: "route-tcp-nft", what: "the same by nftables", limit: 0.85,
+		of: figure{"nft-route", "tcp-1"}, base: figure{"routed", "tcp-1"}},
+	{name: "route-connects", what: "the same (eBPF): new connections a second ÷ routed veth", limit: 0.85,
+		of: figure{"ebpf-route", "connects"}, base: figure{"routed", "connects"}},
+	{name: "route-connects-nft", what: "the same by nftables", limit: 0.85,
+		of: figure{"nft-route", "connects"}, base: figure{"routed", "connects"}},
+
+	{name: "vxlan-tcp", what: "kernel path over VXLAN (eBPF): TCP ÷ routed veth", limit: 0.6,
+		of: figure{"ebpf-vxlan", "tcp-1"}, base: figure{"routed", "tcp-1"}},
+	{name: "vxlan-tcp-nft", what: "the same by nftables", limit: 0.6,
+		of: figure{"nft-vxlan", "tcp-1"}, base: figure{"routed", "tcp-1"}},
+	{name: "vxlan-tcp-alone", what: "the same (eBPF) ÷ the kernel's VXLAN alone", limit: 0.9,
+		of: figure{"ebpf-vxlan", "tcp-1"}, base: figure{"vxlan", "tcp-1"}},
+	{name: "vxlan-tcp-alone-nft", what: "the same by nftables", limit: 0.9,
+		of: figure{"nft-vxlan", "tcp-1"}, base: figure{"vxlan", "tcp-1"}},
+	{name: "vxlan-connects", what: "the same (eBPF): new connections a second ÷ routed veth", limit: 0.7,
+		of: figure{"ebpf-vxlan", "connects"}, base: figure{"routed", "connects"}},
+	{name: "vxlan-connects-nft", what: "the same by nftables", limit: 0.7,
+		of: figure{"nft-vxlan", "connects"}, base: figure{"routed", "connects"}},
+
+	{name: "tunnel-tcp-1", what: "encrypted tunnel: TCP, 1 flow ÷ wireguard-go", limit: 2,
+		of: figure{"ebpf-tunnel", "tcp-1"}, base: figure{"wireguard", "tcp-1"}, beside: each("tcp-1", "nft-tunnel", "raw", "one-a-time")},
+	{name: "tunnel-tcp-4", what: "encrypted tunnel: TCP, 4 flows ÷ wireguard-go", limit: 2,
+		of: figure{"ebpf-tunnel", "tcp-4"}, base: figure{"wireguard", "tcp-4"}, beside: each("tcp-4", "raw", "routed", "vxlan", "one-a-time")},
+	{name: "tunnel-per-packet", what: "encrypted tunnel, wire without offloads: TCP ÷ raw veth", limit: 0.3,
+		of: figure{"ebpf-tunnel", "tcp-1-per-packet"}, base: figure{"raw", "tcp-1-per-packet"},
+		beside: each("tcp-1-per-packet", "wireguard", "one-a-time")},
+	{name: "tunnel-rtt", what: "encrypted tunnel: RTT p50 ÷ wireguard-go", limit: 0.7, atMost: true,
+		of: figure{"ebpf-tunnel", "rtt"}, base: figure{"wireguard", "rtt"},
+		beside: each("rtt", "raw", "routed", "vxlan", "one-a-time", "ebpf-route", "nft-route", "ebpf-vxlan", "nft-vxlan")},
+	{name: "tunnel-cpu", what: "encrypted tunnel: CPU at 100 Mbit/s, both ends and the kernel", limit: 30, atMost: true,
+		of: figure{"ebpf-tunnel", "cpu-100"}, beside: each("cpu-100", "raw", "routed", "wireguard", "one-a-time")},
+
+	{name: "fetch-10ms", what: "encrypted tunnel: 100 MB at 10 ms ÷ wireguard-go's time", limit: 1, atMost: true,
+		of: figure{"ebpf-tunnel", "fetch-010ms"}, base: figure{"wireguard", "fetch-010ms"}},
+	{name: "fetch-50ms", what: "encrypted tunnel: 100 MB at 50 ms ÷ wireguard-go's time", limit: 1, atMost: true,
+		of: figure{"ebpf-tunnel", "fetch-050ms"}, base: figure{"wireguard", "fetch-050ms"}},
+	{name: "fetch-100ms", what: "encrypted tunnel: 100 MB at 100 ms ÷ wireguard-go's time", limit: 1, atMost: true,
+		of: figure{"ebpf-tunnel", "fetch-100ms"}, base: figure{"wireguard", "fetch-100ms"}},
+	{name: "fetch-250ms", what: "encrypted tunnel: 100 MB at 250 ms ÷ wireguard-go's time", limit: 1, atMost: true,
+		of: figure{"ebpf-tunnel", "fetch-250ms"}, base: figure{"wireguard", "fetch-250ms"}},
+	{name: "fetch-loss", what: "encrypted tunnel: 100 MB at 1 % loss ÷ wireguard-go's time", limit: 1, atMost: true,
+		of: figure{"ebpf-tunnel", "fetch-loss"}, base: figure{"wireguard", "fetch-loss"}},
+
+	{name: "http-1", what: "HTTP by semantic address, 1 replica (eBPF) ÷ routed veth", limit: 1.15, atMost: true,
+		of: figure{"ebpf-route", "http-1"}, base: figure{"routed", "http-1"}},
+	{name: "http-9", what: "HTTP by semantic address, 9 replicas (eBPF) ÷ routed veth", limit: 1.15, atMost: true,
+		of: figure{"ebpf-route", "http-9"}, base: figure{"routed", "http-1"}, beside: each("http-1", "wireguard")},
+	{name: "http-1-nft", what: "HTTP by semantic address, 1 replica (nftables) ÷ routed veth", limit: 1.15, atMost: true,
+		of: figure{"nft-route", "http-1"}, base: figure{"routed", "http-1"}},
+	{name: "http-9-nft", what: "HTTP by semantic address, 9 replicas (nftables) ÷ routed veth", limit: 1.15, atMost: true,
+		of: figure{"nft-route", "http-9"}, base: figure{"routed", "http-1"}},
+	{name: "http-9-tunnel", what: "encrypted tunnel: HTTP, 9 replicas ÷ 1", limit: 1.15, atMost: true,
+		of: figure{"ebpf-tunnel", "http-9"}, base: figure{"ebpf-tunnel", "http-1"}},
+
+	{name: "lookup", what: "10,000 routes (eBPF): added to a round trip, µs", limit: 1, atMost: true, of: figure{"ebpf-route", "lookup"}},
+	{name: "lookup-nft", what: "10,000 routes (nftables): added to a round trip, µs", limit: 1, atMost: true, of: figure{"nft-route", "lookup"}},
+	{name: "lookup-new", what: "10,000 routes (eBPF): added to a new connection, µs", limit: 1, atMost: true, of: figure{"ebpf-route", "lookup-new"}},
+	{name: "lookup-new-nft", what: "10,000 routes (nftables): added to a new connection, µs", limit: 1, atMost: true, of: figure{"nft-route", "lookup-new"}},
+	{name: "sync", what: "10,000 routes (eBPF): full sync, s", limit: 1, atMost: true, of: figure{"ebpf-route", "sync"}},
+	{name: "sync-nft", what: "10,000 routes (nftables): full sync, s", limit: 1, atMost: true, of: figure{"nft-route", "sync"}},
 }
 
 // each is some paths under one load.
@@ -105,6 +176,19 @@ func cpuAtRate(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, s
 	return s, note, err
 }
 
+// fetch is a transfer of 100 MB over a slow wire, TCP's beginning included.
+func fetch(title string, w netbench.Wire) load {
+	return load{unit: "s", title: "100 MB at " + title, wire: w, slow: true,
+		measure: func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
+			size := uint64(100e6)
+			if quick {
+				size = 1e6
+			}
+			s, err := b.Transfer(ctx, b.path.Target(1), size)
+			return s, "", err
+		}}
+}
+
 // loadFunc is a load of netbench that goes on for some time.
 type loadFunc func(*netbench.Bed, context.Context, netip.Addr, time.Duration) (netbench.Sample, error)
 
@@ -118,4 +202,29 @@ func timed(fn loadFunc, replicas int, d time.Duration) func(context.Context, *be
 		s, err := fn(b.Bed, ctx, b.path.Target(replicas), length)
 		return s, "", err
 	}
+}
+
+// manyRoutes is what a node's table is filled with.
+const manyRoutes = 10_000
+
+// lookup is what many routes add to a load, on a path that has a table.
+func lookup(fn loadFunc) func(context.Context, *bedInUse, bool) (netbench.Sample, string, error) {
+	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
+		routes, length := manyRoutes, 300*time.Millisecond
+		if quick {
+			routes, length = 100, 50*time.Millisecond
+		}
+		p := b.path.(*netbench.PartsPath)
+		s, err := p.Lookup(ctx, routes, func() (netbench.Sample, error) { return fn(b.Bed, ctx, p.Target(1), length) })
+		return s, "", err
+	}
+}
+
+func fullSync(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
+	routes := manyRoutes
+	if quick {
+		routes = 100
+	}
+	s, err := b.path.(*netbench.PartsPath).FullSync(ctx, routes)
+	return s, "two instances each, behind a hundred peers", err
 }

@@ -32,12 +32,12 @@ func TestQuickRunOfTheNetwork(t *testing.T) {
 		r := have["net."+w.name]
 		if r.Held == "not measured" {
 			t.Errorf("%s is not measured", w.name)
-		} else if r.N != 1 || !(r.Median > 0) {
+		} else if r.N != 1 {
 			t.Errorf("%s: %+v", w.name, r)
 		}
 	}
-	for _, f := range figuresOf(netRows) {
-		if r := have["net."+f.String()]; r.N != 1 || !(r.Median > 0) || r.Unit == "" {
+	for _, f := range figuresOf(netRows, false) {
+		if r := have["net."+f.String()]; r.N != 1 || !(r.Median > 0) && !strings.HasPrefix(f.load, "lookup") || r.Unit == "" { // a difference may be less than nothing
 			t.Errorf("%s: %+v", f, r)
 		}
 	}
@@ -68,11 +68,11 @@ func TestRowsSayWhatTheyCompare(t *testing.T) {
 }
 
 func TestRowsAreSelectedByPattern(t *testing.T) {
-	rows, err := selectRows("floor-tcp, floor-r*")
-	if err != nil || len(rows) != 2 || rows[1].name != "floor-rtt" {
+	rows, err := selectRows("sync, tunnel-r*")
+	if err != nil || len(rows) != 2 || rows[1].name != "tunnel-rtt" {
 		t.Errorf("%v, %v", rows, err)
 	}
-	if _, err := selectRows("speed"); err == nil || !strings.Contains(err.Error(), "floor-tcp") {
+	if _, err := selectRows("speed"); err == nil || !strings.Contains(err.Error(), "route-tcp") {
 		t.Errorf("%v does not name what there is", err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 )
 
 // Bed is two nodes with a wire between them and a container on each; on the
@@ -15,8 +17,11 @@ type Bed struct {
 	Container [2]*Namespace
 	More      []*Namespace // further containers of the second node
 
-	wired [2]*Namespace // who has the ends of the wire: the nodes, but for Raw
-	procs []*child      // what runs here, in the order of its start
+	wired  [2]*Namespace // who has the ends of the wire: the nodes, but for Raw
+	wan    *Namespace    // within a slow wire
+	wire   *child        // passes its frames on
+	slowAs slowWireOrder // as it does now
+	procs  []*child      // what runs here, in the order of its start
 }
 
 // WireAddr are the nodes' addresses on the wire, a /24.
@@ -27,8 +32,14 @@ const WireDevice = "wire"
 
 const wireMTU = 1500
 
-// NewBed makes a bed. More is how many further containers the second node has.
-func NewBed(ctx context.Context, name string, more int) (_ *Bed, err error) {
+// Shape is what a bed is made with.
+type Shape struct {
+	More int  // further containers of the second node
+	Slow bool // a wire that can have delay and loss
+}
+
+// NewBed makes a bed.
+func NewBed(ctx context.Context, name string, shape Shape) (_ *Bed, err error) {
 	b := &Bed{}
 	defer func() {
 		if err != nil {
@@ -43,7 +54,7 @@ func NewBed(ctx context.Context, name string, more int) (_ *Bed, err error) {
 			return nil, err
 		}
 	}
-	for i := range more {
+	for i := range shape.More {
 		n, err := NewNamespace(ctx, fmt.Sprintf("%s/container-%d", name, i+2))
 		if err != nil {
 			return nil, err
@@ -55,7 +66,12 @@ func NewBed(ctx context.Context, name string, more int) (_ *Bed, err error) {
 			return nil, err
 		}
 	}
-	if err := veth(ctx, b.Node[0], WireDevice, b.Node[1], WireDevice, wireMTU); err != nil {
+	if shape.Slow {
+		err = b.slow(ctx, name)
+	} else {
+		err = veth(ctx, b.Node[0], WireDevice, b.Node[1], WireDevice, wireMTU)
+	}
+	if err != nil {
 		return nil, err
 	}
 	for i, n := range b.Node {
@@ -67,16 +83,22 @@ func NewBed(ctx context.Context, name string, more int) (_ *Bed, err error) {
 		}
 	}
 	b.wired = b.Node
+	if shape.Slow {
+		return b, b.setSlow(ctx, slowWireOrder{})
+	}
 	return b, nil
 }
 
 // Close ends what runs in the bed and lets go of it.
 func (b *Bed) Close() error {
-	for i := len(b.procs) - 1; i >= 0; i-- {
-		b.procs[i].stop()
-	}
 	var errs []error
-	for _, n := range append([]*Namespace{b.Node[0], b.Node[1], b.Container[0], b.Container[1]}, b.More...) {
+	for _, c := range slices.Backward(b.procs) {
+		errs = append(errs, c.stop())
+	}
+	if b.wire != nil {
+		errs = append(errs, b.wire.stop())
+	}
+	for _, n := range append([]*Namespace{b.Node[0], b.Node[1], b.Container[0], b.Container[1], b.wan}, b.More...) {
 		if n != nil {
 			errs = append(errs, n.Close())
 		}
@@ -98,10 +120,17 @@ func (b *Bed) start(n *Namespace, name string, order any) (*child, error) {
 type Wire struct {
 	PerPacket bool // no offloads: each packet passes by itself, as on a plain network card
 	Mbit      int  // 0 bounds nothing
+
+	// Of a slow wire, which is always one packet at a time and has no bound.
+	RTT  time.Duration // half of it each way
+	Loss float64       // of packets, each way, 0 to 1
 }
 
 // SetWire makes the wire so. Packets that wait in it may get lost.
 func (b *Bed) SetWire(ctx context.Context, w Wire) error {
+	if b.wan != nil {
+		return b.setSlow(ctx, slowWireOrder{w.RTT / 2, w.Loss})
+	}
 	onOff := "on"
 	if w.PerPacket {
 		onOff = "off"

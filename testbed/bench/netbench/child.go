@@ -112,8 +112,7 @@ func (n *Namespace) start(name string, order any) (*child, error) {
 		close(c.done)
 	}()
 	if _, err := fmt.Fprintf(c.stdin, "%s\n", text); err != nil {
-		c.stop()
-		return nil, fmt.Errorf("order %s: %w", c.name, c.why(err))
+		return nil, errors.Join(fmt.Errorf("order %s: %w", c.name, err), c.stop())
 	}
 	return c, nil
 }
@@ -129,12 +128,14 @@ func (c *child) ready() error {
 
 // result waits for what a child has to say at its end.
 func (c *child) result(ctx context.Context, v any) error {
-	stop := context.AfterFunc(ctx, c.stop)
-	defer stop()
+	early := context.AfterFunc(ctx, func() { _ = c.stdin.Close() })
+	defer early()
 	err := json.NewDecoder(c.out).Decode(v)
-	c.stop()
+	if ended := c.stop(); ended != nil {
+		return ended
+	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.name, c.why(err))
+		return fmt.Errorf("%s: %w", c.name, err)
 	}
 	return nil
 }
@@ -148,12 +149,20 @@ func (c *child) why(err error) error {
 	return err
 }
 
-// stop ends a child and waits for its end.
-func (c *child) stop() {
+// patience is how long a child may take to end.
+const patience = 10 * time.Second
+
+// stop ends a child and waits for its end. One that does not end has to say what
+// all its goroutines wait for.
+func (c *child) stop() error {
 	_ = c.stdin.Close()
-	kill := time.AfterFunc(10*time.Second, func() { _ = c.cmd.Process.Kill() })
+	late := time.AfterFunc(patience, func() { _ = c.cmd.Process.Signal(syscall.SIGQUIT) })
 	<-c.done
-	kill.Stop()
+	late.Stop()
+	if c.end != nil {
+		return fmt.Errorf("%s: %w", c.name, c.why(io.EOF))
+	}
+	return nil
 }
 
 func (c *child) pid() int { return c.cmd.Process.Pid }

@@ -19,14 +19,17 @@ func TestPathsCarryEveryLoad(t *testing.T) {
 	}
 	for name, path := range map[string]func() Path{
 		"raw": Raw, "routed": Routed, "vxlan": VXLAN, "wireguard": WireGuard, "one-a-time": OneAtATime,
-		"tunnel":     func() Path { return Parts("", api.PathDirect) },
-		"nft-route":  func() Path { return Parts("nft", api.PathRoute) },
-		"nft-vxlan":  func() Path { return Parts("nft", api.PathVXLAN) },
-		"nft-tunnel": func() Path { return Parts("nft", api.PathDirect) },
+		"tunnel":      func() Path { return Parts("", api.PathDirect) },
+		"nft-route":   func() Path { return Parts("nft", api.PathRoute) },
+		"nft-vxlan":   func() Path { return Parts("nft", api.PathVXLAN) },
+		"ebpf-route":  func() Path { return Parts("ebpf", api.PathRoute) },
+		"ebpf-vxlan":  func() Path { return Parts("ebpf", api.PathVXLAN) },
+		"ebpf-tunnel": func() Path { return Parts("ebpf", api.PathDirect) },
+		"nft-tunnel":  func() Path { return Parts("nft", api.PathDirect) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, err := NewBed(t.Context(), name, 0)
+			b, err := NewBed(t.Context(), name, Shape{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -63,5 +66,49 @@ func TestPathsCarryEveryLoad(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestSlowWireDelaysAndLoses(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	b, err := NewBed(t.Context(), "slow", Shape{Slow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	p := Routed()
+	if err := p.Up(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Serve(); err != nil {
+		t.Fatal(err)
+	}
+	const rtt = 20 * time.Millisecond
+	if err := b.SetWire(t.Context(), Wire{RTT: rtt}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.RTT(t.Context(), p.Target(1), 20*rtt)
+	if err != nil || s.Value < micros(rtt) {
+		t.Errorf("a round trip of %g µs over a wire of %s: %v", s.Value, rtt, err)
+	}
+	if err := b.SetWire(t.Context(), Wire{Loss: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Container[0].Run(t.Context(), "", "ping", "-c", "1", "-W", "1", p.Target(1).String()); err == nil {
+		t.Error("a packet came through a wire that loses all")
+	}
+	if err := b.SetWire(t.Context(), Wire{Loss: 0.01, RTT: time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := b.Transfer(t.Context(), p.Target(1), 10<<20); err != nil {
+		t.Error(err)
+	} else {
+		t.Logf("10 MiB at 1 %% loss: %.2f s", s.Value)
 	}
 }

@@ -219,9 +219,11 @@ func (k *PartsPath) FullSync(ctx context.Context, n int) (Sample, error) {
 	lines := []string{
 		fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Hold), fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Tunnel),
 	}
-	for _, e := range s.Endpoints {
-		lines = append(lines, fmt.Sprintf("link add %s type veth peer name p%d", e.Device, len(lines)))
+	for i, e := range s.Endpoints {
+		lines = append(lines, fmt.Sprintf("link add %s type veth peer name peer%d", e.Device, i), "link set "+e.Device+" up")
 	}
+	lines = append(lines, "link add "+WireDevice+" type veth peer name peer",
+		fmt.Sprintf("addr add %s/24 dev %s", WireAddr[0], WireDevice), "link set peer up", "link set "+WireDevice+" up")
 	if s.Node.VXLAN != 0 {
 		lines = append(lines, fmt.Sprintf("link add %s type vxlan external dstport %d", plane.VXLANDevice(prefix), vxlanPort))
 	}

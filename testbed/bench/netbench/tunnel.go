@@ -90,5 +90,10 @@ func runTunnel(ctx context.Context, o tunnelOrder, ready func()) (any, error) {
 		}
 	}
 	ready()
-	return nil, <-ended
+	select {
+	case <-ctx.Done():
+		return nil, nil
+	case err := <-ended:
+		return nil, err
+	}
 }
