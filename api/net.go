@@ -231,6 +231,7 @@ type NetUp struct {
 	Add   []Want   `json:"add,omitempty"`
 	Drop  []Want   `json:"drop,omitempty"`
 	Held  Digest   `json:"held"`
+	Rev   uint64   `json:"rev"`   // of the last NetDown that was taken in in this boot: what Held is after
 	Lease Digest   `json:"lease"` // of the lease that it has; 0: none
 }
 
@@ -348,6 +349,7 @@ type ClusterNet struct {
 	// root that was restored from an older copy gives them to nobody else.
 	InUse []ServiceAddress `json:"in_use,omitempty"`
 	Said  Digest           `json:"said"` // of all its wants and exports
+	Rev   uint64           `json:"rev"`  // of the last RootNet that was taken in in this life: what Held is after
 	Held  Digest           `json:"held"` // of all that it has from the root: records, asked wants, shares
 }
 
