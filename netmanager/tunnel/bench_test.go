@@ -1,0 +1,263 @@
+package tunnel
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdh"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/device"
+	wgtun "golang.zx2c4.com/wireguard/tun"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
+)
+
+// The benchmarks run each end as a process of its own, so that each has its own
+// runtime and memory: this program again, told by its environment what to be.
+
+const orderEnv = "TUNNEL_BENCH_ORDER"
+
+type order struct {
+	Kind          string // "ours" or "wireguard"
+	Key, Peer     []byte // private, public
+	Subnet, Other netip.Prefix
+	Port          uint16
+	Endpoint      netip.AddrPort
+	Profile       string
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(orderEnv); text != "" {
+		var o order
+		if err := json.Unmarshal([]byte(text), &o); err != nil {
+			panic(err)
+		}
+		if err := o.run(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func (o order) run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+	defer stop()
+	if o.Profile != "" {
+		f, err := os.Create(o.Profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	if o.Kind == "wireguard" {
+		return o.wireguard(ctx)
+	}
+	dev, err := tun.Open("tl0", DefaultMTU)
+	if err != nil {
+		return err
+	}
+	e, err := New(Config{Device: dev, Key: [32]byte(o.Key), Listen: netip.AddrPortFrom(netip.IPv6Unspecified(), o.Port)})
+	if err != nil {
+		return err
+	}
+	e.SetSelf(Lease{Ranges: api.DefaultNetRanges(), Subnet: o.Subnet})
+	e.SetPeer(api.Peer{Key: api.PeerKey(o.Peer), Subnets: []netip.Prefix{o.Other}, Endpoints: []netip.AddrPort{o.Endpoint}})
+	fmt.Println("ready")
+	return e.Run(ctx)
+}
+
+func (o order) wireguard(ctx context.Context) error {
+	dev, err := wgtun.CreateTUN("tl0", 1420)
+	if err != nil {
+		return err
+	}
+	d := device.NewDevice(dev, conn.NewDefaultBind(), device.NewLogger(device.LogLevelError, ""))
+	defer d.Close()
+	if err := d.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=%s\nallowed_ip=%s\n",
+		hex.EncodeToString(o.Key), o.Port, hex.EncodeToString(o.Peer), o.Endpoint, o.Other)); err != nil {
+		return err
+	}
+	if err := d.Up(); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	<-ctx.Done()
+	return nil
+}
+
+// end is one end of a tunnel between processes.
+type end struct {
+	*host
+	cmd *exec.Cmd
+}
+
+// ends starts a tunnel of the kind between two hosts.
+func ends(t testing.TB, kind string) (a, b *end) {
+	hs := newHosts(t, 2)
+	const port = 51820
+	for i, h := range hs {
+		o := hs[1-i]
+		rand := func(h *host) *ecdh.PrivateKey { k, _ := ecdh.X25519().NewPrivateKey(h.key[:]); return k }
+		ord := order{
+			Kind: kind, Key: h.key[:], Peer: rand(o).PublicKey().Bytes(), Subnet: h.subnet, Other: o.subnet, Port: port,
+			Endpoint: netip.AddrPortFrom(o.under, port),
+		}
+		if dir := os.Getenv("TUNNEL_BENCH_PROFILE"); dir != "" {
+			ord.Profile = fmt.Sprintf("%s/%s-%d.prof", dir, kind, i)
+		}
+		text, _ := json.Marshal(ord)
+		cmd := exec.Command("nsenter", "--net=/var/run/netns/"+h.ns, os.Args[0])
+		cmd.Env = append(os.Environ(), orderEnv+"="+string(text))
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			cmd.Process.Signal(unix.SIGTERM)
+			cmd.Wait()
+		})
+		if !bufio.NewScanner(out).Scan() {
+			t.Fatalf("%s: did not start", kind)
+		}
+		run(t, "ip", "-n", h.ns, "link", "set", "dev", "tl0", "up")
+		run(t, "ip", "-n", h.ns, "addr", "add", h.addr().String()+"/13", "dev", "tl0")
+		if i == 0 {
+			a = &end{h, cmd}
+		} else {
+			b = &end{h, cmd}
+		}
+	}
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	return a, b
+}
+
+// used is a process's CPU time so far, and the most memory it had, in MiB.
+func (e *end) used() (cpu time.Duration, rss float64) {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", e.cmd.Process.Pid))
+	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	var user, system int64
+	fmt.Sscan(f[11], &user)
+	fmt.Sscan(f[12], &system)
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", e.cmd.Process.Pid))
+	var kb float64
+	if _, after, ok := strings.Cut(string(status), "VmHWM:"); ok {
+		fmt.Sscan(after, &kb)
+	}
+	return time.Duration(user+system) * 10 * time.Millisecond, kb / 1024
+}
+
+func benchTCP(b *testing.B, kind string, flows int, slow bool) {
+	x, y := ends(b, kind)
+	if slow {
+		for _, e := range []*end{x, y} {
+			e.exec("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "gro", "off")
+		}
+	}
+	server := exec.Command("ip", "netns", "exec", y.ns, "iperf3", "-s")
+	if err := server.Start(); err != nil {
+		b.Fatal(err)
+	}
+	defer server.Wait()
+	defer server.Process.Kill()
+	eventually(b, "iperf3 listens", func() bool {
+		return strings.Contains(y.exec("ss", "-Hltn"), ":5201")
+	})
+	var res struct {
+		End struct {
+			Received struct {
+				Bytes float64 `json:"bytes"`
+				Bits  float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+			Sent struct {
+				Retransmits float64 `json:"retransmits"`
+			} `json:"sum_sent"`
+		} `json:"end"`
+	}
+	for b.Loop() {
+		x0, _ := x.used()
+		y0, _ := y.used()
+		out := x.exec("iperf3", "-J", "-C", "cubic", "-c", y.addr().String(), "-t", "3", "-O", "1", "-P", fmt.Sprint(flows))
+		x1, xr := x.used()
+		y1, yr := y.used()
+		if err := json.Unmarshal([]byte(out), &res); err != nil {
+			b.Fatal(err)
+		}
+		gb := res.End.Received.Bytes / 1e9 * 4 / 3 // the omitted second counts as well
+		b.ReportMetric(res.End.Received.Bits/1e9, "Gbit/s")
+		b.ReportMetric((x1-x0).Seconds()/gb, "sender-s/GB")
+		b.ReportMetric((y1-y0).Seconds()/gb, "receiver-s/GB")
+		b.ReportMetric(max(xr, yr), "MiB")
+		b.ReportMetric(res.End.Sent.Retransmits, "retransmits")
+	}
+}
+
+func BenchmarkTCP(b *testing.B) {
+	for _, kind := range []string{"ours", "wireguard"} {
+		for _, flows := range []int{1, 4} {
+			b.Run(fmt.Sprintf("%s/%d", kind, flows), func(b *testing.B) { benchTCP(b, kind, flows, false) })
+		}
+		b.Run(kind+"/perpacket", func(b *testing.B) { benchTCP(b, kind, 1, true) })
+	}
+}
+
+func BenchmarkRTT(b *testing.B) {
+	for _, kind := range []string{"ours", "wireguard"} {
+		b.Run(kind, func(b *testing.B) {
+			x, y := ends(b, kind)
+			l := y.listen("tcp", netip.AddrPortFrom(y.addr(), 7).String())
+			go func() {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				buf := make([]byte, 64)
+				for {
+					n, err := c.Read(buf)
+					if err != nil {
+						return
+					}
+					c.Write(buf[:n])
+				}
+			}()
+			c := x.dial("tcp", netip.AddrPortFrom(y.addr(), 7).String()).(*net.TCPConn)
+			buf := make([]byte, 64)
+			var took []time.Duration
+			for b.Loop() {
+				t := time.Now()
+				c.Write(buf)
+				if _, err := c.Read(buf); err != nil {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(t))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+		})
+	}
+}
