@@ -160,8 +160,7 @@ func (c *Core) leased(l api.NetLease) {
 	c.journal.Put(kindLease, keyLease, l)
 	for _, k := range sortedKeys(c.peers) { // what is clear and whose what is may be another now
 		p := c.peers[k]
-		c.unclaim(p)
-		c.claim(p)
+		c.reclaim(p)
 		c.choosePath(p)
 	}
 	for _, id := range sortedKeys(c.services) {

@@ -86,6 +86,12 @@ func (c *Core) Restore(docs []store.Doc) error {
 			c.loseRoute(s, false)
 		}
 	}
+	for _, id := range sortedKeys(c.known) {
+		if c.services[id] == nil { // what it was given for was not saved
+			delete(c.known, id)
+			c.journal.Delete(kindIdent, string(id))
+		}
+	}
 	c.link = link{}
 	c.send, c.late = nil, nil
 	return nil

@@ -55,10 +55,7 @@ func (c *Core) describe(s Self) {
 	for _, k := range sortedKeys(c.peers) {
 		q := c.peers[k]
 		if first || old.Key != s.Key { // what is said of ourselves is no peer's
-			c.unclaim(q)
-			c.claim(q)
-			c.dirty.peers[k] = struct{}{}
-			c.touchPeer(q)
+			c.reclaim(q)
 		}
 		c.choosePath(q)
 	}

@@ -55,9 +55,11 @@ func (c *Core) refer(p api.Peer, n int) {
 }
 
 func (c *Core) renew(q *peer, p api.Peer) {
+	old := q.record.Subnets
 	c.unclaim(q)
 	q.record, q.untold = p, true
 	c.claim(q)
+	c.settleSubnets(old)
 	c.dirty.peers[p.Key] = struct{}{}
 	c.touchPeer(q)
 	c.choosePath(q)
@@ -74,6 +76,7 @@ func (c *Core) unrefer(k api.PeerKey, n int) {
 	}
 	c.unclaim(q)
 	delete(c.peers, k)
+	c.settleSubnets(q.record.Subnets)
 	c.timers.Clear(timerKey{what: timerPath, peer: k})
 	c.setKernel(q, kernel{})
 	c.touchPeer(q)
@@ -116,6 +119,22 @@ func (c *Core) unclaim(q *peer) {
 	}
 }
 
+// reclaim has what is said of the peer judged anew.
+func (c *Core) reclaim(q *peer) {
+	c.unclaim(q)
+	c.claim(q)
+	c.settleSubnets(q.record.Subnets)
+	c.dirty.peers[q.record.Key] = struct{}{}
+	c.touchPeer(q)
+}
+
+// settleSubnets settles the wants for whoever has the subnets.
+func (c *Core) settleSubnets(of []netip.Prefix) {
+	for _, p := range of {
+		c.settleAt(p.Addr())
+	}
+}
+
 // peerAt is the peer that an instance's address is behind.
 func (c *Core) peerAt(a netip.Addr) (api.PeerKey, bool) {
 	longest := -1
@@ -149,9 +168,7 @@ func (c *Core) keepPeer(p api.Peer) {
 	}
 	q.alone = &p
 	c.held = c.held.Toggle(p.Digest())
-	for _, s := range p.Subnets {
-		c.settleAt(s.Addr())
-	}
+	c.settleSubnets(p.Subnets)
 }
 
 // losePeer lets go of a peer that came by itself; other records may have it still.
@@ -165,9 +182,7 @@ func (c *Core) losePeer(k api.PeerKey) {
 	q.alone = nil
 	c.journal.Delete(kindPeer, k.String())
 	c.unrefer(k, 1)
-	for _, s := range subnets {
-		c.settleAt(s.Addr())
-	}
+	c.settleSubnets(subnets)
 }
 
 // path takes in what the tunnel observes.

@@ -1,11 +1,11 @@
 package overlay
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
@@ -20,9 +20,8 @@ type service struct {
 	local   map[api.Key]*attachment
 	sources map[netip.Addr]struct{} // held, of its instances
 	vips    []netip.Addr            // its semantic addresses
-	used    time.Time
-	loads   map[netip.Addr]uint8 // that the weights of backends stand on
-	near    map[netip.Addr]*near // what is known of distances, where the service has a closest address
+	loads   map[netip.Addr]uint8    // that the weights of backends stand on
+	near    map[netip.Addr]*near    // what is known of distances, where the service has a closest address
 }
 
 // service is the one of that name, known from now on until the end of a step
@@ -60,37 +59,35 @@ func (c *Core) forget(s *service) {
 	}
 }
 
-// access is the service's list as the best source has it: what is attached here
-// brought its own.
-func (s *service) access() api.Access {
-	var newest *attachment
+// newest is the attachment that was placed last, or nil.
+func (s *service) newest() (last *attachment) {
 	for _, a := range s.local {
-		if newest == nil || a.Attach.Epoch > newest.Attach.Epoch {
-			newest = a
+		if last == nil || cmp.Or(cmp.Compare(a.Attach.Epoch, last.Attach.Epoch), cmp.Compare(a.Attach.Instance, last.Attach.Instance)) > 0 {
+			last = a
 		}
 	}
-	switch {
-	case newest != nil:
-		return newest.Attach.Access
-	case s.route != nil:
-		return s.route.Access
-	}
-	return api.Access{Closed: true}
+	return last
 }
 
+// accessOf is the service's list as the best source has it: what is attached here
+// brought its own.
 func (c *Core) accessOf(s *service) api.Access {
-	if len(s.local) == 0 && s.route == nil {
-		var at netip.Addr
-		for a := range s.sources { // the last to be said by its author
-			if !at.IsValid() || c.sources[a].Rev > c.sources[at].Rev || c.sources[a].Rev == c.sources[at].Rev && a.Less(at) {
-				at = a
-			}
-		}
-		if at.IsValid() {
-			return c.sources[at].Access
+	if a := s.newest(); a != nil {
+		return a.Attach.Access
+	}
+	if s.route != nil {
+		return s.route.Access
+	}
+	var at netip.Addr
+	for a := range s.sources { // the last to be said by its author
+		if !at.IsValid() || cmp.Or(cmp.Compare(c.sources[a].Rev, c.sources[at].Rev), a.Compare(at)) > 0 {
+			at = a
 		}
 	}
-	return s.access()
+	if at.IsValid() {
+		return c.sources[at].Access
+	}
+	return api.Access{Closed: true}
 }
 
 func (c *Core) mayCall(caller, callee api.ServiceID) bool {
@@ -202,16 +199,22 @@ func (c *Core) loseRoute(s *service, gone bool) {
 // localAddresses notes which semantic addresses lead to the service. Those of a
 // route count; without one, those that its instances here were attached with.
 func (c *Core) localAddresses(s *service) {
-	a := c.addresses(s)
 	var now []netip.Addr
-	for _, v := range allAddresses(a) {
-		if c.lease != nil && c.lease.Ranges.Services.Contains(v) {
-			now = append(now, v)
+	for _, v := range allAddresses(c.addresses(s)) {
+		if c.lease == nil || !c.lease.Ranges.Services.Contains(v) {
+			continue
 		}
+		if o := c.services[c.vips[v]]; o != nil && o != s && o.route != nil && s.route == nil {
+			continue // the cluster has said whose it is
+		}
+		now = append(now, v)
 	}
-	for _, v := range s.vips {
+	was := s.vips
+	s.vips = now
+	for _, v := range was {
 		if !slices.Contains(now, v) && c.vips[v] == s.id {
 			delete(c.vips, v)
+			c.settleAt(v)
 		}
 	}
 	for _, v := range now {
@@ -220,25 +223,19 @@ func (c *Core) localAddresses(s *service) {
 			if o != "" {
 				c.touch(o)
 			}
+			c.settleAt(v)
 		}
 	}
-	s.vips = now
 }
 
 func (c *Core) addresses(s *service) api.ServiceAddresses {
 	if s.route != nil {
 		return s.route.Addresses
 	}
-	var newest *attachment
-	for _, a := range s.local {
-		if newest == nil || a.Attach.Epoch > newest.Attach.Epoch {
-			newest = a
-		}
+	if a := s.newest(); a != nil {
+		return a.Attach.Addresses
 	}
-	if newest == nil {
-		return api.ServiceAddresses{}
-	}
-	return newest.Attach.Addresses
+	return api.ServiceAddresses{}
 }
 
 func allAddresses(a api.ServiceAddresses) []netip.Addr {
@@ -285,6 +282,7 @@ func (c *Core) disown(a netip.Addr, s *service) {
 	}
 	delete(c.owners, a)
 	c.dirty.sources[a] = struct{}{}
+	c.settleAt(a)
 }
 
 // takeSource holds a source from now on.

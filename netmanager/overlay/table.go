@@ -67,16 +67,16 @@ func (c *Core) touch(id api.ServiceID) { c.dirty.services[id] = struct{}{} }
 
 // tellAgain has the plane told of an address that it should know.
 func (c *Core) tellAgain(a netip.Addr) {
-	if id, ok := c.vips[a]; ok {
-		delete(c.told.services, a)
-		c.touch(id)
+	if _, ok := c.told.services[a]; ok {
+		c.told.services[a] = plane.Service{}
+		c.touch(c.vips[a])
 	}
-	if _, ok := c.owners[a]; ok {
-		delete(c.told.sources, a)
+	if _, ok := c.told.sources[a]; ok {
+		c.told.sources[a] = plane.Source{}
 		c.dirty.sources[a] = struct{}{}
 	}
 	if k, ok := c.peerAt(a); ok {
-		delete(c.told.peers, k)
+		c.told.peers[k] = plane.Peer{}
 		c.dirty.peers[k] = struct{}{}
 	}
 }
@@ -277,9 +277,7 @@ func (c *Core) flushPairs(ch *plane.Change) {
 		}
 	}
 	for p := range allow { // seen from one end and the other
-		if _, ok := deny[p]; ok {
-			delete(deny, p)
-		}
+		delete(deny, p)
 	}
 	ch.Allow, ch.Deny = sortedPairs(allow), sortedPairs(deny)
 }

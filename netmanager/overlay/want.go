@@ -106,6 +106,10 @@ func (c *Core) miss(in Miss) {
 		c.emitLate(ToHold, Refuse{Remote: in.Remote})
 		return
 	}
+	if to := c.at[remote]; to != nil {
+		c.missHere(a, to)
+		return
+	}
 	w := c.wants[api.Want{Address: remote, For: a.service()}]
 	if w != nil && c.outcome(w) == unanswered {
 		w.used, w.waiting = c.now, true
@@ -136,6 +140,19 @@ func (c *Core) miss(in Miss) {
 		w.waiting, w.tries = true, 0
 		c.ask(w)
 	}
+}
+
+// missHere is a miss between two instances of this node, of which the plane should
+// have known.
+func (c *Core) missHere(a, to *attachment) {
+	denied := !c.mayCall(a.service(), to.service()) && !c.mayCall(to.service(), a.service())
+	if denied || !a.bucket.take(c.now) {
+		c.emitLate(ToHold, Refuse{Remote: to.Address, Denied: denied})
+		return
+	}
+	c.told.endpoints[to.Address] = plane.Endpoint{}
+	c.dirty.endpoints[to.Address] = struct{}{}
+	c.emitLate(ToHold, Release{to.Address})
 }
 
 // serveMeanwhile has a service's instances on this node serve it until the cluster
@@ -200,6 +217,9 @@ func (c *Core) query(in Query) {
 // stranger is a handshake of a node that no record names. Its claim proves
 // nothing; it only says what to ask for.
 func (c *Core) stranger(in PeerUnknown) {
+	if in.Key == c.self.Key {
+		return
+	}
 	if p := c.peers[in.Key]; p != nil {
 		c.emit(ToTunnel, TunnelPeer{p.record})
 		return
@@ -276,27 +296,37 @@ func (c *Core) note(w *want) {
 	}
 }
 
-// makeRoom drops a want of whoever has the most, unless that is who asks and all
-// of its wants are of use: nobody starves another.
-func (c *Core) makeRoom(a *asker) bool {
-	if len(a.pending) > 0 {
-		c.drop(c.oldest(a.pending))
-		return true
+// thin drops the oldest of the wants that lead nowhere where they have become too
+// many: what they led to is gone.
+func (c *Core) thin() {
+	if !c.crowded {
+		return
 	}
-	var most *asker
+	c.crowded = false
 	for _, id := range sortedKeys(c.asking) {
-		if o := c.asking[id]; most == nil || len(o.wants) > len(most.wants) {
+		for a := c.asking[id]; len(a.pending) > c.cfg.MaxPending; {
+			c.drop(c.oldest(a.pending))
+		}
+	}
+}
+
+// makeRoom drops a want of whoever has the most, one that leads nowhere if there
+// is one: nobody starves another. Who has the most itself, and of use, gets no more.
+func (c *Core) makeRoom(a *asker) bool {
+	most := a
+	for _, id := range sortedKeys(c.asking) {
+		if o := c.asking[id]; len(o.wants) > len(most.wants) {
 			most = o
 		}
 	}
-	if most == a {
+	switch {
+	case len(most.pending) > 0:
+		c.drop(c.oldest(most.pending))
+	case most == a:
 		return false
+	default:
+		c.drop(c.oldest(most.wants))
 	}
-	from := most.wants
-	if len(most.pending) > 0 {
-		from = most.pending
-	}
-	c.drop(c.oldest(from))
 	return true
 }
 
@@ -352,6 +382,7 @@ func (c *Core) settle(w *want) {
 		}
 	} else {
 		a.pending[w.Want] = struct{}{}
+		c.crowded = c.crowded || len(a.pending) > c.cfg.MaxPending
 	}
 	if o == unanswered {
 		if !c.timers.Has(timerKey{what: timerAsk, want: w.Want}) && c.link.up {
@@ -436,7 +467,6 @@ func (c *Core) used(u plane.Usage) {
 	}
 	route := func(s *service) {
 		if s != nil && s.route != nil {
-			s.used = c.now
 			for _, k := range c.wantsOf(s) {
 				c.wants[k].used = c.now
 			}

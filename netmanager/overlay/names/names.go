@@ -81,7 +81,7 @@ func Parse(name string, asker api.ServiceID) (Query, error) {
 		slices.Reverse(parts)
 		tenant, labels, full = api.Tenant(strings.ToLower(strings.Join(parts, "/"))), labels[:i], true
 	}
-	if !api.ValidTenant(tenant) {
+	if full && !api.ValidTenant(tenant) || tenant == "" {
 		return bad("has no tenant")
 	}
 	q := Query{Number: -1}
@@ -91,7 +91,7 @@ func Parse(name string, asker api.ServiceID) (Query, error) {
 		}
 	}
 	for _, l := range labels {
-		if !api.ValidName(l) {
+		if !isName(l) {
 			return bad("has a label that names nothing")
 		}
 	}
@@ -111,6 +111,17 @@ func Parse(name string, asker api.ServiceID) (Query, error) {
 		return bad("has too few labels or too many")
 	}
 	return q, nil
+}
+
+// isName is api.ValidName without its regular expression: it is asked for every
+// label of every look-up.
+func isName(s string) bool {
+	for i := range len(s) {
+		if b := s[i]; (b < '0' || b > '9') && (b|0x20 < 'a' || b|0x20 > 'z') {
+			return false
+		}
+	}
+	return len(s) >= 1 && len(s) <= 30
 }
 
 func selector(which, policy string) (Policy, int, bool) {

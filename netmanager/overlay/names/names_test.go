@@ -106,6 +106,9 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		Reverse(name)
+		if isName(name) != api.ValidName(name) {
+			t.Fatalf("%q is a name: %v", name, !isName(name))
+		}
 		q, err := Parse(name, asker)
 		if err != nil {
 			return

@@ -1,0 +1,264 @@
+package overlay
+
+import (
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// cluster is the other side, in its simplest form: it knows everything, and tells
+// a node what its wants lead to.
+type cluster struct {
+	rev    uint64
+	routes map[api.ServiceID]api.Route
+	gone   map[api.ServiceID]bool
+	boot   uint64
+	seq    uint64
+	wants  map[api.Want]bool
+	again  bool // ask for a whole NetUp
+}
+
+func newCluster() *cluster {
+	return &cluster{routes: map[api.ServiceID]api.Route{}, wants: map[api.Want]bool{}, gone: map[api.ServiceID]bool{}}
+}
+
+// whole is all that the node's wants lead to.
+func (c *cluster) whole() (d api.NetDown) {
+	routes, sources, peers := map[api.ServiceID]bool{}, map[netip.Addr]bool{}, map[api.PeerKey]bool{}
+	for _, k := range slices.SortedFunc(maps.Keys(c.wants), func(a, b api.Want) int {
+		return a.Address.Compare(b.Address)*4 + compare(string(a.Service+a.For), string(b.Service+b.For))
+	}) {
+		found := false
+		for _, id := range slices.Sorted(maps.Keys(c.routes)) {
+			r := c.routes[id]
+			if k.Service == id || k.Address.IsValid() && slices.Contains(allAddresses(r.Addresses), k.Address) {
+				found = true
+				if !routes[id] {
+					routes[id] = true
+					d.Routes = append(d.Routes, r)
+				}
+			}
+			for _, b := range r.Backends {
+				if b.Address == k.Address && k.For != "" {
+					found = true
+					if !sources[b.Address] {
+						sources[b.Address] = true
+						d.Sources = append(d.Sources, api.Source{Address: b.Address, Rev: r.Rev, Service: id, Access: r.Access, Peer: peerRecord(b.Peer[31], 1)})
+					}
+				}
+			}
+		}
+		if k.For == "" {
+			if n := k.Address.As4()[2]; n > 0 && n < 6 {
+				found = true
+				if !peers[key(n)] {
+					peers[key(n)] = true
+					d.Peers = append(d.Peers, peerRecord(n, 1))
+				}
+			}
+		}
+		if !found {
+			d.Refused = append(d.Refused, api.Refusal{Want: k})
+		}
+	}
+	d.Whole = true
+	for _, r := range d.Routes {
+		d.Held = d.Held.Toggle(r.Digest())
+	}
+	for _, s := range d.Sources {
+		d.Held = d.Held.Toggle(s.Digest())
+	}
+	for _, p := range d.Peers {
+		d.Held = d.Held.Toggle(p.Digest())
+	}
+	for _, r := range d.Refused {
+		d.Held = d.Held.Toggle(r.Digest())
+	}
+	d.Boot, d.Seq = c.boot, c.seq
+	c.rev++
+	d.Rev = c.rev
+	d.Lease = theLease()
+	d.WantWhole = c.again
+	return d
+}
+
+func compare(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func (c *cluster) hear(up api.NetUp) {
+	if up.Boot < c.boot || up.Boot == c.boot && up.Seq <= c.seq {
+		return
+	}
+	if up.Boot > c.boot || up.Seq != c.seq+1 {
+		c.again = true
+	}
+	c.boot, c.seq = up.Boot, up.Seq
+	if up.Whole {
+		clear(c.wants)
+		c.again = false
+	}
+	for _, k := range up.Add {
+		c.wants[k] = true
+	}
+	for _, k := range up.Drop {
+		delete(c.wants, k)
+	}
+}
+
+// TestAnythingMayHappenOnTheWay gives inputs at random, loses, doubles and
+// reorders what is said in both directions, kills the netmanager between any two
+// saves, keeps the books and the plane right all the time, and ends with both
+// sides holding the same.
+func TestAnythingMayHappenOnTheWay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
+		w := newWorld(t, Config{VXLAN: 7001, MaxPending: 8, MaxWants: 30})
+		cl := newCluster()
+		var ups []api.NetUp
+		var downs []api.NetDown
+		attachedNow := map[api.Key]bool{}
+		rev := uint64(0)
+		do := func(in Input) {
+			if rng.IntN(25) == 0 { // killed in the middle
+				eff := w.c.Step(w.now, in)
+				w.save(eff.Save[:rng.IntN(len(eff.Save)+1)])
+				w.restart()
+				w.step(Link{true})
+				if d, ok := in.(Detach); ok {
+					delete(attachedNow, d.Key)
+				}
+				return
+			}
+			eff := w.step(in)
+			ups = append(ups, said(eff)...)
+			switch in := in.(type) {
+			case Attach:
+				if eff.Err == nil {
+					attachedNow[in.Key] = true
+				}
+			case Detach:
+				delete(attachedNow, in.Key)
+			}
+		}
+		anyLocal := func() netip.Addr {
+			if l := w.c.List(); len(l) > 0 {
+				return l[rng.IntN(len(l))].Address
+			}
+			return netip.Addr{}
+		}
+		names := []string{"a", "b", "c", "d"}
+		do(Link{true})
+		for range rapid.IntRange(50, 250).Draw(t, "steps") {
+			switch rng.IntN(16) {
+			case 0, 1:
+				a := attachOf(names[rng.IntN(4)], rng.IntN(3), api.Epoch(1+rng.IntN(2)))
+				if rng.IntN(2) == 0 {
+					a.Addresses = route(names[0], 1, 1).Addresses
+				}
+				do(a)
+			case 2:
+				do(Detach{attachOf(names[rng.IntN(4)], rng.IntN(3), api.Epoch(1+rng.IntN(2))).Key})
+			case 3:
+				do(Drain{attachOf(names[rng.IntN(4)], rng.IntN(3), api.Epoch(1+rng.IntN(2))).Key})
+			case 4, 5:
+				do(Miss{Local: anyLocal(), Remote: []netip.Addr{vip(byte(rng.IntN(6))), instanceAt(byte(rng.IntN(6)), byte(rng.IntN(6))), ip("10.30.1.10")}[rng.IntN(3)]})
+			case 6:
+				do(Query{Local: anyLocal(), Name: names[rng.IntN(4)] + ".treeline"})
+			case 7:
+				do(PeerUnknown{Key: key(byte(rng.IntN(8))), Claim: instanceAt(byte(rng.IntN(8)), 3)})
+			case 8, 9: // something changes in the cluster
+				rev++
+				n := rng.IntN(4)
+				id := svc(names[n])
+				var nodes []byte
+				for range rng.IntN(4) {
+					if x := byte(rng.IntN(6)); !slices.Contains(nodes, x) {
+						nodes = append(nodes, x)
+					}
+				}
+				r := route(names[n], rev, byte(n+1), nodes...)
+				r.Access.Closed = rng.IntN(4) == 0
+				if rng.IntN(2) == 0 {
+					r.Addresses.Closest = netip.AddrFrom4([4]byte{10, 30, byte(n + 1), 2})
+				}
+				if cl.routes[id] = r; rng.IntN(4) == 0 {
+					delete(cl.routes, id)
+				}
+				downs = append(downs, cl.whole())
+			case 10, 11:
+				p := Path{
+					Key: key(byte(rng.IntN(6))), Kind: []api.PathKind{api.PathNone, api.PathRelay, api.PathDirect, api.PathDirect}[rng.IntN(4)],
+					Plain: rng.IntN(2) == 0, Silent: rng.IntN(4) == 0, RTT: time.Duration(rng.IntN(100)) * time.Millisecond, MTU: 1300 + rng.IntN(2)*80,
+					Addr: []netip.AddrPort{netip.MustParseAddrPort("192.168.1.7:1"), netip.MustParseAddrPort("192.168.9.7:1"), netip.MustParseAddrPort("1.2.3.4:1")}[rng.IntN(3)],
+				}
+				do(p)
+			case 12:
+				w.now = w.now.Add(time.Duration(rng.IntN(90000)) * time.Millisecond)
+				do(Tick{})
+			case 13:
+				do(Link{rng.IntN(3) > 0})
+			default: // the wire: loses, doubles, reorders
+				if len(ups) > 0 {
+					i := rng.IntN(min(2, len(ups)))
+					if rng.IntN(4) > 0 {
+						cl.hear(ups[i])
+						downs = append(downs, cl.whole())
+					}
+					ups = slices.Delete(ups, i, i+1)
+				}
+				if len(downs) > 0 {
+					i := rng.IntN(min(3, len(downs)))
+					d := downs[i]
+					if rng.IntN(4) > 0 {
+						downs = slices.Delete(downs, i, i+1)
+					}
+					if rng.IntN(4) > 0 {
+						do(Down{d})
+					}
+				}
+			}
+			w.checkBooks()
+		}
+		// A quiet end: everything arrives.
+		w.step(Link{false})
+		ups = said(w.step(Link{true}))
+		for range 100 {
+			ups = append(ups, w.pass(time.Second)...)
+			for len(ups) > 0 {
+				up := ups[0]
+				ups = ups[1:]
+				cl.hear(up)
+				ups = append(ups, said(w.step(Down{cl.whole()}))...)
+			}
+		}
+		w.checkBooks()
+		d := cl.whole()
+		if d.Held != w.c.held {
+			t.Fatalf("the node holds %x and should hold %x; wants %v, the cluster's %v", w.c.held, d.Held, w.c.wants, cl.wants)
+		}
+		for k, x := range w.c.wants {
+			if w.c.outcome(x) == unanswered {
+				t.Fatalf("%+v is unanswered", k)
+			}
+		}
+		for k := range attachedNow {
+			if _, ok := w.c.Attached(k); !ok {
+				t.Fatalf("%s is not attached any more", k)
+			}
+		}
+	})
+}

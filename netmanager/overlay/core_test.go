@@ -1,0 +1,621 @@
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+func vip(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, n, 1}) }
+
+// backendsOf are the backends that the plane has behind an address, with weights.
+func (w *world) backendsOf(v netip.Addr) string {
+	s, ok := w.plane.services[v]
+	if !ok {
+		return "none"
+	}
+	out := ""
+	for _, b := range s.Backends {
+		out += fmt.Sprintf("%s*%d ", b.Address, b.Weight)
+	}
+	return out
+}
+
+func TestAnAttachmentKeepsItsAddress(t *testing.T) {
+	w := newWorld(t, Config{})
+	if eff := w.step(attachOf("web", 0, 1)); !errors.Is(eff.Err, api.ErrUnavailable) {
+		t.Fatal(eff.Err)
+	}
+	w.step(Down{api.NetDown{Rev: 1, Lease: theLease()}})
+	w.step(attachOf("web", 0, 1))
+	first, _ := w.c.Attached(attachOf("web", 0, 1).Key)
+	if first.Address != ip("10.16.0.2") || first.Address6 != ip("fd74:6c6e:1::a10:2") || first.MTU != 1400 {
+		t.Fatalf("%+v", first)
+	}
+	again := attachOf("web", 0, 1)
+	again.NetNS = "/proc/2/ns/net"
+	w.step(again)
+	w.checkBooks()
+	w.restart()
+	w.checkBooks()
+	if a, _ := w.c.Attached(again.Key); a != first || w.c.Attachments()[0].NetNS != again.NetNS {
+		t.Fatalf("%+v", a)
+	}
+	w.step(attachOf("web", 0, 2)) // placed anew
+	if a, _ := w.c.Attached(attachOf("web", 0, 2).Key); a.Address == first.Address {
+		t.Fatalf("%+v", a)
+	}
+	w.step(Detach{attachOf("web", 0, 1).Key})
+	if eff := w.step(attachOf("web", 0, 1)); !errors.Is(eff.Err, api.ErrConflict) {
+		t.Fatalf("an older placement: %v", eff.Err)
+	}
+	w.checkBooks()
+}
+
+func TestAnExhaustedSubnetSaysSoAndFreedAddressesRest(t *testing.T) {
+	w, _ := ready(t)
+	n := 1
+	for ; ; n++ {
+		if eff := w.step(attachOf("web", n, 1)); eff.Err != nil {
+			if !errors.Is(eff.Err, api.ErrUnavailable) {
+				t.Fatal(eff.Err)
+			}
+			break
+		}
+	}
+	if n != 61 || w.c.Status().Error == "" {
+		t.Fatalf("%d instances, %+v", n, w.c.Status())
+	}
+	w.step(Detach{attachOf("web", 7, 1).Key})
+	w.step(Detach{attachOf("web", 7, 1).Key}) // again
+	w.pass(time.Minute)
+	w.restart() // does not shorten the rest
+	w.pass(time.Minute)
+	if eff := w.step(attachOf("api", 0, 1)); eff.Err == nil {
+		t.Fatal("an address that rests was handed out")
+	}
+	w.pass(time.Minute)
+	if eff := w.step(attachOf("api", 0, 1)); eff.Err != nil {
+		t.Fatal(eff.Err)
+	}
+	if len(w.docs) != 0 {
+		for k := range w.docs {
+			if k[0] == kindFreed {
+				t.Fatalf("%v is left", k)
+			}
+		}
+	}
+	w.checkBooks()
+}
+
+func TestAPortOfTheNodeIsPublishedOnce(t *testing.T) {
+	w, _ := ready(t)
+	a, b := attachOf("web", 0, 1), attachOf("web", 1, 1)
+	a.Ports = []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}
+	b.Ports = a.Ports
+	w.step(a)
+	if eff := w.step(b); !errors.Is(eff.Err, api.ErrConflict) {
+		t.Fatal(eff.Err)
+	}
+	b.Ports = []api.PortMap{{Host: 80, Instance: 8080, Protocol: "udp"}}
+	if eff := w.step(b); eff.Err != nil {
+		t.Fatal(eff.Err)
+	}
+	w.step(Detach{a.Key})
+	b.Ports = append(b.Ports, a.Ports...)
+	if eff := w.step(b); eff.Err != nil {
+		t.Fatal(eff.Err)
+	}
+	w.checkBooks()
+}
+
+func TestAnotherLeaseKeepsWhatIsAttached(t *testing.T) {
+	w, client := ready(t)
+	l := theLease()
+	l.Rev, l.Subnet = 2, cidr("10.16.9.0/26")
+	w.answer(api.NetDown{Lease: l})
+	w.step(attachOf("web", 0, 1))
+	if a, _ := w.c.Attached(attachOf("web", 0, 1).Key); a.Address != ip("10.16.9.2") {
+		t.Fatalf("%+v", a)
+	}
+	if _, ok := w.plane.endpoints[client]; !ok || w.plane.node.Subnet != l.Subnet {
+		t.Fatal("what was attached lost its address")
+	}
+	w.checkBooks()
+	w.restart()
+	w.step(Detach{attachOf("client", 0, 1).Key})
+	w.checkBooks()
+}
+
+func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
+	w, client := ready(t)
+	eff := w.step(Miss{Local: client, Remote: vip(1)})
+	want := api.Want{Address: vip(1), For: svc("client")}
+	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Add, []api.Want{want}) {
+		t.Fatalf("%+v", eff.Send)
+	}
+	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(said(eff)) > 0 { // single flight
+		t.Fatalf("%+v", eff.Send)
+	}
+	eff = w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	var kinds []string
+	for _, e := range eff.Send {
+		kinds = append(kinds, fmt.Sprintf("%s %T", e.To, e.Msg))
+	}
+	if !slices.Equal(kinds, []string{"tunnel overlay.TunnelPeer", "tunnel overlay.TunnelPeer", "plane plane.Change", "hold overlay.Release"}) {
+		t.Fatal(kinds)
+	}
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.2.1*1 " {
+		t.Fatal(got)
+	}
+	from, to := w.c.services[svc("client")].ident, w.c.services[svc("web")].ident
+	if !w.plane.allowed[plane.Pair{From: from, To: to}] || !w.plane.allowed[plane.Pair{From: to, To: from}] {
+		t.Fatal(w.plane.allowed)
+	}
+	w.checkBooks()
+	w.restart() // and the table is as it was
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.2.1*1 " || w.c.services[svc("web")].ident != to {
+		t.Fatal(got)
+	}
+	w.checkBooks()
+}
+
+func TestALostQuestionIsAskedAgainEverMoreSlowly(t *testing.T) {
+	w, client := ready(t)
+	w.answer(api.NetDown{})
+	start := w.now
+	w.step(Miss{Local: client, Remote: vip(1)})
+	var at []time.Duration
+	for range 60 {
+		w.now = w.now.Add(500 * time.Millisecond)
+		for _, up := range said(w.step(Tick{})) {
+			if !up.Whole {
+				at = append(at, w.now.Sub(start))
+			}
+		}
+	}
+	if want := []time.Duration{500, 1500, 3500, 7500, 15500}; len(at) != len(want) || at[0] != want[0]*time.Millisecond || at[4] != want[4]*time.Millisecond {
+		t.Fatal(at)
+	}
+}
+
+func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
+	w, client := ready(t)
+	want := api.Want{Address: vip(1), For: svc("client")}
+	w.step(Miss{Local: client, Remote: vip(1)})
+	eff := w.answer(api.NetDown{Refused: []api.Refusal{{Want: want}}})
+	if got := orders[Refuse](eff); len(got) != 1 || got[0] != (Refuse{Remote: vip(1)}) {
+		t.Fatalf("%+v", eff.Send)
+	}
+	w.pass(4 * time.Second)
+	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Refuse](eff)) != 1 || len(said(eff)) > 0 {
+		t.Fatalf("%+v", eff.Send)
+	}
+	w.pass(2 * time.Second)
+	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Refuse](eff)) > 0 || len(said(eff)) != 1 {
+		t.Fatalf("%+v", eff.Send)
+	}
+	w.answer(api.NetDown{Refused: []api.Refusal{{Want: want}}})
+	w.checkBooks()
+	w.pass(3 * time.Minute)
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, Answered: []api.Want{want}}) // it comes to be
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
+		t.Fatal(got)
+	}
+	w.checkBooks()
+}
+
+func TestWhatMayNotBeCalledIsDenied(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	r := route("web", 1, 1, 1)
+	r.Access.Closed = true
+	eff := w.answer(api.NetDown{Routes: []api.Route{r}})
+	from, to := w.c.services[svc("client")].ident, w.c.services[svc("web")].ident
+	// web may call client, though, which has no list.
+	if w.plane.allowed[plane.Pair{From: from, To: to}] || !w.plane.allowed[plane.Pair{From: to, To: from}] || len(orders[Release](eff)) != 1 {
+		t.Fatalf("%+v %+v", w.plane.allowed, eff.Send)
+	}
+	r.Rev, r.Access.Closed = 2, false
+	w.answer(api.NetDown{Routes: []api.Route{r}})
+	if !w.plane.allowed[plane.Pair{From: from, To: to}] {
+		t.Fatal("the new list does not count")
+	}
+	w.checkBooks()
+}
+
+func TestIdleWantsEndAndUsedOnesAreRenewed(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.step(Miss{Local: client, Remote: vip(2)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1), route("api", 1, 2, 1)}})
+	used := plane.Usage{Sources: map[netip.Addr]uint64{}}
+	renewed := 0
+	for n := range uint64(30) {
+		for _, up := range w.pass(20 * time.Second) {
+			if up.Whole {
+				renewed++
+			}
+		}
+		w.answer(api.NetDown{})
+		used.Sources = map[netip.Addr]uint64{instanceAt(1, 1): n} // answers of one long flow to web
+		w.step(Used{used})
+		w.checkBooks()
+	}
+	if w.backendsOf(vip(1)) == "none" || w.backendsOf(vip(2)) != "none" || renewed < 5 || renewed > 10 {
+		t.Fatalf("%s, %s, renewed %d times", w.backendsOf(vip(1)), w.backendsOf(vip(2)), renewed)
+	}
+	for k := range w.docs {
+		if k[0] == kindRoute && k[1] == string(svc("api")) {
+			t.Fatal("it is still stored")
+		}
+	}
+}
+
+func TestAFloodOfUnknownDestinationsIsBounded(t *testing.T) {
+	w, client := ready(t)
+	w.step(attachOf("victim", 0, 1))
+	victim, _ := w.c.Attached(attachOf("victim", 0, 1).Key)
+	ups, adds := 0, 0
+	for n := range 20000 {
+		if n%100 == 0 {
+			w.now = w.now.Add(time.Second)
+		}
+		eff := w.step(Miss{Local: client, Remote: netip.AddrFrom4([4]byte{10, 30, byte(n >> 8), byte(n)})})
+		for _, up := range said(eff) {
+			ups++
+			adds += len(up.Add)
+		}
+	}
+	if len(w.c.wants) > 260 || len(w.docs) > 20 {
+		t.Fatalf("%d wants, %d documents", len(w.c.wants), len(w.docs))
+	}
+	if ups > 4200+200*20 {
+		t.Fatalf("%d messages with %d wants", ups, adds)
+	}
+	eff := w.step(Miss{Local: victim.Address, Remote: ip("10.30.200.200")})
+	if len(said(eff)) != 1 {
+		t.Fatal("another instance starves")
+	}
+	w.checkBooks()
+}
+
+func TestWhoHasTheMostWantsMakesRoom(t *testing.T) {
+	w := newWorld(t, Config{MaxWants: 40, MaxPending: 100})
+	w.step(Link{true})
+	w.step(Down{api.NetDown{Rev: 1, Lease: theLease()}})
+	var at [2]netip.Addr
+	for i, name := range []string{"greedy", "modest"} {
+		w.step(attachOf(name, 0, 1))
+		a, _ := w.c.Attached(attachOf(name, 0, 1).Key)
+		at[i] = a.Address
+	}
+	for n := range byte(60) {
+		w.step(Miss{Local: at[0], Remote: vip(n)})
+	}
+	for n := range byte(10) {
+		w.step(Miss{Local: at[1], Remote: vip(100 + n)})
+	}
+	if g, m := len(w.c.asking[svc("greedy")].wants), len(w.c.asking[svc("modest")].wants); g != 30 || m != 10 {
+		t.Fatalf("greedy has %d, modest %d", g, m)
+	}
+	w.checkBooks()
+}
+
+func TestADeadBackendsFlowsEndAndASilentPeerIsAvoided(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}})
+	eff := w.step(Path{Key: key(2), Kind: api.PathDirect, Silent: true})
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.3.1*1 " {
+		t.Fatal(got)
+	}
+	if ch := orders[plane.Change](eff); len(ch) != 1 || len(ch[0].End) > 0 {
+		t.Fatalf("%+v", ch)
+	}
+	w.step(Path{Key: key(1), Kind: api.PathDirect, Silent: true})
+	w.step(Path{Key: key(3), Kind: api.PathDirect, Silent: true})
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.2.1*1 10.16.3.1*1 " {
+		t.Fatalf("all are silent: %s", got)
+	}
+	for n := range byte(3) {
+		w.step(Path{Key: key(n + 1), Kind: api.PathDirect})
+	}
+	r := route("web", 2, 1, 1, 2, 3)
+	r.Backends[0].State = api.BackendDraining
+	w.answer(api.NetDown{Routes: []api.Route{r}})
+	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 10.16.3.1*1 " {
+		t.Fatal(got)
+	}
+	r.Rev, r.Backends = 3, slices.Clone(r.Backends[1:])
+	r.Backends[0].Epoch = 2
+	eff = w.answer(api.NetDown{Routes: []api.Route{r}})
+	if ch := orders[plane.Change](eff); len(ch) != 1 || !slices.Equal(ch[0].End, []netip.Addr{instanceAt(1, 1), instanceAt(2, 1)}) {
+		t.Fatalf("%+v", ch)
+	}
+	eff = w.answer(api.NetDown{Gone: []api.ServiceID{svc("web")}})
+	if ch := orders[plane.Change](eff); len(ch) != 1 || len(ch[0].End) != 2 || w.backendsOf(vip(1)) != "none" {
+		t.Fatalf("%+v", ch)
+	}
+	w.checkBooks()
+}
+
+func TestWeightsFollowLoad(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	r := route("web", 1, 1, 1, 2, 3)
+	for _, c := range []struct {
+		loads [3]uint8
+		want  string
+	}{
+		{[3]uint8{0, 0, 0}, "10.16.1.1*1 10.16.2.1*1 10.16.3.1*1 "},
+		{[3]uint8{50, 50, 50}, "10.16.1.1*1 10.16.2.1*1 10.16.3.1*1 "},
+		{[3]uint8{20, 60, 100}, "10.16.1.1*13 10.16.2.1*6 10.16.3.1*1 "},
+		{[3]uint8{24, 55, 98}, "10.16.1.1*13 10.16.2.1*6 10.16.3.1*1 "},
+		{[3]uint8{50, 0, 75}, "10.16.1.1*4 10.16.2.1*3 10.16.3.1*2 "},
+	} {
+		r.Rev++
+		r.Backends = slices.Clone(r.Backends)
+		for i := range r.Backends {
+			r.Backends[i].Load = c.loads[i]
+		}
+		w.answer(api.NetDown{Routes: []api.Route{r}})
+		if got := w.backendsOf(vip(1)); got != c.want {
+			t.Errorf("%v: %s, want %s", c.loads, got, c.want)
+		}
+		w.checkBooks()
+	}
+}
+
+func TestClosestFollowsMeasuredDistanceWithoutFlutter(t *testing.T) {
+	w, client := ready(t)
+	closest := ip("10.30.1.2")
+	w.step(Miss{Local: client, Remote: closest})
+	r := route("web", 1, 1, 1, 2, 3)
+	r.Addresses.Closest = closest
+	w.answer(api.NetDown{Routes: []api.Route{r}})
+	ms := time.Millisecond
+	see := func(a, b, c time.Duration) {
+		for i, d := range []time.Duration{a, b, c} {
+			w.step(Path{Key: key(byte(i + 1)), Kind: api.PathDirect, RTT: d})
+		}
+		w.checkBooks()
+	}
+	for range 4 {
+		see(5*ms, 30*ms, 80*ms)
+	}
+	if got := w.backendsOf(closest); got != "10.16.1.1*1 " {
+		t.Fatal(got)
+	}
+	for n := range 20 { // jitter of 10 %
+		see(50*ms*time.Duration(95+n%2*10)/100, 52*ms, 80*ms)
+		if got := w.backendsOf(closest); n > 3 && got != "10.16.1.1*1 10.16.2.1*1 " {
+			t.Fatalf("after %d: %s", n, got)
+		}
+	}
+	for range 2 {
+		see(80*ms, 30*ms, 5*ms)
+	}
+	if got := w.backendsOf(closest); got != "10.16.1.1*1 10.16.2.1*1 " {
+		t.Fatalf("after two updates: %s", got)
+	}
+	for range 3 {
+		see(80*ms, 30*ms, 5*ms)
+	}
+	if got := w.backendsOf(closest); got != "10.16.3.1*1 " {
+		t.Fatal(got)
+	}
+	w.step(Path{Key: key(3), Kind: api.PathDirect, RTT: 5 * ms, Silent: true})
+	if got := w.backendsOf(closest); got != "10.16.1.1*1 10.16.2.1*1 " && got != "10.16.2.1*1 " {
+		t.Fatalf("the chosen one is dead: %s", got)
+	}
+	w.checkBooks()
+}
+
+func TestWhatIsHereIsReachedAtOnce(t *testing.T) {
+	w, client := ready(t)
+	web := attachOf("web", 5, 3)
+	web.Addresses = route("web", 1, 1).Addresses
+	w.step(web)
+	here, _ := w.c.Attached(web.Key)
+	eff := w.step(Miss{Local: client, Remote: vip(1)})
+	if got := w.backendsOf(vip(1)); got != here.Address.String()+"*1 " || len(orders[Release](eff)) != 1 || len(said(eff)) != 1 {
+		t.Fatalf("%s %+v", got, eff.Send)
+	}
+	w.checkBooks()
+	r := route("web", 1, 1, 1)
+	// The cluster believes that another placement of it is here, which is not so.
+	r.Backends = append(r.Backends, api.Backend{Instance: svc("web").Instance(9), Epoch: 1, Address: ip("10.16.0.40"), Peer: key(0), State: api.BackendUp})
+	r.Peers = append(r.Peers, api.Peer{Key: key(0), Rev: 1, Subnets: []netip.Prefix{cidr("10.16.0.0/26")}})
+	w.answer(api.NetDown{Routes: []api.Route{r}})
+	if got := w.backendsOf(vip(1)); got != here.Address.String()+"*1 10.16.1.1*1 " {
+		t.Fatal(got)
+	}
+	w.step(Drain{web.Key})
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
+		t.Fatal(got)
+	}
+	eff = w.step(Detach{web.Key})
+	if ch := orders[plane.Change](eff); len(ch) != 1 || !slices.Equal(ch[0].End, []netip.Addr{here.Address}) {
+		t.Fatalf("%+v", ch)
+	}
+	w.checkBooks()
+}
+
+func TestAnUnknownSourceIsAskedFor(t *testing.T) {
+	w, client := ready(t)
+	remote := instanceAt(4, 9)
+	eff := w.step(Miss{Local: client, Remote: w.c.lease.Ranges.Twin(remote)})
+	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (api.Want{Address: remote, For: svc("client")}) {
+		t.Fatalf("%+v", eff.Send)
+	}
+	src := api.Source{Address: remote, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
+	eff = w.answer(api.NetDown{Sources: []api.Source{src}})
+	if len(orders[Release](eff)) != 1 || w.plane.sources[remote].Ident != w.c.services[svc("caller")].ident {
+		t.Fatalf("%+v", eff.Send)
+	}
+	w.checkBooks()
+	w.answer(api.NetDown{GoneSources: []netip.Addr{remote}})
+	if len(w.plane.sources)+len(w.plane.peers)+len(w.plane.tunnel) > 0 {
+		t.Fatalf("%+v", w.plane)
+	}
+	w.checkBooks()
+}
+
+func TestAStrangersHandshakeAsksForItsSubnet(t *testing.T) {
+	w, _ := ready(t)
+	eff := w.step(PeerUnknown{Key: key(7), Claim: instanceAt(7, 5)})
+	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (api.Want{Address: instanceAt(7, 0)}) {
+		t.Fatalf("%+v", eff.Send)
+	}
+	eff = w.answer(api.NetDown{Peers: []api.Peer{peerRecord(7, 1)}})
+	if got := orders[TunnelPeer](eff); len(got) != 1 || got[0].Key != key(7) {
+		t.Fatalf("%+v", eff.Send)
+	}
+	w.checkBooks()
+	n := 0
+	for i := range 1000 { // a flood of keys that are nobody's
+		n += len(said(w.step(PeerUnknown{Key: key(9), Claim: netip.AddrFrom4([4]byte{10, 17, byte(i >> 2), byte(i << 6)})})))
+	}
+	if n > bucketBurst || len(w.c.wants) > bucketBurst+1 {
+		t.Fatalf("%d questions", n)
+	}
+	w.checkBooks()
+}
+
+func TestAKernelPathIsPreparedUsedAndLeft(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}})
+	at := func(n byte, addr string, plain bool) {
+		w.step(Path{Key: key(n), Kind: api.PathDirect, Plain: plain, Addr: netip.MustParseAddrPort(addr), MTU: 1380})
+	}
+	at(1, "192.168.1.11:7000", true)
+	at(2, "192.168.2.12:7000", true)
+	at(3, "172.16.0.1:7000", true) // not clear
+	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute || !p.Prepared || p.Via != ip("192.168.1.11") {
+		t.Fatalf("%+v", p)
+	}
+	w.pass(3 * time.Second)
+	for n, want := range map[byte]api.PathKind{1: api.PathRoute, 2: api.PathVXLAN, 3: api.PathDirect} {
+		if p := w.plane.peers[key(n)]; p.Path != want || p.Prepared {
+			t.Errorf("%d: %+v, want %s", n, p, want)
+		}
+	}
+	w.checkBooks()
+	w.restart() // flows on kernel paths go on
+	w.checkBooks()
+	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute || p.Prepared {
+		t.Fatalf("%+v", p)
+	}
+	w.step(Path{Key: key(1), Kind: api.PathNone}) // the tunnel has not looked yet
+	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute {
+		t.Fatalf("%+v", p)
+	}
+	w.step(Path{Key: key(1), Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.168.1.11:7000"), Silent: true})
+	if p := w.plane.peers[key(1)]; p.Path != api.PathDirect {
+		t.Fatalf("%+v", p)
+	}
+	at(1, "192.168.1.11:7000", true)
+	if p := w.plane.peers[key(1)]; p.Path != api.PathDirect {
+		t.Fatal("it is trusted at once again")
+	}
+	w.pass(34 * time.Second)
+	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute || p.Prepared {
+		t.Fatalf("%+v", p)
+	}
+	at(2, "192.168.2.12:7000", false)
+	if p := w.plane.peers[key(2)]; p.Path != api.PathDirect {
+		t.Fatalf("%+v", p)
+	}
+	l := theLease()
+	l.Clear = nil
+	w.answer(api.NetDown{Lease: l})
+	if p := w.plane.peers[key(1)]; p.Path != api.PathDirect {
+		t.Fatalf("in the clear where it may not be: %+v", p)
+	}
+	w.checkBooks()
+}
+
+func TestTablesOutliveTheCluster(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.step(Link{false})
+	used := plane.Usage{}
+	for n := range uint64(40) {
+		w.pass(time.Minute)
+		used.Services = map[netip.Addr]uint64{vip(1): n}
+		w.step(Used{used})
+	}
+	w.restart()
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
+		t.Fatal(got)
+	}
+	w.checkBooks()
+}
+
+func TestLateAndForeignMessagesAreDropped(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 5, 1, 1)}})
+	rev, boot := w.c.link.rev, w.c.boot
+	w.step(Down{api.NetDown{Boot: boot, Rev: rev - 1, Whole: true}})
+	w.step(Down{api.NetDown{Boot: boot + 1, Rev: rev + 9, Whole: true}})
+	w.step(Down{api.NetDown{Boot: boot, Rev: rev, Routes: []api.Route{route("web", 4, 1, 2)}}})
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
+		t.Fatal(got)
+	}
+	w.step(Down{api.NetDown{Boot: boot, Rev: rev + 1, Whole: true, Routes: []api.Route{route("web", 4, 1, 2)}}})
+	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 " {
+		t.Fatalf("a whole replaces: %s", got)
+	}
+	w.checkBooks()
+}
+
+func TestABackendOutsideItsPeersSubnetIsNone(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	r := route("web", 1, 1, 1, 2)
+	r.Backends[0].Address = instanceAt(2, 50) // node 1 says that it has an address of node 2
+	w.answer(api.NetDown{Routes: []api.Route{r}})
+	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 " {
+		t.Fatal(got)
+	}
+	w.step(Miss{Local: client, Remote: vip(2)})
+	bad := route("api", 1, 2, 3)
+	bad.Peers[0].Subnets = []netip.Prefix{cidr("10.16.0.0/26"), cidr("10.16.0.0/13"), cidr("0.0.0.0/0"), {}, cidr("fd00::/64")}
+	w.answer(api.NetDown{Routes: []api.Route{bad}})
+	for _, p := range w.plane.peers[key(3)].Subnets {
+		if p.Overlaps(theLease().Subnet) && p != cidr("10.16.0.0/13") || p.Bits() < 13 {
+			t.Fatalf("a peer has %s", p)
+		}
+	}
+	w.checkBooks()
+}
+
+func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
+	w, client := ready(t)
+	w.step(attachOf("other", 0, 1))
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	eff := w.step(Detach{attachOf("client", 0, 1).Key})
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
+		t.Fatal(got)
+	}
+	up := said(eff)
+	if len(up) != 1 || up[0].Add[0].For != svc("other") || up[0].Drop[0].For != svc("client") {
+		t.Fatalf("%+v", up)
+	}
+	w.step(Detach{attachOf("other", 0, 1).Key})
+	if len(w.plane.services)+len(w.plane.peers)+len(w.plane.allowed)+len(w.c.services) > 0 {
+		t.Fatalf("%+v", w.plane)
+	}
+	w.checkBooks()
+}
