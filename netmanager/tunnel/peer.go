@@ -49,6 +49,7 @@ type peer struct {
 	stale   atomic.Bool  // the keeper knows that the session is old
 	silent  atomic.Bool  // Silent was posted, and Heard was not
 	from    Path         // of the last message; the receiver's
+	carried Path         // of the last data; the receiver's
 	traffic counters
 
 	// Guarded by Engine.mu.

@@ -212,6 +212,9 @@ func (r *receiver) heard(p *peer, at int64, from Path, data bool) {
 	if p.silent.Load() {
 		r.e.unsilent(p, from)
 	}
+	if data {
+		p.carried = from
+	}
 	if data && p.owed.Load() == 0 {
 		p.owed.Store(at)
 		r.e.arm(p)

@@ -58,6 +58,7 @@ type Stats struct {
 	Peer            api.PeerKey
 	Path            Path // where data goes
 	From            Path // by which the last message came
+	Carried         Path // by which the last data came
 	Session         bool // there is one
 	Silent          bool
 	MTU             int
@@ -81,7 +82,7 @@ func (e *Engine) Stats() []Stats {
 	out := make([]Stats, 0, len(e.peers))
 	for _, p := range e.peers {
 		s := Stats{
-			Peer: p.key, From: p.from, Session: p.send.Load() != nil, Silent: p.silent.Load(), MTU: int(p.mtu.Load()),
+			Peer: p.key, From: p.from, Carried: p.carried, Session: p.send.Load() != nil, Silent: p.silent.Load(), MTU: int(p.mtu.Load()),
 			SentBytes: p.traffic.sentBytes.Load(), SentPackets: p.traffic.sentPackets.Load(),
 			ReceivedBytes: p.traffic.receivedBytes.Load(), ReceivedPackets: p.traffic.receivedPackets.Load(),
 			Handshake: p.since, RTT: p.rtt, Drops: p.traffic.drops.read(),
