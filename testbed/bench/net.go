@@ -202,7 +202,9 @@ func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, e
 		return b, nil
 	}
 	p := netPaths[name]
-	bed, err := netbench.NewBed(ctx, key, netbench.Shape{More: p.replicas, Slow: slow})
+	shape := p.shape
+	shape.Slow = slow
+	bed, err := netbench.NewBed(ctx, key, shape)
 	if err != nil {
 		return nil, err
 	}

@@ -22,25 +22,28 @@ type row struct {
 	limit  float64
 }
 
-// netPaths are the ways from container to container. Replicas is how many
-// further containers the second node has.
+// netPaths are the ways from container to container, and what their beds are like.
 var netPaths = map[string]struct {
-	make     func() netbench.Path
-	replicas int
+	make  func() netbench.Path
+	shape netbench.Shape
 }{
-	"raw":        {netbench.Raw, 0},
-	"routed":     {netbench.Routed, 0},
-	"vxlan":      {netbench.VXLAN, 0},
-	"wireguard":  {netbench.WireGuard, 0},
-	"one-a-time": {netbench.OneAtATime, 0},
+	"raw":        {netbench.Raw, netbench.Shape{}},
+	"routed":     {netbench.Routed, netbench.Shape{}},
+	"vxlan":      {netbench.VXLAN, netbench.Shape{}},
+	"wireguard":  {netbench.WireGuard, netbench.Shape{}},
+	"one-a-time": {netbench.OneAtATime, netbench.Shape{}},
 
-	"nft-route":   {parts("nft", api.PathRoute), 9},
-	"ebpf-route":  {parts("ebpf", api.PathRoute), 9},
-	"nft-vxlan":   {parts("nft", api.PathVXLAN), 0},
-	"ebpf-vxlan":  {parts("ebpf", api.PathVXLAN), 0},
-	"nft-tunnel":  {parts("nft", api.PathDirect), 9},
-	"ebpf-tunnel": {parts("ebpf", api.PathDirect), 9},
+	"nft-route":   {parts("nft", api.PathRoute), replicas},
+	"ebpf-route":  {parts("ebpf", api.PathRoute), replicas},
+	"nft-vxlan":   {parts("nft", api.PathVXLAN), netbench.Shape{}},
+	"ebpf-vxlan":  {parts("ebpf", api.PathVXLAN), netbench.Shape{}},
+	"nft-tunnel":  {parts("nft", api.PathDirect), replicas},
+	"ebpf-tunnel": {parts("ebpf", api.PathDirect), replicas},
+	"ebpf-relay":  {parts("ebpf", api.PathRelay), netbench.Shape{Apart: true}},
 }
+
+// replicas are beside the one that most loads go to.
+var replicas = netbench.Shape{More: 9}
 
 func parts(plane string, kind api.PathKind) func() netbench.Path {
 	return func() netbench.Path { return netbench.Parts(plane, kind) }
@@ -68,7 +71,7 @@ var netLoads = map[string]load{
 	"fetch-050ms":      fetch("50 ms of round trip", netbench.Wire{RTT: 50 * time.Millisecond}),
 	"fetch-100ms":      fetch("100 ms of round trip", netbench.Wire{RTT: 100 * time.Millisecond}),
 	"fetch-250ms":      fetch("250 ms of round trip", netbench.Wire{RTT: 250 * time.Millisecond}),
-	"fetch-loss":       fetch("1 ms of round trip and 1 % of loss each way", netbench.Wire{RTT: time.Millisecond, Loss: 0.01}),
+	"fetch-loss":       fetch("1 % of loss each way", netbench.Wire{Loss: 0.01}),
 	"lookup":           {unit: "µs", title: "10,000 routes: added to a round trip", measure: lookup((*netbench.Bed).RTT)},
 	"lookup-new":       {unit: "µs", title: "10,000 routes: added to a new connection", measure: lookup((*netbench.Bed).ConnectTime)},
 	"sync":             {unit: "s", title: "10,000 routes: full sync of a new plane", measure: fullSync},
@@ -113,6 +116,8 @@ var netRows = []row{
 	{name: "tunnel-cpu", what: "encrypted tunnel: CPU at 100 Mbit/s, both ends and the kernel", limit: 30, atMost: true,
 		of: figure{"ebpf-tunnel", "cpu-100"}, beside: each("cpu-100", "raw", "routed", "wireguard", "one-a-time")},
 
+	{name: "relay", what: "encrypted tunnel through a relay: TCP ÷ direct", limit: 0.8,
+		of: figure{"ebpf-relay", "tcp-1"}, base: figure{"ebpf-tunnel", "tcp-1"}},
 	{name: "fetch-10ms", what: "encrypted tunnel: 100 MB at 10 ms ÷ wireguard-go's time", limit: 1, atMost: true,
 		of: figure{"ebpf-tunnel", "fetch-010ms"}, base: figure{"wireguard", "fetch-010ms"}},
 	{name: "fetch-50ms", what: "encrypted tunnel: 100 MB at 50 ms ÷ wireguard-go's time", limit: 1, atMost: true,

@@ -18,7 +18,8 @@ type Bed struct {
 	More      []*Namespace // further containers of the second node
 
 	wired  [2]*Namespace // who has the ends of the wire: the nodes, but for Raw
-	wan    *Namespace    // within a slow wire
+	wan    *Namespace    // between the nodes, where something is
+	slowly bool          // it is a slow wire
 	wire   *child        // passes its frames on
 	slowAs slowWireOrder // as it does now
 	procs  []*child      // what runs here, in the order of its start
@@ -34,8 +35,9 @@ const wireMTU = 1500
 
 // Shape is what a bed is made with.
 type Shape struct {
-	More int  // further containers of the second node
-	Slow bool // a wire that can have delay and loss
+	More  int  // further containers of the second node
+	Slow  bool // a wire that can have delay and loss
+	Apart bool // the nodes reach a host between them, which forwards nothing, and not one another
 }
 
 // NewBed makes a bed.
@@ -66,16 +68,23 @@ func NewBed(ctx context.Context, name string, shape Shape) (_ *Bed, err error) {
 			return nil, err
 		}
 	}
-	if shape.Slow {
+	switch {
+	case shape.Slow:
 		err = b.slow(ctx, name)
-	} else {
+	case shape.Apart:
+		err = b.between(ctx, name)
+	default:
 		err = veth(ctx, b.Node[0], WireDevice, b.Node[1], WireDevice, wireMTU)
 	}
 	if err != nil {
 		return nil, err
 	}
 	for i, n := range b.Node {
-		if err := n.IP(ctx, fmt.Sprintf("addr add %s/24 dev %s", WireAddr[i], WireDevice)); err != nil {
+		lines := []string{fmt.Sprintf("addr add %s/24 dev %s", WireAddr[i], WireDevice)}
+		if shape.Apart {
+			lines = []string{fmt.Sprintf("addr add %s/32 dev %s", WireAddr[i], WireDevice), fmt.Sprintf("route add %s dev %s", hostBetween, WireDevice)}
+		}
+		if err := n.IP(ctx, lines...); err != nil {
 			return nil, err
 		}
 		if err := n.Sysctl(ctx, "net.ipv4.ip_forward=1"); err != nil {
@@ -87,6 +96,28 @@ func NewBed(ctx context.Context, name string, shape Shape) (_ *Bed, err error) {
 		return b, b.setSlow(ctx, slowWireOrder{})
 	}
 	return b, nil
+}
+
+// The namespace between the nodes has a device towards each.
+var wanDevices = [2]string{"w0", "w1"}
+
+// hostBetween is its address, where it is a host.
+var hostBetween = netip.MustParseAddr("192.0.2.254")
+
+// between puts a host between the nodes.
+func (b *Bed) between(ctx context.Context, name string) (err error) {
+	if b.wan, err = NewNamespace(ctx, name+"/between"); err != nil {
+		return err
+	}
+	for i, n := range b.Node {
+		if err := veth(ctx, n, WireDevice, b.wan, wanDevices[i], wireMTU); err != nil {
+			return err
+		}
+		if err := b.wan.IP(ctx, fmt.Sprintf("addr add %s/32 dev %s", hostBetween, wanDevices[i]), fmt.Sprintf("route add %s dev %s", WireAddr[i], wanDevices[i])); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close ends what runs in the bed and lets go of it.
@@ -128,7 +159,7 @@ type Wire struct {
 
 // SetWire makes the wire so. Packets that wait in it may get lost.
 func (b *Bed) SetWire(ctx context.Context, w Wire) error {
-	if b.wan != nil {
+	if b.slowly {
 		return b.setSlow(ctx, slowWireOrder{w.RTT / 2, w.Loss})
 	}
 	onOff := "on"

@@ -25,11 +25,12 @@ func TestPathsCarryEveryLoad(t *testing.T) {
 		"ebpf-route":  func() Path { return Parts("ebpf", api.PathRoute) },
 		"ebpf-vxlan":  func() Path { return Parts("ebpf", api.PathVXLAN) },
 		"ebpf-tunnel": func() Path { return Parts("ebpf", api.PathDirect) },
+		"ebpf-relay":  func() Path { return Parts("ebpf", api.PathRelay) },
 		"nft-tunnel":  func() Path { return Parts("nft", api.PathDirect) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, err := NewBed(t.Context(), name, Shape{})
+			b, err := NewBed(t.Context(), name, Shape{Apart: name == "ebpf-relay"})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,8 +16,8 @@ func init() { roles["plane"] = as(syncPlane) }
 
 // Parts is Treeline's path, put together of its parts without their daemon: on
 // each node a data plane of that name, which chooses the backend of a semantic
-// address and rewrites, and below it plain routes, VXLAN, or the tunnel (any other
-// kind). Without a plane's name containers are reached by their own addresses.
+// address and rewrites, and below it plain routes, VXLAN, or the tunnel, direct or
+// through a relay, for which the bed's nodes are Apart. Without a plane's name containers are reached by their own addresses.
 func Parts(plane string, kind api.PathKind) *PartsPath {
 	return &PartsPath{plane: plane, kind: kind}
 }
@@ -126,7 +126,7 @@ func (k *PartsPath) Up(ctx context.Context, b *Bed) error {
 
 // join makes the way between the nodes.
 func (k *PartsPath) join(ctx context.Context) error {
-	if k.kind == api.PathDirect {
+	if k.kind == api.PathDirect || k.kind == api.PathRelay {
 		return k.tunnels(ctx)
 	}
 	for i, n := range k.bed.Node {

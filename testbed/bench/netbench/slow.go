@@ -20,13 +20,11 @@ type slowWireOrder struct {
 	Loss  float64       // 0 to 1
 }
 
-// The wire's own namespace has a device towards each node.
-var slowDevices = [2]string{"w0", "w1"}
-
 // slow puts a namespace between the nodes, in which a process passes frames on:
 // there is no netem in every kernel. Its frames are those of a plain card, one
 // packet each with its checksum.
 func (b *Bed) slow(ctx context.Context, name string) (err error) {
+	b.slowly = true
 	if b.wan, err = NewNamespace(ctx, name+"/wan"); err != nil {
 		return err
 	}
@@ -34,7 +32,7 @@ func (b *Bed) slow(ctx context.Context, name string) (err error) {
 		return err // it has nothing to say by itself
 	}
 	for i, n := range b.Node {
-		if err := veth(ctx, n, WireDevice, b.wan, slowDevices[i], wireMTU); err != nil {
+		if err := veth(ctx, n, WireDevice, b.wan, wanDevices[i], wireMTU); err != nil {
 			return err
 		}
 	}
@@ -66,7 +64,7 @@ func (b *Bed) setSlow(ctx context.Context, o slowWireOrder) error {
 
 func slowWire(ctx context.Context, o slowWireOrder, ready func()) (any, error) {
 	var fds [2]int
-	for i, name := range slowDevices {
+	for i, name := range wanDevices {
 		var err error
 		if fds[i], err = openDevice(name); err != nil {
 			return nil, fmt.Errorf("open %s: %w", name, err)
