@@ -271,8 +271,8 @@ func (t table) judge(f family) {
 	t.rule(arrive, translated(), goTo("pass")) // a published port
 	t.rule(arrive, goTo(denied))
 
-	t.rule(leave, to(t.node.Hold), goTo("pass"))
 	t.rule(leave, f.service(f.destination), goTo("hold"))
+	t.rule(leave, to(t.node.Hold), goTo("pass"))
 	t.rule(leave, f.instance(f.destination), translated(), goTo("pass")) // judged before its turn
 	t.rule(leave, f.instance(f.destination), t.pair(), goTo("pass"))
 	t.rule(leave, known(), goTo(denied))
