@@ -80,7 +80,7 @@ func (h hosts) up(ctx context.Context) error {
 		if err := h.note("link " + h.bridge()); err != nil {
 			return err
 		}
-		if err := run(ctx, "ip", "link", "add", h.bridge(), "type", "bridge"); err != nil {
+		if err := run(ctx, "ip", "link", "add", "name", h.bridge(), "type", "bridge"); err != nil {
 			return err
 		}
 	}
@@ -129,7 +129,7 @@ func (h hosts) host(ctx context.Context, node string, i int) (string, error) {
 	}
 	for _, args := range [][]string{
 		{"ip", "netns", "add", name},
-		{"ip", "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", name},
+		{"ip", "link", "add", "name", near, "type", "veth", "peer", "name", "eth0", "netns", name},
 		{"ip", "link", "set", near, "master", h.bridge(), "up"},
 		{"ip", "-n", name, "link", "set", "lo", "up"},
 		{"ip", "-n", name, "address", "add", netip.PrefixFrom(h.address(i), h.net.Bits()).String(), "dev", "eth0"},

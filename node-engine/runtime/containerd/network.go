@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
@@ -76,7 +77,7 @@ func (r *Runtime) writeNames(w runtime.Workload) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for name, text := range map[string]string{"resolv.conf": resolvConf(), "hosts": hosts(id[:12])} {
+	for name, text := range map[string]string{"resolv.conf": resolvConf(w.Instance.Service()), "hosts": hosts(id[:12])} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // whoever the container runs as reads it
 			return err
 		}
@@ -84,12 +85,16 @@ func (r *Runtime) writeNames(w runtime.Workload) error {
 	return nil
 }
 
-// resolvConf leads to the node's responder, which completes what is left away of a
-// name under the domain by who asks. Names without a dot are sought there first,
-// all others as they are: every query for a name of the world would otherwise ask
-// the cluster for a service of that name.
-func resolvConf() string {
-	return fmt.Sprintf("nameserver %s\nsearch %s\noptions ndots:1 timeout:2 attempts:3\n", api.ResolverAddr, api.Domain)
+// resolvConf leads to the node's responder. The search list and the dots are what
+// netmanager/overlay/names wants: names within the application are found first,
+// with their selectors (any.rr.web.prod).
+func resolvConf(s api.ServiceID) string {
+	domains := api.Domain
+	if p := strings.Split(s.Name(), "."); len(p) == 4 { // app, its namespace, service, its namespace
+		app := p[0] + "." + p[1] + "." + api.Domain
+		domains = p[3] + "." + app + " " + app + " " + domains
+	}
+	return fmt.Sprintf("nameserver %s\nsearch %s\noptions ndots:4 timeout:2 attempts:3\n", api.ResolverAddr, domains)
 }
 
 func hosts(hostname string) string {

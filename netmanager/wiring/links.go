@@ -1,0 +1,315 @@
+package wiring
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/netmanager/link"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// links keeps the machine's devices and routes as the core wants them. Only orders
+// calls it, one call at a time; what it says of instances anybody may ask.
+type links struct {
+	link *link.Links
+	data *os.Root
+	log  *slog.Logger
+	// clear are the machine's addresses on networks that the operator called clear.
+	clear func() []netip.Addr
+
+	node  plane.Node
+	peers map[api.PeerKey]plane.Peer
+
+	mu sync.Mutex // guards the fields below
+	// wanted are attachments of this life. Those of earlier ones are found by their
+	// devices and never made anew: the path of their namespace may be another's now.
+	wanted map[netip.Addr]link.Attachment
+	here   map[netip.Addr]int // the index of an instance's device
+}
+
+func newLinks(prefix string, data *os.Root, log *slog.Logger) (*links, error) {
+	l, err := link.New(prefix)
+	if err != nil {
+		return nil, err
+	}
+	return &links{
+		link: l, data: data, log: log, clear: func() []netip.Addr { return nil }, peers: map[api.PeerKey]plane.Peer{},
+		wanted: map[netip.Addr]link.Attachment{}, here: map[netip.Addr]int{},
+	}, nil
+}
+
+// want notes an attachment that connect, or the core's word of it, whichever comes
+// first, shall make.
+func (l *links) want(a api.Attach, at api.Attached) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wanted[at.Address] = link.Attachment{
+		Address: at.Address, Address6: at.Address6, NetNS: a.NetNS, MTU: at.MTU,
+		In: a.BandwidthIn, Out: a.BandwidthOut, Localhost: len(a.Ports) > 0,
+	}
+}
+
+// missing is why an instance has no device, nil if it has one.
+func (l *links) missing(a netip.Addr) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.here[a] == 0 {
+		return fmt.Errorf("its network namespace is gone: %w", api.ErrGone)
+	}
+	return nil
+}
+
+// connect makes an attachment that is wanted, and reports whether the device is
+// another than before.
+func (l *links) connect(a netip.Addr) (anew bool, err error) {
+	l.mu.Lock()
+	w, ok := l.wanted[a]
+	was := l.here[a]
+	l.mu.Unlock()
+	if !ok {
+		return false, fmt.Errorf("%s was detached meanwhile: %w", a, api.ErrConflict)
+	}
+	if err := l.link.Attach(w); err != nil {
+		l.gone(a)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("the network namespace %s is not there: %w: %w", w.NetNS, api.ErrGone, err)
+		}
+		return false, err
+	}
+	now := l.find(a)
+	return now != was, nil
+}
+
+// find looks for an instance's device and notes it.
+func (l *links) find(a netip.Addr) int {
+	index := 0
+	if dev, err := net.InterfaceByName(plane.Device(l.node.Prefix, a)); err == nil {
+		index = dev.Index
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.here[a] = index; index == 0 {
+		delete(l.here, a)
+	}
+	return index
+}
+
+func (l *links) gone(a netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.here, a)
+}
+
+// present reports whether the instance has a device, and makes it one if it is to
+// have one in this life.
+func (l *links) present(a netip.Addr) bool {
+	if l.find(a) != 0 {
+		return true
+	}
+	l.mu.Lock()
+	_, ok := l.wanted[a]
+	l.mu.Unlock()
+	if !ok {
+		return false
+	}
+	if _, err := l.connect(a); err != nil {
+		l.log.Warn("instance has no device", "address", a, "err", err)
+		return false
+	}
+	return true
+}
+
+// Sync makes the machine what s says, and takes away what an earlier life left. It
+// returns what the plane can be told of: instances without a device are left out.
+func (l *links) Sync(_ context.Context, s plane.State) (plane.State, error) {
+	l.node, l.peers = s.Node, map[api.PeerKey]plane.Peer{}
+	if err := l.tidy(s.Endpoints); err != nil {
+		return s, err
+	}
+	s.Endpoints = slices.DeleteFunc(slices.Clone(s.Endpoints), func(e plane.Endpoint) bool { return !l.present(e.Address) })
+	if err := l.setup(); err != nil {
+		return s, err
+	}
+	var routed []plane.Peer
+	for _, p := range s.Peers {
+		l.peers[p.Key] = p
+		routed = append(routed, sentBy(p))
+	}
+	return s, l.link.SetPeers(s.Node, routed)
+}
+
+// tidy takes away the devices of instances that are not there any more.
+func (l *links) tidy(endpoints []plane.Endpoint) error {
+	found, err := l.link.List()
+	if err != nil {
+		return err
+	}
+	keep := map[netip.Addr]bool{}
+	for _, e := range endpoints {
+		keep[e.Address] = true
+	}
+	for _, f := range found {
+		if !keep[f.Address] {
+			l.log.Info("an earlier life's device is removed", "device", f.Device)
+			err = errors.Join(err, l.drop(f.Address))
+		}
+	}
+	return err
+}
+
+func (l *links) drop(a netip.Addr) error {
+	l.mu.Lock()
+	delete(l.wanted, a)
+	delete(l.here, a)
+	l.mu.Unlock()
+	return l.link.Detach(a)
+}
+
+func (l *links) setup() error {
+	n, local := l.node, netip.Addr{}
+	for _, a := range l.clear() {
+		if a.Is4() {
+			local = a
+			break
+		}
+	}
+	if !local.IsValid() {
+		n.VXLAN = 0 // nobody is reached by it from here
+	}
+	was, err := l.link.Setup(n, local)
+	return errors.Join(err, l.remember(was))
+}
+
+// sentBy is the peer as ours are sent to it: a way that is only prepared is not taken.
+func sentBy(p plane.Peer) plane.Peer {
+	if p.Prepared {
+		p.Path = api.PathDirect
+	}
+	return p
+}
+
+// Prepare makes what a change's sets need, and returns what the plane can be told.
+func (l *links) Prepare(_ context.Context, c plane.Change) (plane.Change, error) {
+	if c.Node != nil {
+		l.node = *c.Node
+		if err := l.setup(); err != nil {
+			return c, err
+		}
+	}
+	c.SetEndpoints = slices.DeleteFunc(slices.Clone(c.SetEndpoints), func(e plane.Endpoint) bool { return !l.present(e.Address) })
+	for _, p := range c.SetPeers {
+		if err := l.link.SetPeer(l.node, sentBy(p)); err != nil {
+			return c, err
+		}
+		old := l.peers[p.Key]
+		old.Subnets = slices.DeleteFunc(slices.Clone(old.Subnets), func(s netip.Prefix) bool { return slices.Contains(p.Subnets, s) || l.routed(p.Key, s) })
+		if old.Via == p.Via {
+			old.Via = netip.Addr{}
+		}
+		l.peers[p.Key] = p
+		if err := l.link.DropPeer(l.node, old); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// routed reports whether another peer has the subnet.
+func (l *links) routed(but api.PeerKey, s netip.Prefix) bool {
+	for k, p := range l.peers {
+		if k != but && slices.Contains(p.Subnets, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// Tidy takes away what a change's drops have left without use.
+func (l *links) Tidy(_ context.Context, c plane.Change) error {
+	var errs []error
+	for _, a := range c.DropEndpoints {
+		if !slices.ContainsFunc(c.SetEndpoints, func(e plane.Endpoint) bool { return e.Address == a }) {
+			errs = append(errs, l.drop(a))
+		}
+	}
+	for _, k := range c.DropPeers {
+		p, ok := l.peers[k]
+		if !ok || slices.ContainsFunc(c.SetPeers, func(p plane.Peer) bool { return p.Key == k }) {
+			continue
+		}
+		delete(l.peers, k)
+		p.Subnets = slices.DeleteFunc(slices.Clone(p.Subnets), func(s netip.Prefix) bool { return l.routed(k, s) })
+		errs = append(errs, l.link.DropPeer(l.node, p))
+	}
+	return errors.Join(errs...)
+}
+
+const forwardingFile = "forwarding.json"
+
+// remember keeps how the machine was before our first life.
+func (l *links) remember(was link.Forwarding) error {
+	if _, err := l.data.Stat(forwardingFile); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text, err := json.Marshal(was)
+	if err != nil {
+		return err
+	}
+	return ca.WriteFile(l.data, forwardingFile, append(text, '\n'), 0o600)
+}
+
+// remove takes everything of ours from the machine, which forwards as it did before.
+func (l *links) remove() error {
+	was := link.Forwarding{}
+	text, err := l.data.ReadFile(forwardingFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		was = forwards()
+	case err != nil:
+		return err
+	default:
+		if err := json.Unmarshal(text, &was); err != nil {
+			return fmt.Errorf("read how the machine was: %w", err)
+		}
+	}
+	if err := l.link.Remove(was); err != nil {
+		return err
+	}
+	if err := l.data.Remove(forwardingFile); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// forwards is what the machine does now, for when nobody has changed it.
+func forwards() link.Forwarding {
+	on := func(path string) bool {
+		b, _ := os.ReadFile(path)
+		return len(b) > 0 && b[0] != '0'
+	}
+	return link.Forwarding{IPv4: on("/proc/sys/net/ipv4/ip_forward"), IPv6: on("/proc/sys/net/ipv6/conf/all/forwarding")}
+}
+
+// ownNetwork reports whether a namespace is the machine's own.
+func ownNetwork(path string) (bool, error) {
+	a, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("the network namespace %s is not there: %w", path, api.ErrGone)
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at the network namespace %s: %w: %w", path, api.ErrInvalid, err)
+	}
+	b, err := os.Stat("/proc/self/ns/net")
+	return err == nil && os.SameFile(a, b), err
+}

@@ -1,0 +1,159 @@
+package wiring
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/capture"
+	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/socket"
+)
+
+// The manager is the socket's Overlay: the core decides and remembers, and an
+// answer waits until the kernel has followed.
+
+// Attach is socket.Overlay's.
+func (m *manager) Attach(ctx context.Context, a api.Attach) (api.Attached, error) {
+	began := time.Now()
+	var at api.Attached
+	own, err := ownNetwork(a.NetNS)
+	if err == nil && own {
+		err = fmt.Errorf("%s is the machine's own network: %w", a.NetNS, api.ErrInvalid)
+	}
+	if err != nil {
+		return at, fmt.Errorf("attach %s: %w", a.Key, err)
+	}
+	err = m.loop.Do(ctx, overlay.Attach{Attach: a}, func() {
+		ok := false
+		if at, ok = m.core.Attached(a.Key); ok {
+			m.links.want(a, at) // before its orders go out
+		}
+	})
+	if err != nil {
+		return at, err
+	}
+	c := connect{at.Address, make(chan error, 1)}
+	m.orders.order(c)
+	select {
+	case err = <-c.done:
+	case <-ctx.Done():
+		err = fmt.Errorf("wait for the kernel: %w: %w", api.ErrTimeout, ctx.Err())
+	}
+	if err != nil {
+		return at, fmt.Errorf("attach %s: %w", a.Key, err)
+	}
+	m.meter.attached(time.Since(began))
+	m.log.Info("attached", "instance", a.Instance, "epoch", a.Epoch, "address", at.Address)
+	return at, nil
+}
+
+// followed returns when the kernel is what the core wanted before.
+func (m *manager) followed(ctx context.Context) error {
+	if err := m.orders.wait(ctx); err != nil {
+		return fmt.Errorf("wait for the kernel: %w: %w", api.ErrTimeout, err)
+	}
+	return nil
+}
+
+// Detach is socket.Overlay's.
+func (m *manager) Detach(ctx context.Context, k api.Key) error {
+	there := false
+	if err := m.loop.Read(ctx, func() { _, there = m.core.Attached(k) }); err != nil || !there {
+		return err
+	}
+	if err := m.loop.Do(ctx, overlay.Detach{Key: k}, nil); err != nil {
+		return err
+	}
+	m.log.Info("detached", "instance", k.Instance, "epoch", k.Epoch)
+	return m.followed(ctx)
+}
+
+// Drain is socket.Overlay's.
+func (m *manager) Drain(ctx context.Context, k api.Key) error {
+	if err := m.loop.Do(ctx, overlay.Drain{Key: k}, nil); err != nil {
+		return err
+	}
+	return m.followed(ctx)
+}
+
+// Attachments is socket.Overlay's.
+func (m *manager) Attachments(ctx context.Context) (all []api.Attached, err error) {
+	err = m.loop.Read(ctx, func() { all = m.core.List() })
+	for i, a := range all {
+		if why := m.links.missing(a.Address); why != nil {
+			all[i].Error = why.Error()
+		}
+	}
+	return all, err
+}
+
+// Status is socket.Overlay's.
+func (m *manager) Status(ctx context.Context) (s api.NetStatus, err error) {
+	if err := m.loop.Read(ctx, func() { s = m.core.Status() }); err != nil {
+		return s, err
+	}
+	if r := m.uplink.isReady(); !r.Ready {
+		s.Ready, s.Error = false, r.Error
+	}
+	s.Node, s.Cluster, s.Key, s.Plane, s.Listen = m.creds.ID, m.creds.Cluster, m.key, m.planeName, m.tunnel.Local()
+	return s, nil
+}
+
+// Routes is socket.Overlay's.
+func (m *manager) Routes(ctx context.Context) (all []api.RouteStatus, err error) {
+	err = m.loop.Read(ctx, func() { all = m.core.Routes() })
+	return all, err
+}
+
+// Trace is socket.Overlay's.
+func (m *manager) Trace(ctx context.Context, from api.InstanceID, to string) (t api.NetTrace, err error) {
+	var refused error
+	err = m.loop.Read(ctx, func() { t, refused = m.core.Trace(from, to) })
+	if err == nil {
+		err = refused
+	}
+	return t, err
+}
+
+// Capture is socket.Overlay's.
+func (m *manager) Capture(ctx context.Context, what socket.Capture, w io.Writer) error {
+	device := ""
+	if err := m.loop.Read(ctx, func() {
+		for _, a := range m.core.List() {
+			if a.Instance == what.Instance { // of several placements the last, which is the newest
+				device = plane.Device(m.cfg.Prefix, a.Address)
+			}
+		}
+	}); err != nil {
+		return err
+	}
+	if device == "" {
+		return fmt.Errorf("instance %s is not on this node's network: %w", what.Instance, api.ErrNotFound)
+	}
+	m.log.Info("packets are captured", "instance", what.Instance, "for", what.For, "bytes", what.Bytes)
+	return capture.Run(ctx, device, w, capture.Limits{For: what.For, Bytes: what.Bytes})
+}
+
+// Events is socket.Overlay's. The cluster is away as soon as nobody reads.
+func (m *manager) Events(ctx context.Context, write func(api.NetEvent) error) error {
+	replaced, err := m.uplink.read(ctx, write)
+	if !replaced {
+		m.post(overlay.Link{Up: false})
+	}
+	return err
+}
+
+// Down is socket.Overlay's.
+func (m *manager) Down(ctx context.Context, d api.NetDown) error {
+	m.checker.down(&d)
+	return m.loop.Do(ctx, overlay.Down{NetDown: d}, nil)
+}
+
+// Link is socket.Overlay's.
+func (m *manager) Link(ctx context.Context, up bool) error {
+	return m.loop.Do(ctx, overlay.Link{Up: up}, nil)
+}

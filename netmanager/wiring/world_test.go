@@ -1,0 +1,501 @@
+package wiring
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/netsock"
+)
+
+// patience is how long an event may take before its absence is a failure.
+const patience = 30 * time.Second
+
+// The test binary is also the daemon that it tests.
+const asDaemon = "TREELINE_TEST_NETMANAGER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asDaemon) != "" {
+		daemon.Main("netmanager", Defaults(), Run)
+	}
+	os.Exit(m.Run())
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// world is a cluster with hosts that are network namespaces, and a netmanager on each.
+type world struct {
+	t     *testing.T
+	tag   string
+	root  *ca.Authority
+	ca    *ca.Authority
+	hosts []*host
+
+	mu     sync.Mutex // guards the fields below, and those of hosts that say so
+	routes map[api.ServiceID]api.Route
+	rev    uint64
+}
+
+const clusterID = api.ClusterID("munich")
+
+// newWorld has n hosts on one link, each with its netmanager, which has a lease.
+func newWorld(t *testing.T, n int, args ...string) *world {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
+			t.Fatal("network namespaces need root")
+		}
+		t.Skip("network namespaces need root")
+	}
+	now := time.Now()
+	root := must[*ca.Authority](t)(ca.NewRoot(now))
+	key, csr, err := ca.NewRequest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := root.SignCluster(now, csr, clusterID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t: t, tag: fmt.Sprintf("tlw%x-%s", os.Getpid(), strings.ToLower(fmt.Sprintf("%p", &key)[6:])), root: root,
+		ca: must[*ca.Authority](t)(ca.New(ca.Pair{Chain: chain, Key: key})), routes: map[api.ServiceID]api.Route{},
+	}
+	sw := w.netns("sw")
+	w.sh("ip", "-n", sw, "link", "add", "name", "br0", "type", "bridge")
+	w.sh("ip", "-n", sw, "link", "set", "br0", "up")
+	for i := range n {
+		w.host(i, sw, args)
+	}
+	for _, h := range w.hosts {
+		h.start()
+	}
+	return w
+}
+
+func (w *world) sh(args ...string) {
+	w.t.Helper()
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		w.t.Fatalf("%v: %v: %s", args, err, out)
+	}
+}
+
+// netns makes a network namespace that goes with the test.
+func (w *world) netns(name string) string {
+	w.t.Helper()
+	name = w.tag + "-" + name
+	w.sh("ip", "netns", "add", name)
+	w.t.Cleanup(func() { _ = exec.Command("ip", "netns", "delete", name).Run() })
+	w.sh("ip", "-n", name, "link", "set", "lo", "up")
+	return name
+}
+
+func nsPath(name string) string { return "/run/netns/" + name }
+
+// within runs fn on a thread in the network namespace.
+func within[T any](ns string, fn func() (T, error)) (v T, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		f, e := os.Open(nsPath(ns))
+		if e != nil {
+			err = e
+			return
+		}
+		defer f.Close()
+		if err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err == nil {
+			v, err = fn()
+		}
+	}()
+	<-done
+	return v, err
+}
+
+// host is a machine with a netmanager, and the part of the node engine that it needs.
+type host struct {
+	w      *world
+	id     api.NodeID
+	ns     string
+	addr   netip.Addr
+	dir    string
+	args   []string
+	sock   *netsock.Client
+	lease  api.NetLease
+	cmd    *exec.Cmd
+	ended  chan struct{}
+	stop   context.CancelFunc // of the node engine's part
+	gone   chan struct{}      // it has ended
+	ready  chan struct{}      // closed when the netmanager is ready; of this life
+	self   *api.NetSelf       // the world's
+	wants  map[api.Want]bool  // the world's
+	boot   uint64             // the world's
+	seq    uint64             // the world's
+	log    string
+	socket string
+}
+
+func (w *world) host(i int, sw string, args []string) {
+	w.t.Helper()
+	id := api.NodeID(fmt.Sprintf("n%d", i+1))
+	h := &host{
+		w: w, id: id, ns: w.netns(string(id)), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}),
+		dir: w.t.TempDir(), args: args, wants: map[api.Want]bool{},
+	}
+	h.log, h.socket = filepath.Join(h.dir, "log"), filepath.Join(h.dir, "net.sock")
+	h.sock = netsock.New(h.socket)
+	r := api.DefaultNetRanges()
+	h.lease = api.NetLease{
+		Rev: 1, Node: id, Cluster: clusterID, Ranges: r,
+		Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16, byte(i), 0}), 26),
+	}
+	w.sh("ip", "-n", h.ns, "link", "add", "eth0", "type", "veth", "peer", "name", string(id), "netns", sw)
+	w.sh("ip", "-n", sw, "link", "set", string(id), "master", "br0", "up")
+	w.sh("ip", "-n", h.ns, "address", "add", h.addr.String()+"/24", "dev", "eth0")
+	w.sh("ip", "-n", h.ns, "link", "set", "eth0", "up")
+	now := time.Now()
+	key, csr, err := ca.NewRequest()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	chain, err := w.ca.SignNode(now, csr, id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	dir := must[*os.Root](w.t)(os.OpenRoot(h.dir))
+	defer dir.Close()
+	meta, _ := json.Marshal(map[string]any{"id": id, "cluster": clusterID, "url": "https://192.0.2.254:1"})
+	if err := errors.Join(ca.SavePair(dir, "node.pem", ca.Pair{Chain: chain, Key: key}), dir.WriteFile("node.json", meta, 0o600)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.hosts = append(w.hosts, h)
+	w.t.Cleanup(func() {
+		h.kill()
+		if w.t.Failed() {
+			text, _ := os.ReadFile(h.log)
+			w.t.Logf("log of %s:\n%s", id, tailOf(string(text), 40))
+		}
+	})
+}
+
+func tailOf(s string, n int) string {
+	lines := strings.Split(s, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+func (h *host) command(more ...string) *exec.Cmd {
+	args := append([]string{
+		"--data", filepath.Join(h.dir, "net"), "--credentials", h.dir, "--socket", h.socket, "--log-level", "debug",
+	}, h.args...)
+	cmd := exec.Command("/proc/self/exe", append(args, more...)...)
+	cmd.Env = []string{asDaemon + "=1", "PATH=" + os.Getenv("PATH")}
+	return cmd
+}
+
+// start starts the netmanager and waits until it is ready.
+func (h *host) start() {
+	t := h.w.t
+	t.Helper()
+	log := must[*os.File](t)(os.OpenFile(h.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))
+	defer log.Close()
+	h.cmd = h.command()
+	h.cmd.Stdout, h.cmd.Stderr = log, log
+	if _, err := within(h.ns, func() (any, error) { return nil, h.cmd.Start() }); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	cmd := h.cmd
+	go func() { _ = cmd.Wait(); close(ended) }()
+	h.ended = ended
+	ctx, cancel := context.WithCancel(context.Background())
+	h.stop, h.gone, h.ready = cancel, make(chan struct{}), make(chan struct{})
+	go h.engine(ctx, h.gone, h.ready)
+	select {
+	case <-h.ready:
+	case <-h.ended:
+		t.Fatalf("%s's netmanager ended: %s", h.id, h.cmd.ProcessState)
+	case <-time.After(patience):
+		t.Fatalf("%s's netmanager is not ready", h.id)
+	}
+}
+
+// engine is what a node engine does: it reads events, and answers for the cluster.
+func (h *host) engine(ctx context.Context, gone, ready chan struct{}) {
+	defer close(gone)
+	once := sync.OnceFunc(func() { close(ready) })
+	for ctx.Err() == nil {
+		first := true
+		_ = h.sock.Events(ctx, func(e api.NetEvent) error {
+			if first {
+				first = false
+				if err := h.sock.Link(ctx, true); err != nil {
+					return err
+				}
+			}
+			if e.Ready != nil && e.Ready.Ready {
+				once()
+			}
+			if e.Up == nil {
+				return nil
+			}
+			var up api.NetUp
+			if err := json.Unmarshal(e.Up, &up); err != nil {
+				return err
+			}
+			return h.w.heard(ctx, h, up)
+		})
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// kill ends the netmanager with SIGKILL, and the engine's part.
+func (h *host) kill() { h.end(syscall.SIGKILL) }
+
+func (h *host) end(s syscall.Signal) {
+	if h.cmd == nil {
+		return
+	}
+	_ = h.cmd.Process.Signal(s)
+	<-h.ended
+	h.stop()
+	<-h.gone
+	h.cmd = nil
+}
+
+// heard is the cluster: it takes in what a node says, and tells everybody whom that
+// concerns.
+func (w *world) heard(ctx context.Context, h *host, up api.NetUp) error {
+	w.mu.Lock()
+	if up.Self != nil {
+		h.self = up.Self
+		w.rev++
+	}
+	if up.Whole {
+		clear(h.wants)
+	}
+	for _, x := range up.Add {
+		h.wants[x] = true
+	}
+	for _, x := range up.Drop {
+		delete(h.wants, x)
+	}
+	h.boot, h.seq = up.Boot, up.Seq
+	w.mu.Unlock()
+	return w.tell(ctx, h)
+}
+
+// tell sends a node all that its wants lead to.
+func (w *world) tell(ctx context.Context, h *host) error {
+	text, err := json.Marshal(w.answer(h))
+	if err != nil {
+		return err
+	}
+	return h.sock.Down(ctx, text)
+}
+
+// tellAll tells everybody, after the test has changed something.
+func (w *world) tellAll() {
+	w.t.Helper()
+	for _, h := range w.hosts {
+		if h.cmd == nil {
+			continue
+		}
+		if err := w.tell(w.t.Context(), h); err != nil {
+			w.t.Fatalf("tell %s: %v", h.id, err)
+		}
+	}
+}
+
+func (w *world) answer(h *host) api.NetDown {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rev++
+	d := api.NetDown{Boot: h.boot, Seq: h.seq, Rev: w.rev, Lease: &h.lease, Whole: true}
+	for x := range h.wants {
+		switch {
+		case x.Service != "" && w.routes[x.Service].Service != "":
+			d.Routes = append(d.Routes, w.filled(w.routes[x.Service]))
+		case x.Address.IsValid():
+			if r, ok := w.owner(x.Address); ok {
+				d.Routes = append(d.Routes, w.filled(r))
+				continue
+			}
+			if p := w.peer(x.Address); p != nil {
+				d.Peers = append(d.Peers, *p)
+				continue
+			}
+			d.Refused = append(d.Refused, api.Refusal{Want: x})
+		default:
+			d.Refused = append(d.Refused, api.Refusal{Want: x})
+		}
+	}
+	slices.SortFunc(d.Routes, func(a, b api.Route) int { return strings.Compare(string(a.Service), string(b.Service)) })
+	d.Routes = slices.CompactFunc(d.Routes, func(a, b api.Route) bool { return a.Service == b.Service })
+	return d
+}
+
+func (w *world) owner(a netip.Addr) (api.Route, bool) {
+	for _, r := range w.routes {
+		if r.Addresses.RoundRobin == a || slices.ContainsFunc(r.Backends, func(b api.Backend) bool { return b.Address == a }) {
+			return r, true
+		}
+	}
+	return api.Route{}, false
+}
+
+// filled is a route with the peers of its backends as they are now.
+func (w *world) filled(r api.Route) api.Route {
+	r.Rev = w.rev
+	r.Backends = slices.Clone(r.Backends)
+	seen := map[api.PeerKey]bool{}
+	for i, b := range r.Backends {
+		if p := w.peer(b.Address); p != nil {
+			r.Backends[i].Peer = p.Key
+			if !seen[p.Key] {
+				seen[p.Key] = true
+				r.Peers = append(r.Peers, *p)
+			}
+		}
+	}
+	return r
+}
+
+// peer is the node that an instance's address is of.
+func (w *world) peer(a netip.Addr) *api.Peer {
+	for _, h := range w.hosts {
+		if h.lease.Subnet.Contains(a) && h.self != nil {
+			return &api.Peer{
+				Key: h.self.Key, Cluster: clusterID, Node: h.id, Subnets: []netip.Prefix{h.lease.Subnet},
+				Endpoints: h.self.Endpoints, Chain: h.self.Chain, Proof: h.self.Proof, Rev: w.rev,
+			}
+		}
+	}
+	return nil
+}
+
+// container is a network namespace that stands for an instance.
+type container struct {
+	host *host
+	key  api.Key
+	ns   string
+	at   api.Attached
+}
+
+const tenant = api.Tenant("acme")
+
+func service(name string) api.ServiceID { return tenant.App("shop", "prod").Service(name, "prod") }
+
+// vip is the round-robin address of service number n.
+func vip(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, 0, byte(n)}) }
+
+// run attaches an instance, and makes it a backend of its service at vip(n).
+func (h *host) run(name string, number, n int, change ...func(*api.Attach)) *container {
+	t := h.w.t
+	t.Helper()
+	c := &container{host: h, key: api.Key{Instance: service(name).Instance(number), Epoch: 1}, ns: h.w.netns(fmt.Sprintf("%s%d", name, number))}
+	c.attach(change...)
+	w := h.w
+	w.mu.Lock()
+	r := w.routes[service(name)]
+	r.Service, r.Addresses.RoundRobin = service(name), vip(n)
+	r.Backends = append(r.Backends, api.Backend{Instance: c.key.Instance, Epoch: c.key.Epoch, Address: c.at.Address, State: api.BackendUp})
+	w.routes[service(name)] = r
+	w.mu.Unlock()
+	w.tellAll()
+	return c
+}
+
+func (c *container) attach(change ...func(*api.Attach)) {
+	t := c.host.w.t
+	t.Helper()
+	a := api.Attach{Key: c.key, NetNS: nsPath(c.ns)}
+	for _, f := range change {
+		f(&a)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	at, err := c.host.sock.Attach(ctx, a)
+	if err != nil {
+		t.Fatalf("attach: %v", err)
+	}
+	c.at = at
+}
+
+// serve answers each connection with the container's name, line for line.
+func (c *container) serve(port int) {
+	t := c.host.w.t
+	t.Helper()
+	ln, err := within(c.ns, func() (net.Listener, error) { return net.Listen("tcp", fmt.Sprintf(":%d", port)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_, _ = io.WriteString(conn, string(c.key.Instance)+"\n")
+				_, _ = io.Copy(conn, conn)
+			}()
+		}
+	}()
+}
+
+// dial connects from within the container.
+func (c *container) dial(to netip.Addr, port int) (net.Conn, error) {
+	return within(c.ns, func() (net.Conn, error) {
+		return (&net.Dialer{Timeout: patience/6}).Dial("tcp", netip.AddrPortFrom(to, uint16(port)).String())
+	})
+}
+
+// ask is which instance answers at an address.
+func (c *container) ask(to netip.Addr, port int) string {
+	t := c.host.w.t
+	t.Helper()
+	conn, err := c.dial(to, port)
+	if err != nil {
+		if os.Getenv("DBG") != "" { for _, h := range c.host.w.hosts { fmt.Println(h.ns) }; time.Sleep(90*time.Second) }; t.Fatalf("%s to %s: %v", c.key, to, err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	buf := make([]byte, 256)
+	n, err := conn.Read(buf)
+	if err != nil {
+		if os.Getenv("DBG") != "" { for _, h := range c.host.w.hosts { fmt.Println(h.ns) }; time.Sleep(90*time.Second) }; t.Fatalf("%s to %s: %v", c.key, to, err)
+	}
+	return strings.TrimSpace(string(buf[:n]))
+}
