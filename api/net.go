@@ -348,9 +348,11 @@ type ClusterNet struct {
 	// InUse, in a whole, are the semantic addresses of the services that it has: a
 	// root that was restored from an older copy gives them to nobody else.
 	InUse []ServiceAddress `json:"in_use,omitempty"`
-	Said  Digest           `json:"said"` // of all its wants and exports
-	Rev   uint64           `json:"rev"`  // of the last RootNet that was taken in in this life: what Held is after
-	Held  Digest           `json:"held"` // of all that it has from the root: records, asked wants, shares
+	// Wanted and Said are the digests of all its wants and of all its exports.
+	Wanted Digest `json:"wanted"`
+	Said   Digest `json:"said"`
+	Rev    uint64 `json:"rev"`  // of the last RootNet that was taken in in this life: what Held is after
+	Held   Digest `json:"held"` // of all that it has from the root: records, asked wants, shares
 }
 
 // ServiceAddress is a semantic address and the service that has it.

@@ -38,15 +38,18 @@ type nodeNet struct {
 	loadAt time.Time
 
 	boot, seq uint64     // of the netmanager
-	holds     api.Digest // as it said last
+	holds     api.Digest // as it said last, after message took
+	took      uint64
 	lease     api.Digest // that it has
 	spoke     bool       // in this step
 	answer    bool       // what it said is to be answered
 	askWhole  bool
 	askHeld   bool
-	lost      bool // it does not hold what it should: it is told all, once all is known
-	sentAt    time.Time
-	waits     int // acknowledgements that did not come, in a row
+	sent      uint64 // the last message that it was told something by
+	probes    int    // questions without an answer, in a row
+	lost      bool   // it does not hold what it should: it is told all, once all is known
+	toldAll   time.Time
+	tries     int // how often, in a row, without effect
 }
 
 const (
@@ -176,7 +179,7 @@ func (c *Core) netUp(id api.NodeID, up api.NetUp) {
 		return
 	}
 	s.askWhole = s.askWhole && !up.Whole || up.Seq != s.seq+1 && !up.Whole
-	s.seq, s.holds, s.lease, s.spoke = up.Seq, up.Held, up.Lease, true
+	s.seq, s.holds, s.took, s.lease, s.spoke, s.probes = up.Seq, up.Held, up.Rev, up.Lease, true, 0
 	s.answer = s.askWhole || up.Self != nil || up.Whole || len(up.Add)+len(up.Drop) > 0
 	c.net.talk[id] = true
 	if up.Self != nil {
@@ -247,25 +250,16 @@ func (c *Core) tell(n *node) {
 	}
 	before := c.net.book.Held(id)
 	rec, without := c.net.book.Flush(id, false)
-	resting := c.now.Sub(s.sentAt) >= resend<<min(s.waits, 6)
 	if s.spoke {
-		switch agrees := s.holds == before || s.holds == without; {
-		case agrees:
-			s.lost, s.waits = false, 0
-			c.timers.Clear(timerKey{timerAck, id})
-		case resting:
-			s.lost = true
-		default:
-			// It may not have had our last message when it spoke.
-			c.timers.SetEarlier(timerKey{timerAck, id}, s.sentAt.Add(resend))
-		}
+		c.compare(n, before, without)
 	}
 	// What it should not have is taken away only when all is known that it should.
-	whole := s.lost && resting && c.net.book.Open(id) == 0
-	if s.lost && resting {
+	all := s.lost && !c.now.Before(s.toldAll.Add(s.pause()))
+	whole := all && c.net.book.Open(id) == 0
+	if all {
 		rec, _ = c.net.book.Flush(id, true)
-		s.lost = !whole
-		s.waits++
+		s.lost, s.toldAll = !whole, c.now
+		s.tries++
 	}
 	d := api.NetDown{
 		Boot: s.boot, Seq: s.seq, Whole: whole, Held: c.net.book.Held(id), WantWhole: s.askWhole,
@@ -280,18 +274,41 @@ func (c *Core) tell(n *node) {
 		l.Rev = c.net.book.NextRev()
 		d.Lease, d.WantHeld = &l, true // it is told until it says that it has it
 	}
-	if s.spoke && s.lost && !whole {
-		s.answer = true
-	}
 	if whole || !rec.Empty() || d.Lease != nil || s.answer || s.askWhole || s.askHeld {
 		d.Rev = c.net.book.NextRev()
 		c.emit(id.Addr(), d)
+		if !rec.Empty() || whole {
+			s.sent = d.Rev
+		}
 		if d.WantHeld || d.WantWhole {
-			s.sentAt = c.now
-			c.timers.SetEarlier(timerKey{timerAck, id}, c.now.Add(min(ackWait<<min(s.waits, 6), ackWaitMax)))
+			c.timers.SetEarlier(timerKey{timerAck, id}, c.now.Add(min(ackWait<<min(s.probes, 6), ackWaitMax)))
 		}
 	}
 	s.spoke, s.answer, s.askHeld = false, false, false
+}
+
+// compare sees by what a node says that it holds whether it had all that it was
+// told. A node may forget by itself what its wants lead to no longer.
+func (c *Core) compare(n *node, before, without api.Digest) {
+	s, key := &n.net, timerKey{timerAck, n.info.ID}
+	switch {
+	case s.holds == before || s.holds == without:
+		s.lost, s.tries = false, 0
+		c.timers.Clear(key)
+	case s.took < s.sent:
+		c.timers.SetEarlier(key, c.now.Add(ackWait)) // it did not have our last message when it spoke
+	default:
+		s.lost = true
+		c.timers.SetEarlier(key, s.toldAll.Add(s.pause()))
+	}
+}
+
+// pause is between two times that a node is told all: none before the first.
+func (s *nodeNet) pause() time.Duration {
+	if s.tries == 0 {
+		return 0
+	}
+	return min(resend<<min(s.tries-1, 6), ackWaitMax)
 }
 
 // unacknowledged asks a node what it holds, for it has not said so since it was
@@ -300,7 +317,7 @@ func (c *Core) unacknowledged(n *node) {
 	if n.silent || n.net.boot == 0 && !n.net.askWhole {
 		return
 	}
-	n.net.waits++
+	n.net.probes++
 	n.net.askHeld = true
 	c.net.talk[n.info.ID] = true
 }

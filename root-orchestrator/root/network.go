@@ -54,9 +54,12 @@ type clusterNet struct {
 	quoted  int               // addresses that rest because it says that they are in use
 
 	behind   bool // it does not hold what it should: it is told all, once all is known
-	unsure   bool // it says more than the root heard
+	unsure   bool // it wants more than the root heard, or less
 	askNet   bool
+	sent     uint64 // the last message that it was told something by
 	sentAt   time.Time
+	toldAll  time.Time
+	tries    int // how often, in a row, without effect
 	askedAll time.Time
 	told     []netip.Prefix // its shares, as it was told last
 }
@@ -141,7 +144,6 @@ func (c *Core) network() {
 func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 	k := &cl.net
 	id := cl.Info.ID
-	first := !k.speaks
 	k.speaks = true
 	c.net.talk[id] = true
 	held := c.heldBy(cl)
@@ -157,12 +159,16 @@ func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 	for _, key := range k.exports.Take(n.Records, whole) {
 		c.exported(cl, key)
 	}
-	rested := c.now.Sub(k.sentAt) >= resend
-	if k.behind = n.Held != held && (k.behind || rested || first); n.Held == held {
-		k.behind = false
+	switch {
+	case n.Held == held:
+		k.behind, k.tries = false, 0
+	case n.Rev >= k.sent: // it has had what it was told last
+		k.behind = true
+	case c.now.Sub(k.sentAt) >= lostAfter:
+		k.behind = true
 	}
-	k.unsure = n.Said != k.wants^k.exports.Digest()
-	if k.unsure && !n.Whole && c.now.Sub(k.askedAll) >= resend {
+	k.unsure = n.Wanted != k.wants
+	if (k.unsure || n.Said != k.exports.Digest()) && !n.Whole && c.now.Sub(k.askedAll) >= resend {
 		k.askNet, k.askedAll = true, c.now
 	}
 }
@@ -217,11 +223,14 @@ func (c *Core) tell(cl *cluster) {
 	id, k := cl.Info.ID, &cl.net
 	v := elsewhere{c, cl}
 	rec, _ := c.net.book.Flush(id, false, v)
-	whole := k.behind && !k.unsure && c.net.book.Open(id) == 0 && c.now.Sub(k.sentAt) >= resend
+	all := k.behind && !c.now.Before(k.toldAll.Add(k.pause()))
+	whole := all && !k.unsure && c.net.book.Open(id) == 0
 	m := api.RootNet{Whole: whole, Ranges: c.net.ranges, Shares: cl.Shares, Records: rec, WantNet: k.askNet}
-	if whole {
+	if all {
 		m.Records, _ = c.net.book.Flush(id, true, v)
 		m.Asked = sortedWants(k.asked)
+		k.behind, k.toldAll = !whole, c.now
+		k.tries++
 	} else {
 		for _, w := range sortedWants(k.news) {
 			if k.asked[w] {
@@ -232,15 +241,24 @@ func (c *Core) tell(cl *cluster) {
 		}
 	}
 	clear(k.news)
-	if !whole && m.Records.Empty() && len(m.Asked)+len(m.Unasked) == 0 && !k.askNet && !k.newShares(cl.Shares) {
+	if !all && m.Records.Empty() && len(m.Asked)+len(m.Unasked) == 0 && !k.askNet && !k.newShares(cl.Shares) {
 		return
 	}
-	k.told, k.askNet, k.sentAt = cl.Shares, false, c.now
-	if whole {
-		k.behind = false
-	}
+	k.told, k.askNet = cl.Shares, false
 	m.Rev = c.net.next()
+	k.sent, k.sentAt = m.Rev, c.now
 	c.emit(id.Addr(), m)
+}
+
+// lostAfter is how long a message may be on its way to a cluster.
+const lostAfter = 5 * time.Second
+
+// pause is between two times that a cluster is told all: none before the first.
+func (k *clusterNet) pause() time.Duration {
+	if k.tries == 0 {
+		return 0
+	}
+	return resend << min(k.tries-1, 6)
 }
 
 func (k *clusterNet) newShares(now []netip.Prefix) bool { return !slices.Equal(k.told, now) }

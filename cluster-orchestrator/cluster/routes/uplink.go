@@ -18,7 +18,7 @@ type uplink struct {
 	asked   api.Digest
 
 	wants   map[api.Want]map[api.NodeID]bool // that the root is to answer, and for whom
-	said    api.Digest                       // of them
+	wanted  api.Digest                       // of them
 	added   map[api.Want]bool                // since the last report
 	dropped map[api.Want]bool
 	exports *interest.Book[string] // of the one subscriber above
@@ -47,7 +47,7 @@ func (u *uplink) needed(r ref) {
 	if of == nil {
 		of = map[api.NodeID]bool{}
 		u.wants[r.Want] = of
-		u.said = u.said.Toggle(r.Want.Digest())
+		u.wanted = u.wanted.Toggle(r.Want.Digest())
 		u.turn(r.Want, u.added, u.dropped)
 	}
 	of[r.Sub] = true
@@ -60,7 +60,7 @@ func (u *uplink) unneeded(r ref) {
 	}
 	if delete(of, r.Sub); len(of) == 0 {
 		delete(u.wants, r.Want)
-		u.said = u.said.Toggle(r.Want.Digest())
+		u.wanted = u.wanted.Toggle(r.Want.Digest())
 		u.turn(r.Want, u.dropped, u.added)
 	}
 }
@@ -97,7 +97,7 @@ func (u *uplink) resolve(b *Book, refs []interest.Ref[string]) {
 		case found && b.members[p.Node] != nil:
 			k = interest.SourceOf(w.Address)
 		case b.ranges.Subnet > 0 && w.Address.Is4():
-			if id, ok := b.subnets[netip.PrefixFrom(w.Address, b.ranges.Subnet).Masked()]; ok {
+			if id, ok := b.subnets[netip.PrefixFrom(w.Address, b.ranges.Subnet)]; ok { // its first alone
 				k = interest.PeerOf(b.members[id].peer.Key)
 			}
 		}
@@ -213,7 +213,8 @@ func (b *Book) Net(whole bool) api.ClusterNet {
 	}
 	clear(u.added)
 	clear(u.dropped)
-	n.Said = u.said ^ u.exports.Held(above)
+	n.Rev = u.rev
+	n.Wanted, n.Said = u.wanted, u.exports.Held(above)
 	n.Held = u.foreign.Digest() ^ u.asked ^ api.RootNet{Ranges: b.ranges, Shares: b.shares}.ShareDigest()
 	return n
 }

@@ -1,0 +1,221 @@
+package netbooks
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/step"
+)
+
+// node is a twin of a node engine and its netmanager that runs at once whatever
+// it should, and does by the network's contract what it must and no more.
+type node struct {
+	w       *world
+	id      api.NodeID
+	cluster api.ClusterID
+	info    api.NodeInfo
+	off     bool
+
+	seq, beats uint64
+	gen        api.Generation
+	want       map[api.InstanceID]api.Assignment
+	has        map[api.InstanceID]api.Observed
+	next       time.Time // sign of life
+
+	boot, upSeq uint64
+	rev         uint64
+	unanswered  uint64 // the NetUp that must be answered
+	again       time.Time
+	renew       time.Time
+	lease       *api.NetLease
+	used        int // of its subnet
+	wants       map[api.Want]bool
+	held        interest.Holder
+}
+
+func (w *world) join(c api.ClusterID, id api.NodeID) {
+	n := &node{
+		w: w, id: id, cluster: c, boot: 1,
+		info: api.NodeInfo{ID: id, Arch: "amd64", OS: "linux", Capacity: api.Resources{MilliCPU: 8000, MemoryMB: 8000}, Runtimes: []string{"container"}, Network: api.NetworkOverlay},
+		want: map[api.InstanceID]api.Assignment{}, has: map[api.InstanceID]api.Observed{}, wants: map[api.Want]bool{},
+	}
+	w.nodes[id] = n
+	check(w.t, w.clusters[c].step(w.t, w.now, cluster.JoinNode{Info: n.info}))
+	n.report()
+	n.up(true, nil, nil, true)
+}
+
+func (n *node) tell(in cluster.Input) {
+	if n.off {
+		return
+	}
+	n.w.say(func() { check(n.w.t, n.w.clusters[n.cluster].step(n.w.t, n.w.now, in)) })
+}
+
+func (n *node) desired(d api.Desired) {
+	if n.off || d.Gen < n.gen || d.From != 0 && d.From != n.gen {
+		return
+	}
+	if d.From == 0 {
+		clear(n.want)
+	}
+	for _, a := range d.Put {
+		n.want[a.Instance] = a
+	}
+	for _, id := range d.Drop {
+		delete(n.want, id)
+	}
+	n.gen = d.Gen
+	n.settle()
+}
+
+// settle runs what it should, as soon as it has addresses to give.
+func (n *node) settle() {
+	for id := range n.has {
+		if _, ok := n.want[id]; !ok {
+			delete(n.has, id)
+		}
+	}
+	for _, id := range step.Keys(n.want) {
+		if o := n.has[id]; o.Epoch != n.want[id].Epoch && n.lease != nil {
+			n.has[id] = api.Observed{Instance: id, Epoch: n.want[id].Epoch, State: api.Running, Address: n.address()}
+		}
+	}
+	n.report()
+}
+
+func (n *node) address() netip.Addr {
+	for {
+		n.used++
+		a := n.lease.Subnet.Addr().As4()
+		a[3] += byte(2 + n.used%60)
+		addr := netip.AddrFrom4(a)
+		taken := false
+		for _, o := range n.has {
+			taken = taken || o.Address == addr
+		}
+		if !taken {
+			return addr
+		}
+	}
+}
+
+func (n *node) report() {
+	n.seq++
+	r := api.NodeReport{Node: n.id, Boot: 1, Seq: n.seq, Gen: n.gen, Whole: true, Info: &n.info}
+	for _, id := range step.Keys(n.has) {
+		r.Observed = append(r.Observed, n.has[id])
+	}
+	n.tell(cluster.NodeReport{NodeReport: through(n.w.t, r)})
+}
+
+func (n *node) tick() {
+	if n.off {
+		return
+	}
+	if !n.next.After(n.w.now) {
+		n.next = n.w.now.Add(2 * time.Second)
+		n.beats++
+		a := api.Alive{Boot: 1, Seq: n.beats, Gen: n.gen, Observed: n.info.Digest()}
+		for _, as := range n.want {
+			a.Desired = a.Desired.Toggle(as.Digest())
+		}
+		for _, o := range n.has {
+			a.Observed = a.Observed.Toggle(o.Digest())
+		}
+		n.tell(cluster.NodeAlive{Node: n.id, Alive: a})
+	}
+	if n.unanswered != 0 && !n.again.After(n.w.now) {
+		n.up(true, nil, nil, true)
+	}
+	if n.lease != nil && !n.renew.After(n.w.now) {
+		n.up(true, nil, nil, true)
+	}
+}
+
+func (n *node) self() *api.NetSelf {
+	s := &api.NetSelf{Chain: [][]byte{[]byte(n.id)}, Proof: []byte("by " + n.id)}
+	copy(s.Key[:], n.id)
+	s.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.2:7000"), netip.MustParseAddrPort("203.0.113.9:7000")}
+	s.Mapped = s.Endpoints[1:]
+	return s
+}
+
+// up says something to the cluster; what says more than Held must be answered.
+func (n *node) up(whole bool, add, drop []api.Want, self bool) {
+	n.upSeq++
+	u := api.NetUp{Boot: n.boot, Seq: n.upSeq, Whole: whole, Add: add, Drop: drop, Held: n.held.Digest(), Rev: n.rev}
+	if self {
+		u.Self = n.self()
+	}
+	if whole {
+		for w := range n.wants {
+			u.Add = append(u.Add, w)
+		}
+		slices.SortFunc(u.Add, interest.CompareWants)
+		n.renew = n.w.now.Add(4 * time.Minute)
+	}
+	if n.lease != nil {
+		u.Lease = n.lease.Digest()
+	}
+	if whole || self || len(add)+len(drop) > 0 {
+		n.unanswered, n.again = u.Seq, n.w.now.Add(time.Second)
+	}
+	n.w.sent++
+	n.tell(cluster.NetUp{Node: n.id, NetUp: through(n.w.t, u)})
+}
+
+func (n *node) down(d api.NetDown) {
+	if n.off || d.Rev <= n.rev || d.Boot != 0 && d.Boot != n.boot {
+		return
+	}
+	n.rev = d.Rev
+	if d.Lease != nil {
+		if n.lease == nil || n.lease.Subnet != d.Lease.Subnet {
+			clear(n.has) // renumbered: all is attached anew
+		}
+		n.lease = d.Lease
+		n.settle()
+	}
+	n.held.Take(api.Records{
+		Routes: d.Routes, Sources: d.Sources, Peers: d.Peers, Refused: d.Refused,
+		Gone: d.Gone, GoneSources: d.GoneSources, GonePeers: d.GonePeers, Answered: d.Answered,
+	}, d.Whole)
+	if d.Boot == n.boot && d.Seq >= n.unanswered {
+		n.unanswered = 0
+	}
+	switch {
+	case d.WantWhole:
+		n.up(true, nil, nil, true)
+	case d.WantHeld, d.Held != 0 && d.Seq == n.upSeq && d.Held != n.held.Digest():
+		n.up(false, nil, nil, false)
+	}
+}
+
+// restart is the netmanager's; it forgets what it held, or has kept it on disk.
+func (n *node) restart(keeps bool) {
+	n.boot++
+	n.upSeq, n.rev, n.unanswered = 0, 0, 0
+	if !keeps {
+		n.held = interest.Holder{}
+	}
+	n.up(true, nil, nil, true)
+}
+
+func (n *node) ask(w api.Want) {
+	if !n.wants[w] {
+		n.wants[w] = true
+		n.up(false, []api.Want{w}, nil, false)
+	}
+}
+
+func (n *node) drop(w api.Want) {
+	if n.wants[w] {
+		delete(n.wants, w)
+		n.up(false, nil, []api.Want{w}, false)
+	}
+}
