@@ -2,6 +2,8 @@ package dataplanetest
 
 import (
 	"errors"
+	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -57,6 +59,110 @@ func noBackendIsRefusedAtOnce(t *testing.T, w *World) {
 		// Not a timeout of anybody's: SYN is sent again after a second.
 		if d := time.Since(began); d > patience/2 {
 			t.Errorf("refused after %v", d)
+		}
+	}
+}
+
+// flowsStayWithTheirBackend has a service change under flows that began before.
+func flowsStayWithTheirBackend(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	h.publish(w.service(1, 2, 4), w.service(2, 3))
+	for _, a := range both(vip(1)) {
+		var flows []*Flow
+		for _, network := range []string{"tcp", "udp"} {
+			for range 4 {
+				flows = append(flows, w.C(1).Open(network, at(a, 80)))
+			}
+		}
+		for n, backends := range [][]int{{4, 2}, {2, 4, 5}, {5}, {2}, {}, {6, 5}} {
+			s := w.service(1, backends...)
+			h.MustApply(plane.Change{SetServices: []plane.Service{s}})
+			for _, f := range flows {
+				if err := f.Echo(); err != nil {
+					t.Errorf("%s after change %d: %v", f, n, err)
+				}
+			}
+			if len(backends) > 0 { // new flows see the change at once
+				got := must(t)(w.C(1).Ask("udp", at(a, 80)))
+				if !slices.ContainsFunc(backends, func(b int) bool { return w.C(b).Label == got }) {
+					t.Errorf("%s answered a new flow after change %d, which left %v", got, n, backends)
+				}
+			}
+		}
+		h.MustApply(plane.Change{SetServices: []plane.Service{w.service(1, 2, 4)}})
+	}
+}
+
+// endedFlowsAreReset has a backend die silently while clients wait for it.
+func endedFlowsAreReset(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	for _, dead := range []int{2, 4} { // here, and at the peer
+		h.publish(w.service(1, dead), w.service(2, 3, 5))
+		var doomed, others []*Flow
+		for six := range 2 {
+			doomed = append(doomed, w.C(1).Open("tcp", at(both(vip(1))[six], 80)), w.C(3).Open("tcp", at(both(vip(1))[six], 80)))
+			for _, network := range []string{"tcp", "udp"} {
+				others = append(others, w.C(1).Open(network, at(both(vip(2))[six], 80)), w.C(1).Open(network, at(both(w.C(6).Addr)[six], 80)))
+			}
+		}
+		udp := w.C(1).Open("udp", at(vip(1), 80))
+		w.C(dead).IP("link set eth0 down")
+		c := plane.Change{SetServices: []plane.Service{w.service(1, 5)}, End: []netip.Addr{w.C(dead).Addr}}
+		if dead == 2 {
+			c.DropEndpoints = c.End
+		} else {
+			c.DropSources = c.End
+		}
+		h.MustApply(c)
+		for _, f := range doomed {
+			// It says nothing, and waits.
+			if err := f.End(); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("%s to dead c%d: want a reset, got %v", f, dead, err)
+			}
+		}
+		if got, err := udp.Ask(); err != nil || got != "c5" {
+			t.Errorf("udp flow of dead c%d goes to %q: %v", dead, got, err)
+		}
+		for _, f := range others {
+			if err := f.Echo(); err != nil {
+				t.Errorf("%s, which has nothing to do with dead c%d: %v", f, dead, err)
+			}
+		}
+	}
+}
+
+// anInstanceMayBeItsOwnBackend is the hairpin.
+func anInstanceMayBeItsOwnBackend(t *testing.T, w *World) {
+	w.serveAll()
+	w.Hosts[0].publish(w.service(1, 1))
+	for _, a := range both(vip(1)) {
+		for _, network := range []string{"tcp", "udp"} {
+			if got := must(t)(w.C(1).Ask(network, at(a, 80))); got != "c1" {
+				t.Errorf("%s answered", got)
+			}
+		}
+	}
+}
+
+// portsAreNobodysAlone has two clients use the same ports at once.
+func portsAreNobodysAlone(t *testing.T, w *World) {
+	w.serveAll()
+	w.Hosts[0].publish(w.service(1, 4))
+	// Other ports for IPv6: those of closed connections stay taken for a while.
+	for six, a := range both(vip(1)) {
+		for _, network := range []string{"tcp", "udp"} {
+			for _, port := range [][]uint16{{40000, 65535}, {40001, 65534}}[six] {
+				one, two := w.C(1).OpenFrom(network, at(a, 80), port), w.C(2).OpenFrom(network, at(a, 80), port)
+				for range 3 {
+					if err := errors.Join(one.Echo(), two.Echo()); err != nil {
+						t.Errorf("%s to %s from port %d twice: %v", network, a, port, err)
+					}
+				}
+				one.Close()
+				two.Close()
+			}
 		}
 	}
 }

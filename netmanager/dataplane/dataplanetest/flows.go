@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // patience is how long the suite waits for what must come; quiet is how long it
@@ -23,13 +25,16 @@ const (
 func (s *Space) Serve(label string, port uint16) {
 	s.t.Helper()
 	var l net.Listener
-	var p net.PacketConn
+	var p *net.UDPConn
 	var err error
 	s.Do(func() {
 		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); err == nil {
-			p, err = net.ListenPacket("udp", fmt.Sprintf(":%d", port))
+			p, err = net.ListenUDP("udp", &net.UDPAddr{Port: int(port)})
 		}
 	})
+	if err == nil {
+		err = answerAsAsked(p)
+	}
 	if err != nil {
 		s.t.Fatalf("serve in %s: %v", s.Name, err)
 	}
@@ -48,16 +53,31 @@ func (s *Space) Serve(label string, port uint16) {
 		}
 	}()
 	go func() {
-		b := make([]byte, 65536)
+		b, oob := make([]byte, 65536), make([]byte, 128)
 		for {
-			n, from, err := p.ReadFrom(b)
+			n, m, _, from, err := p.ReadMsgUDPAddrPort(b, oob)
 			if err != nil {
 				return
 			}
+			// The answer takes the address that was asked, and whatever device leads back.
+			clear(oob[unix.CmsgSpace(0)+net.IPv6len : unix.CmsgSpace(0)+net.IPv6len+4])
 			// What was sent comes back behind the label, so that sizes are tested both ways.
-			_, _ = p.WriteTo(append([]byte(label+"\n"), b[:n]...), from)
+			_, _, _ = p.WriteMsgUDPAddrPort(append([]byte(label+"\n"), b[:n]...), oob[:m], from)
 		}
 	}()
+}
+
+// answerAsAsked has the socket say which address a datagram came to.
+func answerAsAsked(p *net.UDPConn) error {
+	raw, err := p.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	})
+	return errors.Join(err, set)
 }
 
 // Dial opens a flow from the space; port 0 of local lets the kernel choose.
@@ -135,4 +155,98 @@ func (s *Space) Silent(network string, to netip.AddrPort) error {
 		return nil
 	}
 	return fmt.Errorf("%s to %s: want silence, got %v", network, to, err)
+}
+
+// Flow is an open flow to what Serve serves.
+type Flow struct {
+	net.Conn
+	Label string // who answers
+	from  string
+	r     *bufio.Reader
+	n     int
+}
+
+// Open opens a flow that ends with the test.
+func (c *Container) Open(network string, to netip.AddrPort) *Flow {
+	c.t.Helper()
+	return c.OpenFrom(network, to, 0)
+}
+
+// OpenFrom is Open from a port of its own.
+func (c *Container) OpenFrom(network string, to netip.AddrPort, local uint16) *Flow {
+	c.t.Helper()
+	conn, err := c.Dial(network, to, local)
+	if err != nil {
+		c.t.Fatalf("%s opens %s to %s: %v", c.Label, network, to, err)
+	}
+	c.t.Cleanup(func() { conn.Close() })
+	f := &Flow{Conn: conn, from: c.Label, r: bufio.NewReader(conn)}
+	if f.Label, err = f.Ask(); err != nil {
+		c.t.Fatalf("%s asks %s to %s: %v", c.Label, network, to, err)
+	}
+	return f
+}
+
+func (f *Flow) String() string {
+	return fmt.Sprintf("%s from %s to %s at %s", f.RemoteAddr().Network(), f.from, f.RemoteAddr(), f.Label)
+}
+
+// Ask says who answers the flow now. TCP's answer is the first line.
+func (f *Flow) Ask() (string, error) {
+	_ = f.SetDeadline(time.Now().Add(patience))
+	if f.RemoteAddr().Network() == "udp" {
+		return askUDP(f, "?")
+	}
+	line, err := f.r.ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+// Echo sends something and sees it come back, from the same backend.
+func (f *Flow) Echo() error {
+	f.n++
+	body := fmt.Sprintf("%s %d", f.from, f.n)
+	_ = f.SetDeadline(time.Now().Add(patience))
+	if f.RemoteAddr().Network() == "udp" {
+		label, err := askUDP(f, body)
+		if err == nil && label != f.Label {
+			err = fmt.Errorf("%s answers instead of %s", label, f.Label)
+		}
+		return err
+	}
+	if _, err := io.WriteString(f, body+"\n"); err != nil {
+		return err
+	}
+	line, err := f.r.ReadString('\n')
+	if err == nil && strings.TrimSpace(line) != body {
+		err = fmt.Errorf("sent %q, got back %q", body, line)
+	}
+	return err
+}
+
+// End waits for what nobody sends: for the flow's end.
+func (f *Flow) End() error {
+	_ = f.SetDeadline(time.Now().Add(patience))
+	_, err := f.Conn.Read(make([]byte, 1))
+	return err
+}
+
+// Unreached says that no answer comes; a refusal may.
+func (s *Space) Unreached(network string, to netip.AddrPort) error {
+	d := net.Dialer{Timeout: quiet}
+	var c net.Conn
+	var err error
+	s.Do(func() { c, err = d.Dial(network, to.String()) })
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(quiet))
+	if network == "udp" {
+		var label string
+		if label, err = askUDP(c, "?"); err != nil {
+			return nil
+		}
+		return fmt.Errorf("%s answers %s to %s", label, network, to)
+	}
+	return fmt.Errorf("%s to %s is connected", network, to)
 }

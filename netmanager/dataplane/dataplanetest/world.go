@@ -156,19 +156,10 @@ func (h *Host) addContainer(n, i int) {
 
 // join routes to's subnet from h.
 func (w *World) join(h, to *Host) {
-	six := netip.PrefixFrom(ranges.Twin(to.Subnet.Addr()), 96+to.Subnet.Bits())
-	switch w.path {
-	case api.PathRoute:
-		h.IP(fmt.Sprintf("route add %s via %s dev up0 onlink", to.Subnet, to.Addr),
-			fmt.Sprintf("route add %s via %s dev up0 onlink", six, via6(to.Addr)))
-	case api.PathVXLAN:
-		dev := plane.VXLANDevice(prefix)
-		h.IP(fmt.Sprintf("neigh add %s lladdr %s dev %s nud permanent", via6(to.Addr), vxlanMAC(to.Addr), dev),
-			fmt.Sprintf("route add %s encap ip id 1 dst %s via inet6 %s dev %s onlink", to.Subnet, to.Addr, via6(to.Addr), dev),
-			fmt.Sprintf("route add %s encap ip id 1 dst %s via %s dev %s onlink", six, to.Addr, via6(to.Addr), dev))
-	default:
-		h.IP(fmt.Sprintf("route add %s dev %s", to.Subnet, tunnel), fmt.Sprintf("route add %s dev %s", six, tunnel))
+	if w.path == api.PathVXLAN {
+		h.IP(fmt.Sprintf("neigh add %s lladdr %s dev %s nud permanent", via6(to.Addr), vxlanMAC(to.Addr), plane.VXLANDevice(prefix)))
 	}
+	h.IP(w.routes(h, to)...)
 }
 
 // via6 is a link-local address that stands for an IPv4 one on a clear network.

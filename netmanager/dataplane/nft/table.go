@@ -199,7 +199,7 @@ func (t table) choose(f family) {
 	t.who(c, f, callee)
 	t.rule(c, t.pair(), goTo("allowed"+f.suffix))
 	t.rule(c, known(), goTo(denied))
-	t.rule(c, goTo("pass")) // to the hold device, by its route
+	t.rule(c, goTo("pass")) // its route leads to the hold device
 	t.rule("allowed"+f.suffix, clear())
 	t.rule("allowed"+f.suffix, callee, decide(t.services, r(0)))
 
@@ -272,7 +272,9 @@ func (t table) judge(f family) {
 	t.rule(arrive, goTo(denied))
 
 	t.rule(leave, f.service(f.destination), goTo("hold"))
-	t.rule(leave, to(t.node.Hold), goTo("pass"))
+	// Not by its route: connection tracking would keep the flow as one that goes to
+	// the hold device, and the packet would never be given a backend.
+	t.rule(leave, to(t.node.Hold), goTo("hold"))
 	t.rule(leave, f.instance(f.destination), translated(), goTo("pass")) // judged before its turn
 	t.rule(leave, f.instance(f.destination), t.pair(), goTo("pass"))
 	t.rule(leave, known(), goTo(denied))

@@ -1,0 +1,99 @@
+package dataplanetest
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// theUnknownIsHeld sends to what the plane does not know: the packet comes to the
+// hold device, and goes its way from there once it is known.
+func theUnknownIsHeld(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	for six := range 2 {
+		src, service := both(w.C(1).Addr)[six], both(vip(9))[six]
+		c, err := w.C(1).Dial("udp", at(service, 80), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("early")); err != nil {
+			t.Fatal(err)
+		}
+		p, err := h.Hold.Wait(between(src, service))
+		if err != nil {
+			t.Fatal(err)
+		}
+		type opened struct {
+			label string
+			err   error
+		}
+		tcp := make(chan opened, 1)
+		go func() {
+			label, err := w.C(1).Ask("tcp", at(service, 80))
+			tcp <- opened{label, err}
+		}()
+		syn, err := h.Hold.Wait(between(src, service))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.publish(w.service(9, 4))
+		for _, p := range [][]byte{p, syn} {
+			if err := h.Hold.Write(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = c.SetDeadline(time.Now().Add(patience))
+		b := make([]byte, 100)
+		if n, err := c.Read(b); err != nil || string(b[:n]) != "c4\nearly" {
+			t.Errorf("%q, %v", b[:n], err)
+		}
+		if o := <-tcp; o.err != nil || o.label != "c4" {
+			t.Error(o)
+		}
+		h.MustApply(plane.Change{DropServices: []netip.Addr{vip(9)}})
+
+		// An instance of the peer's that nobody told us of.
+		h.MustApply(plane.Change{DropSources: []netip.Addr{w.C(5).Addr}})
+		to := both(w.C(5).Addr)[six]
+		w.C(1).Inject(udp(at(src, 1000), at(to, 80), "who"))
+		if _, err := h.Hold.Wait(between(src, to)); err != nil {
+			t.Error(err)
+		}
+		h.MustApply(plane.Change{SetSources: []plane.Source{{Address: w.C(5).Addr, Ident: 5}}})
+	}
+}
+
+// theUnknownCallerIsHeld sends from what the plane does not know.
+func theUnknownCallerIsHeld(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[1]
+	for six := range 2 {
+		src, dst := both(w.C(1).Addr)[six], both(w.C(4).Addr)[six]
+		h.MustApply(plane.Change{DropSources: []netip.Addr{w.C(1).Addr}})
+		c, err := w.C(1).Dial("udp", at(dst, 80), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("early")); err != nil {
+			t.Fatal(err)
+		}
+		p, err := h.Hold.Wait(between(src, dst))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.MustApply(plane.Change{SetSources: []plane.Source{{Address: w.C(1).Addr, Ident: 1}}})
+		if err := h.Hold.Write(p); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(patience))
+		b := make([]byte, 100)
+		if n, err := c.Read(b); err != nil || string(b[:n]) != "c4\nearly" {
+			t.Errorf("%q, %v", b[:n], err)
+		}
+	}
+}

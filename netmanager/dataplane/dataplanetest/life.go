@@ -1,0 +1,222 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// flowsOutliveThePlane kills the netmanager and starts it again.
+func flowsOutliveThePlane(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	h.publish(w.service(1, 2, 4, 5))
+	var flows []*Flow
+	for _, a := range both(vip(1)) {
+		for _, network := range []string{"tcp", "udp"} {
+			for range 3 {
+				flows = append(flows, w.C(1).Open(network, at(a, 80)), w.C(5).Open(network, at(w.C(1).Addr, 80)))
+			}
+		}
+	}
+	s := h.State
+	s.Services = []plane.Service{w.service(1, 5, 4, 2)}
+	s.Allowed = append(s.Allowed, plane.Pair{From: 1, To: 101})
+	for range 3 {
+		h.Kill()
+		for _, f := range flows { // the kernel goes on by itself
+			if err := f.Echo(); err != nil {
+				t.Errorf("%s while the netmanager is away: %v", f, err)
+			}
+		}
+		h.MustSync(s)
+		for _, f := range flows {
+			if err := f.Echo(); err != nil {
+				t.Errorf("%s after a new life: %v", f, err)
+			}
+		}
+		must(t)(w.C(1).Ask("tcp", at(vip(1), 80)))
+	}
+	// What a life left that is not so any more is gone.
+	s.Services, s.Allowed = nil, s.Allowed[:0:0]
+	h.Kill()
+	h.MustSync(s)
+	if err := w.C(1).Unreached("tcp", at(w.C(4).Addr, 80)); err != nil {
+		t.Error(err)
+	}
+	if err := w.C(1).Unreached("tcp", at(vip(1), 80)); err != nil {
+		t.Error(err)
+	}
+}
+
+// changesDisturbNobody applies changes as fast as it can under flows that have
+// nothing to do with them.
+func changesDisturbNobody(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	h.publish(w.service(1, 2, 4), w.service(2, 3))
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for _, f := range []*Flow{
+		w.C(1).Open("udp", at(vip(1), 80)), w.C(1).Open("udp", at(ranges.Twin(vip(1)), 80)),
+		w.C(3).Open("udp", at(vip(1), 80)), w.C(1).Open("tcp", at(vip(1), 80)),
+	} {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					if n < 10 {
+						t.Errorf("%s had only %d turns", f, n)
+					}
+					return
+				default:
+				}
+				if err := f.Echo(); err != nil { // a datagram lost is an answer that does not come
+					t.Errorf("%s lost one at %d: %v", f, n, err)
+					return
+				}
+			}
+		})
+	}
+	for n := range 200 {
+		s := w.service(byte(2+n%20), 3, 5, 6)
+		s.Backends[0].Weight = 1 + n%5
+		c := plane.Change{SetServices: []plane.Service{s}, Allow: []plane.Pair{{From: 2, To: s.Ident}}}
+		switch n % 4 {
+		case 1:
+			c.SetSources = []plane.Source{{Address: netip.AddrFrom4([4]byte{10, 16, 1, 100}), Ident: plane.Ident(n)}}
+		case 2:
+			c.DropServices, c.SetServices = []netip.Addr{s.Address}, nil
+		case 3:
+			c.End = []netip.Addr{w.C(6).Addr}
+		}
+		h.MustApply(c)
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// aChangeIsWholeOrNot has a change fail that is good in part.
+func aChangeIsWholeOrNot(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	h.publish(w.service(1, 2))
+	bad := w.service(2, 4)
+	bad.Backends[0].Weight = 0
+	var err error
+	h.Do(func() {
+		err = h.Plane.Apply(context.Background(), plane.Change{SetServices: []plane.Service{w.service(1, 4), bad}})
+	})
+	if err == nil {
+		t.Fatal("a weight of 0 was taken")
+	}
+	if got := must(t)(w.C(1).Ask("tcp", at(vip(1), 80))); got != "c2" {
+		t.Errorf("%s answered", got)
+	}
+	h.publish(w.service(1, 4)) // and it goes on from there
+	if got := must(t)(w.C(1).Ask("tcp", at(vip(1), 80))); got != "c4" {
+		t.Errorf("%s answered", got)
+	}
+}
+
+// useIsCounted counts flows.
+func useIsCounted(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	h.publish(w.service(1, 2, 4), w.service(2, 3))
+	const flows = 12
+	for n := range flows {
+		must(t)(w.C(1).Ask([]string{"tcp", "udp"}[n%2], at(both(vip(1))[n/2%2], 80)))
+	}
+	u := h.MustUse()
+	if got := u.Services[vip(1)]; got != flows {
+		t.Errorf("%d flows to the service, want %d", got, flows)
+	}
+	if got := u.Backends[w.C(2).Addr] + u.Backends[w.C(4).Addr]; got != flows {
+		t.Errorf("%d flows to its backends, want %d", got, flows)
+	}
+	if n, used := u.Services[vip(2)]; used && n > 0 {
+		t.Errorf("%d flows to a service that nobody called", n)
+	}
+	if got := w.Hosts[1].MustUse().Sources[w.C(1).Addr]; got == 0 {
+		t.Error("nothing from c1 at the peer")
+	}
+	for i, h := range w.Hosts {
+		bytes := h.MustUse().Peers[w.Hosts[1-i].Key]
+		if bytes[0] < 500 || bytes[1] < 500 {
+			t.Errorf("host %d counts %v bytes to and from its peer", i+1, bytes)
+		}
+	}
+	h.MustSync(withService(h.State, w.service(1, 2, 4)))
+	if got := h.MustUse().Services[vip(1)]; got < flows {
+		t.Errorf("%d flows after a sync, %d before", got, flows)
+	}
+}
+
+func withService(s plane.State, services ...plane.Service) plane.State {
+	s.Services = services
+	for _, x := range services {
+		for n := plane.Ident(1); n <= 6; n++ {
+			s.Allowed = append(s.Allowed, plane.Pair{From: n, To: x.Ident})
+		}
+	}
+	return s
+}
+
+// removeLeavesNothing compares the host before and after.
+func removeLeavesNothing(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	remove := func() {
+		t.Helper()
+		var err error
+		h.Do(func() { err = h.Plane.Remove(context.Background()) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove()
+	before := w.left(h)
+	if rules := h.Output("nft", "list", "ruleset"); strings.TrimSpace(rules) != "" {
+		t.Errorf("left:\n%s", rules)
+	}
+	for range 2 {
+		e := plane.Endpoint{Address: w.C(1).Addr, Ident: 1, Device: w.C(1).Device, Ports: []api.PortMap{{Host: 8080, Instance: 80, Protocol: "tcp"}}}
+		h.MustSync(withService(h.State, w.service(1, 2, 4)))
+		h.MustApply(plane.Change{SetEndpoints: []plane.Endpoint{e}})
+		must(t)(w.C(1).Ask("tcp", at(vip(1), 80)))
+		h.Output("nft", "list", "ruleset") // a plane's rules can be listed
+		h.Kill()
+		h.MustSync(h.State)
+		remove()
+		remove()
+		if after := w.left(h); after != before {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+	}
+}
+
+// left is what a plane might leave in a host.
+func (w *World) left(h *Host) string {
+	var b strings.Builder
+	for _, args := range [][]string{
+		{"nft", "list", "ruleset"},
+		{"ip", "-br", "link"},
+		{"ip", "-br", "addr"},
+		{"ip", "route", "show", "table", "main"},
+		{"ip", "-6", "route", "show", "table", "main"},
+		{"ip", "rule"},
+		{"ip", "-6", "rule"},
+		{"tc", "qdisc"},
+		{"sysctl", "-a", "--pattern", `net\.ipv[46]\.(conf|ip_forward)|net\.netfilter\.nf_conntrack_[^c]`},
+	} {
+		fmt.Fprintf(&b, "# %s\n%s", strings.Join(args, " "), h.Output(args[0], args[1:]...))
+	}
+	return b.String()
+}

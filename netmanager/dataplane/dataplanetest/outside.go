@@ -1,0 +1,92 @@
+package dataplanetest
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// hostsAreClosed has instances try the hosts, and their networks.
+func hostsAreClosed(t *testing.T, w *World) {
+	here, there := w.Hosts[0], w.Hosts[1]
+	here.Serve("h1", 8081)
+	there.Serve("h2", 8081)
+	w.Outside.Serve("out", 8081)
+	neighbour := netip.MustParseAddr("203.0.113.1") // the outside, on the host's network
+	for _, a := range []netip.Addr{here.Addr, here.Addr6, there.Addr, there.Addr6, neighbour, netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("2001:db8::1")} {
+		for _, network := range []string{"tcp", "udp"} {
+			if err := w.C(1).Unreached(network, at(a, 8081)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	n := here.State.Node
+	n.Open = []netip.Prefix{netip.PrefixFrom(neighbour, 32), netip.MustParsePrefix("2001:db8::1/128")}
+	n.Closed = []netip.Prefix{netip.PrefixFrom(outside4, 24).Masked(), netip.PrefixFrom(outside6, 64).Masked()}
+	for _, a := range []netip.Addr{outside4, outside6} {
+		for _, network := range []string{"tcp", "udp"} {
+			must(t)(w.C(1).Ask(network, at(a, 8081))) // by masquerade: there is no way back otherwise
+		}
+	}
+	here.MustApply(plane.Change{Node: &n})
+	for _, network := range []string{"tcp", "udp"} {
+		for _, a := range []netip.Addr{outside4, outside6} {
+			if err := w.C(1).Unreached(network, at(a, 8081)); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, p := range n.Open {
+			must(t)(w.C(1).Ask(network, at(p.Addr(), 8081)))
+		}
+	}
+}
+
+// theResolverIsReached, and nothing else of its host.
+func theResolverIsReached(t *testing.T, w *World) {
+	w.Hosts[0].Serve("h1", 53)
+	w.Hosts[0].Serve("h1", 8081)
+	for _, network := range []string{"tcp", "udp"} {
+		if got := must(t)(w.C(1).Ask(network, at(api.ResolverAddr, 53))); got != "h1" {
+			t.Errorf("%s answered", got)
+		}
+		if err := w.C(1).Unreached(network, at(api.ResolverAddr, 8081)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// portsArePublished calls an instance by its node's address.
+func portsArePublished(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	e := plane.Endpoint{Address: w.C(1).Addr, Ident: 1, Device: w.C(1).Device, Ports: []api.PortMap{
+		{Host: 8080, Instance: 80, Protocol: "tcp"}, {Host: 8080, Instance: 80, Protocol: "udp"},
+	}}
+	h.MustApply(plane.Change{SetEndpoints: []plane.Endpoint{e}})
+	wan := []netip.Addr{netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("2001:db8::2")}
+	for from, to := range map[*Space][]netip.Addr{
+		w.Outside:        wan,
+		h.Space:          {h.Addr, h.Addr6, wan[0], wan[1]},
+		w.Hosts[1].Space: {h.Addr, h.Addr6},
+	} {
+		for _, a := range to {
+			for _, network := range []string{"tcp", "udp"} {
+				if got, err := from.Ask(network, at(a, 8080)); err != nil || got != "c1" {
+					t.Errorf("%s asked %s %s: %q, %v", from.Name, network, a, got, err)
+				}
+			}
+		}
+	}
+	// The instance itself is not to be had from outside, nor its other ports.
+	w.Outside.IP("route add " + ranges.Instances.String() + " via 203.0.113.2")
+	if err := w.Outside.Unreached("tcp", at(w.C(1).Addr, 80)); err != nil {
+		t.Error(err)
+	}
+	e.Ports = nil
+	h.MustApply(plane.Change{SetEndpoints: []plane.Endpoint{e}})
+	if err := w.Outside.Unreached("tcp", at(wan[0], 8080)); err != nil {
+		t.Error(err)
+	}
+}

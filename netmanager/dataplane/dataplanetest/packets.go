@@ -1,0 +1,286 @@
+package dataplanetest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// packet is an IP packet with the payload of a protocol.
+func packet(proto byte, src, dst netip.Addr, body []byte) []byte {
+	if src.Is4() {
+		p := make([]byte, 20, 20+len(body))
+		p[0], p[8], p[9] = 0x45, 64, proto
+		binary.BigEndian.PutUint16(p[2:], uint16(20+len(body)))
+		copy(p[12:], src.AsSlice())
+		copy(p[16:], dst.AsSlice())
+		binary.BigEndian.PutUint16(p[10:], sum(p))
+		return append(p, body...)
+	}
+	p := make([]byte, 40, 40+len(body))
+	p[0], p[6], p[7] = 0x60, proto, 64
+	binary.BigEndian.PutUint16(p[4:], uint16(len(body)))
+	copy(p[8:], src.AsSlice())
+	copy(p[24:], dst.AsSlice())
+	return append(p, body...)
+}
+
+// udp is a UDP packet.
+func udp(src, dst netip.AddrPort, body string) []byte {
+	u := make([]byte, 8, 8+len(body))
+	binary.BigEndian.PutUint16(u, src.Port())
+	binary.BigEndian.PutUint16(u[2:], dst.Port())
+	binary.BigEndian.PutUint16(u[4:], uint16(8+len(body)))
+	u = append(u, body...)
+	pseudo := append(append(src.Addr().AsSlice(), dst.Addr().AsSlice()...), 0, unix.IPPROTO_UDP)
+	pseudo = binary.BigEndian.AppendUint16(pseudo, uint16(len(u)))
+	binary.BigEndian.PutUint16(u[6:], sum(append(pseudo, u...)))
+	return packet(unix.IPPROTO_UDP, src.Addr(), dst.Addr(), u)
+}
+
+// sum is the Internet checksum (RFC 1071).
+func sum(b []byte) uint16 {
+	var s uint32
+	for i := 0; i < len(b); i += 2 {
+		s += uint32(b[i]) << 8
+		if i+1 < len(b) {
+			s += uint32(b[i+1])
+		}
+	}
+	for s > 0xffff {
+		s = s>>16 + s&0xffff
+	}
+	return ^uint16(s)
+}
+
+// Inject sends a packet from the space with whatever source it claims.
+func (s *Space) Inject(p []byte) {
+	s.t.Helper()
+	var err error
+	s.Do(func() {
+		family, to := unix.AF_INET, unix.Sockaddr(nil)
+		if p[0]>>4 == 4 {
+			to = &unix.SockaddrInet4{Addr: [4]byte(p[16:20])}
+		} else {
+			family, to = unix.AF_INET6, &unix.SockaddrInet6{Addr: [16]byte(p[24:40])}
+		}
+		var fd int
+		if fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err != nil {
+			return
+		}
+		defer unix.Close(fd)
+		err = unix.Sendto(fd, p, 0, to)
+	})
+	if err != nil {
+		s.t.Fatalf("inject in %s: %v", s.Name, err)
+	}
+}
+
+func addrs(p []byte) (src, dst netip.Addr) {
+	switch {
+	case len(p) >= 20 && p[0]>>4 == 4:
+		return netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20]))
+	case len(p) >= 40:
+		return netip.AddrFrom16([16]byte(p[8:24])), netip.AddrFrom16([16]byte(p[24:40]))
+	}
+	return src, dst
+}
+
+// between holds for packets from src to dst.
+func between(src, dst netip.Addr) func([]byte) bool {
+	return func(p []byte) bool { s, d := addrs(p); return s == src && d == dst }
+}
+
+// echoIsAnswered pings a semantic address.
+func echoIsAnswered(t *testing.T, w *World) {
+	w.Hosts[0].publish(w.service(1, 4))
+	for _, a := range both(vip(1)) {
+		if err := w.C(1).ping(a); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (c *Container) ping(to netip.Addr) error {
+	network, request, reply := "ip4:icmp", byte(8), byte(0)
+	if to.Is6() {
+		network, request, reply = "ip6:ipv6-icmp", 128, 129
+	}
+	var p net.PacketConn
+	var err error
+	c.Do(func() { p, err = net.ListenPacket(network, both(c.Addr)[map[bool]int{true: 1}[to.Is6()]].String()) })
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	m := []byte{request, 0, 0, 0, 0x12, 0x34, 0, 1, 'p', 'i', 'n', 'g'}
+	if to.Is4() { // the kernel sums for IPv6
+		binary.BigEndian.PutUint16(m[2:], sum(m))
+	}
+	if _, err := p.WriteTo(m, &net.IPAddr{IP: to.AsSlice()}); err != nil {
+		return err
+	}
+	_ = p.SetDeadline(time.Now().Add(patience))
+	b := make([]byte, 1500)
+	for {
+		n, from, err := p.ReadFrom(b)
+		if err != nil {
+			return fmt.Errorf("ping %s: %w", to, err)
+		}
+		if n >= 12 && b[0] == reply && bytes.Equal(b[8:12], m[8:]) {
+			if from.String() != to.String() {
+				return fmt.Errorf("pinged %s, and %s answered", to, from)
+			}
+			return nil
+		}
+	}
+}
+
+// sctpPasses sends an SCTP INIT, whether or not the kernel has SCTP itself: the
+// backend sees it addressed to it.
+func sctpPasses(t *testing.T, w *World) {
+	w.Hosts[0].publish(w.service(1, 4))
+	for six, a := range both(vip(1)) {
+		init := make([]byte, 32)
+		binary.BigEndian.PutUint16(init, 1000)
+		binary.BigEndian.PutUint16(init[2:], 80)
+		init[12], init[15] = 1, 20 // INIT
+		binary.BigEndian.PutUint32(init[16:], 0x7ee11e)
+		binary.BigEndian.PutUint32(init[20:], 65535)
+		init[25], init[27] = 1, 1
+		binary.LittleEndian.PutUint32(init[8:], crc32.Checksum(init, crc32.MakeTable(crc32.Castagnoli)))
+		src, dst := both(w.C(1).Addr)[six], both(w.C(4).Addr)[six]
+		network := []string{"ip4:132", "ip6:132"}[six]
+		var p net.PacketConn
+		var err error
+		w.C(4).Do(func() { p, err = net.ListenPacket(network, dst.String()) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		w.C(1).Inject(packet(unix.IPPROTO_SCTP, src, a, init))
+		_ = p.SetDeadline(time.Now().Add(patience))
+		b := make([]byte, 1500)
+		n, from, err := p.ReadFrom(b)
+		if err != nil {
+			t.Errorf("SCTP to %s: %v", a, err)
+		} else if from.String() != src.String() || n != len(init) || !bytes.Equal(b[12:n], init[12:]) {
+			t.Errorf("SCTP to %s: %d bytes from %s", a, n, from)
+		}
+	}
+}
+
+// sizesPass sends datagrams of sizes that need fragments on one way or another.
+func sizesPass(t *testing.T, w *World) {
+	w.serveAll()
+	w.Hosts[0].publish(w.service(1, 4))
+	for _, a := range both(vip(1)) {
+		for _, size := range []int{0, 1, 1232, 1400, 1472, 1473, 4000, 30000} {
+			c, err := w.C(1).Dial("udp", at(a, 80), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := strings.Repeat("x", size)
+			// The first of a size may be answered by the way's MTU, as it should be.
+			for try := 0; ; try++ {
+				_ = c.SetDeadline(time.Now().Add(quiet))
+				_, err = askUDP(c, body)
+				if err == nil || try == 20 {
+					break
+				}
+			}
+			c.Close()
+			if err != nil {
+				t.Errorf("%d bytes to %s: %v", size, a, err)
+			}
+		}
+	}
+}
+
+// narrowWaysAreSaid has the way to the peer carry 1280 bytes.
+func narrowWaysAreSaid(t *testing.T, w *World) {
+	w.serveAll()
+	w.Hosts[0].publish(w.service(1, 4))
+	const mtu = 1280
+	w.narrow(mtu)
+	for six, a := range both(vip(1)) {
+		c, err := w.C(1).Dial("udp", at(a, 80), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		raw, err := c.(*net.UDPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		level, discover, get := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU
+		if six == 1 {
+			level, discover, get = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_MTU
+		}
+		_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, discover, unix.IP_PMTUDISC_DO) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		late := time.Now().Add(patience)
+		for !errors.Is(err, syscall.EMSGSIZE) && time.Now().Before(late) {
+			_, err = c.Write(make([]byte, 1350))
+			time.Sleep(time.Millisecond)
+		}
+		var got int
+		_ = raw.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), level, get) })
+		if got != mtu || err != nil {
+			t.Errorf("%s says MTU %d, %v", a, got, err)
+		}
+		// And what does not ask passes.
+		f := w.C(1).Open("tcp", at(a, 80))
+		body := strings.Repeat("y", 200_000) + "\n"
+		go func() { _, _ = f.Write([]byte(body)) }()
+		if back, err := f.r.ReadString('\n'); err != nil || back != body {
+			t.Errorf("%s carried %d bytes of %d: %v", f, len(back), len(body), err)
+		}
+	}
+}
+
+// narrow bounds the ways between the hosts.
+func (w *World) narrow(mtu int) {
+	for i, h := range w.Hosts {
+		to := w.Hosts[1-i]
+		for _, line := range w.routes(h, to) {
+			h.IP(strings.Replace(line, "route add", "route replace", 1) + fmt.Sprintf(" mtu %d", mtu))
+		}
+		h.State.Peers[0].MTU = mtu
+		h.MustApply(plane.Change{SetPeers: h.State.Peers})
+	}
+}
+
+// routes are the lines of ip(8) by which h reaches to's subnet.
+func (w *World) routes(h, to *Host) []string {
+	six := netip.PrefixFrom(ranges.Twin(to.Subnet.Addr()), 96+to.Subnet.Bits())
+	switch w.path {
+	case api.PathRoute:
+		return []string{
+			fmt.Sprintf("route add %s via %s dev up0 onlink", to.Subnet, to.Addr),
+			fmt.Sprintf("route add %s via %s dev up0 onlink", six, via6(to.Addr)),
+		}
+	case api.PathVXLAN:
+		dev := plane.VXLANDevice(prefix)
+		return []string{
+			fmt.Sprintf("route add %s encap ip id 1 dst %s via inet6 %s dev %s onlink", to.Subnet, to.Addr, via6(to.Addr), dev),
+			fmt.Sprintf("route add %s encap ip id 1 dst %s via %s dev %s onlink", six, to.Addr, via6(to.Addr), dev),
+		}
+	}
+	return []string{fmt.Sprintf("route add %s dev %s", to.Subnet, tunnel), fmt.Sprintf("route add %s dev %s", six, tunnel)}
+}

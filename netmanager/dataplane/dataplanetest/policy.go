@@ -1,0 +1,127 @@
+package dataplanetest
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// deniedFlowsAreDropped denies where packets leave, and where they arrive from a
+// node that lets everything pass.
+func deniedFlowsAreDropped(t *testing.T, w *World) {
+	w.serveAll()
+	here, there := w.Hosts[0], w.Hosts[1]
+	here.publish(w.service(1, 4), w.service(2, 2))
+	open := []*Flow{w.C(1).Open("tcp", at(w.C(4).Addr, 80)), w.C(1).Open("udp", at(ranges.Twin(vip(2)), 80))}
+	kept := []*Flow{w.C(2).Open("tcp", at(w.C(4).Addr, 80)), w.C(1).Open("tcp", at(w.C(5).Addr, 80)), w.C(4).Open("tcp", at(w.C(1).Addr, 80))}
+	type denial struct {
+		at   *Host
+		pair plane.Pair
+		to   netip.Addr
+	}
+	for _, d := range []denial{
+		{here, plane.Pair{From: 1, To: 4}, w.C(4).Addr},  // leaves
+		{there, plane.Pair{From: 1, To: 4}, w.C(4).Addr}, // arrives
+		{here, plane.Pair{From: 1, To: 2}, w.C(2).Addr},  // both on one node
+		{here, plane.Pair{From: 1, To: 101}, vip(1)},     // a service
+		{here, plane.Pair{From: 1, To: 2}, vip(2)},       // its backend, where it arrives
+	} {
+		before := d.at.MustUse().Denied
+		d.at.MustApply(plane.Change{Deny: []plane.Pair{d.pair}})
+		for _, a := range both(d.to) {
+			for _, network := range []string{"tcp", "udp"} {
+				if err := w.C(1).Unreached(network, at(a, 80)); err != nil {
+					t.Errorf("%v denied: %v", d.pair, err)
+				}
+			}
+		}
+		if after := d.at.MustUse().Denied; after <= before {
+			t.Errorf("%v denied: counted %d", d.pair, after-before)
+		}
+		if d.pair.To == 4 && d.at == here { // what was open ends with it
+			if err := open[0].Echo(); err == nil {
+				t.Errorf("%s goes on", open[0])
+			}
+		}
+		for _, f := range kept {
+			if err := f.Echo(); err != nil {
+				t.Errorf("%s when %v is denied: %v", f, d.pair, err)
+			}
+		}
+		d.at.MustApply(plane.Change{Allow: []plane.Pair{d.pair}})
+		for _, a := range both(d.to) {
+			must(t)(w.C(1).Ask("tcp", at(a, 80)))
+		}
+	}
+}
+
+// first has a socket on port 9 of c, does what f does, and gives what arrived first.
+func (c *Container) first(t *testing.T, f func()) string {
+	t.Helper()
+	var p net.PacketConn
+	var err error
+	c.Do(func() { p, err = net.ListenPacket("udp", ":9") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	f()
+	_ = p.SetDeadline(time.Now().Add(patience))
+	b := make([]byte, 1500)
+	n, _, err := p.ReadFrom(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b[:n])
+}
+
+// forgedSourcesAreDropped sends in others' names. What is sent after it in the
+// sender's own arrives first.
+func forgedSourcesAreDropped(t *testing.T, w *World) {
+	here, there := w.Hosts[0], w.Hosts[1]
+	for six := range 2 {
+		addr := func(c *Container) netip.Addr { return both(c.Addr)[six] }
+		of := func(s string) netip.Addr { return both(netip.MustParseAddr(s))[six] }
+		forge := func(s *Space, src netip.Addr, to *Container) {
+			s.Inject(udp(at(src, 1000), at(addr(to), 9), "forged"))
+			w.C(4).Inject(udp(at(addr(w.C(4)), 1000), at(addr(to), 9), "own"))
+		}
+		for name, f := range map[string]func(){
+			"a container for its neighbour": func() { forge(w.C(1).Space, addr(w.C(2)), w.C(3)) },
+			"a container for a peer's":      func() { forge(w.C(1).Space, addr(w.C(5)), w.C(3)) },
+			"a container for nobody":        func() { forge(w.C(1).Space, of("10.17.0.1"), w.C(3)) },
+			"a container for a service":     func() { forge(w.C(1).Space, both(vip(1))[six], w.C(3)) },
+			"a peer for us":                 func() { forge(there.Space, addr(w.C(1)), w.C(3)) },
+			"a peer for another":            func() { forge(there.Space, of("10.17.0.1"), w.C(3)) },
+			"a peer for a service":          func() { forge(there.Space, both(vip(1))[six], w.C(3)) },
+		} {
+			before := here.MustUse().Forged
+			if got := w.C(3).first(t, f); got != "own" {
+				t.Errorf("%s, IPv6 %d: %s", name, six, got)
+			}
+			if after := here.MustUse().Forged; after == before {
+				t.Errorf("%s, IPv6 %d: not counted", name, six)
+			}
+		}
+	}
+	// Nor may one end another's flow.
+	f := w.C(2).Open("tcp", at(w.serve(4), 80))
+	local := f.LocalAddr().(*net.TCPAddr).Port
+	rst := make([]byte, 20)
+	rst[0], rst[1], rst[3], rst[12], rst[13] = byte(local>>8), byte(local), 80, 5<<4, 4
+	w.C(1).Inject(packet(unix.IPPROTO_TCP, w.C(2).Addr, w.C(4).Addr, rst))
+	if err := f.Echo(); err != nil {
+		t.Error(err)
+	}
+}
+
+// serve has container n answer on port 80.
+func (w *World) serve(n int) netip.Addr {
+	w.C(n).Serve(w.C(n).Label, 80)
+	return w.C(n).Addr
+}
