@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -179,6 +180,7 @@ const (
 type finding struct {
 	f       *Finder
 	ctx     context.Context
+	all     sync.WaitGroup // look-ups of names
 	e       *Engine
 	place   Place
 	peers   map[api.PeerKey]*found
@@ -193,7 +195,6 @@ type found struct {
 	relay    api.Relay
 	at       netip.AddrPort // the relay's address; zero: not known yet
 	asked    time.Time      // for that
-	known    bool           // the machine was told of the peer
 	record   []netip.AddrPort
 	wake     time.Time
 	path     Path // as the engine was told last
@@ -207,7 +208,10 @@ type found struct {
 
 // Run finds paths until ctx ends.
 func (f *Finder) Run(ctx context.Context, e *Engine) error {
+	ctx, cancel := context.WithCancel(ctx)
 	v := &finding{f: f, ctx: ctx, e: e, peers: map[api.PeerKey]*found{}}
+	defer v.all.Wait()
+	defer cancel()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -336,7 +340,7 @@ func (v *finding) resolve(q *found) {
 		return
 	}
 	key, addr := q.key, q.relay.Addr
-	go func() {
+	v.all.Go(func() {
 		at, err := v.f.lookup(v.ctx, addr)
 		if err != nil {
 			return // asked again while the peer is silent
@@ -347,7 +351,7 @@ func (v *finding) resolve(q *found) {
 				v.aim(q)
 			}
 		})
-	}()
+	})
 }
 
 func (f *Finder) lookup(ctx context.Context, addr string) (netip.AddrPort, error) {

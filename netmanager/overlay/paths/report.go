@@ -15,6 +15,7 @@ type Report struct {
 	MinRTT time.Duration // 0, as RTT: not measured yet
 	Loss   float64       // of probes, 0 to 1
 	MTU    int           // of packets with the outer IP header, at least 1280
+	Sized  bool          // MTU was measured; else it is what passes everywhere
 	Plain  bool          // no NAT lies between: each side is seen at an address of its own
 	Seen   netip.AddrPort
 	Silent bool   // traffic waits, and the peer has not answered for a second
@@ -22,7 +23,7 @@ type Report struct {
 }
 
 func (r Report) differs(o Report) bool {
-	return r.Path != o.Path || r.None != o.None || r.MTU != o.MTU || r.Plain != o.Plain || r.Silent != o.Silent || r.Proven != o.Proven
+	return r.Path != o.Path || r.None != o.None || r.MTU != o.MTU || r.Sized != o.Sized || r.Plain != o.Plain || r.Silent != o.Silent || r.Proven != o.Proven
 }
 
 // Report is the state after the last step.
@@ -32,7 +33,7 @@ func (m *Machine) Report() Report {
 		return Report{None: true, MTU: leastMTU, Silent: m.silent, Reason: "no address of the peer is known"}
 	}
 	r := Report{
-		Path: x.path, Proven: x.proven, RTT: x.rtt, MinRTT: x.least, Loss: x.loss, MTU: x.mtu.safe(),
+		Path: x.path, Proven: x.proven, RTT: x.rtt, MinRTT: x.least, Loss: x.loss, MTU: x.mtu.safe(), Sized: x.mtu.proven > 0 || x.mtu.tooBig > 0 || x.mtu.done,
 		Plain: m.plain(x), Seen: x.seen, Silent: m.silent,
 	}
 	if x.path.Relay() {
