@@ -165,8 +165,9 @@ type Answer struct {
 	// Known says that this is the answer; else it is still being asked for, and
 	// Answered will tell when to look again.
 	Known bool
-	Found bool // the name exists
-	Addrs []netip.Addr
+	Found bool         // the name exists
+	Addrs []netip.Addr // IPv4
+	Twins []netip.Addr // the same in IPv6
 	PTR   string
 	SRV   []Target
 	Stay  time.Duration // how long it may be kept
@@ -185,7 +186,7 @@ type Kind uint8
 
 // The kinds of look-ups.
 const (
-	Addresses Kind = iota // IPv4; their twins are Twin's
+	Addresses Kind = iota
 	Pointer
 	Services
 )
@@ -198,6 +199,16 @@ const positive = 5 * time.Second
 // Lookup answers what a Query asked for, in the terms of who asked. It asks
 // nobody.
 func (c *Core) Lookup(local netip.Addr, name string, kind Kind) Answer {
+	out := c.lookup(local, name, kind)
+	for _, a := range out.Addrs {
+		if t := c.Twin(a); t.IsValid() {
+			out.Twins = append(out.Twins, t)
+		}
+	}
+	return out
+}
+
+func (c *Core) lookup(local netip.Addr, name string, kind Kind) Answer {
 	none := Answer{Known: true}
 	if c.lease == nil {
 		return none

@@ -181,7 +181,11 @@ func (c *Core) query(in Query) {
 	if a == nil {
 		return
 	}
-	q, err := names.Parse(in.Name, a.service())
+	name := in.Name
+	if rest, proto := protocol(name); proto != "" {
+		name = rest
+	}
+	q, err := names.Parse(name, a.service())
 	if err != nil {
 		return
 	}

@@ -1,0 +1,174 @@
+package resolver
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// gate bounds what clients may ask: all of them together, each at the same time,
+// and each over time.
+type gate struct {
+	rate, perClient int
+	all             chan struct{}
+	local           func(netip.Addr) bool
+
+	mu      *sync.Mutex // guards clients
+	clients map[netip.Addr]*client
+}
+
+// client is one of this node's instances, so that there are not many.
+type client struct {
+	left   float64 // queries that it may ask at once
+	at     time.Time
+	asking int
+	conns  int
+}
+
+// maxClients is when those that are quiet are forgotten; a node has fewer instances.
+const maxClients = 1024
+
+func newGate(c Config) gate {
+	return gate{
+		rate: c.Rate, perClient: c.PerClient, all: make(chan struct{}, c.InFlight), local: c.Overlay.Local,
+		mu: &sync.Mutex{}, clients: map[netip.Addr]*client{},
+	}
+}
+
+// enter lets a query in, if there is room; leave is called when it is answered.
+func (g *gate) enter(a netip.Addr, now time.Time) (leave func(), ok bool) {
+	select {
+	case g.all <- struct{}{}:
+	default:
+		return nil, false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := g.client(a, now)
+	if d := now.Sub(c.at).Seconds(); d > 0 {
+		c.left = min(float64(2*g.rate), c.left+d*float64(g.rate))
+		c.at = now
+	}
+	if c.left < 1 || c.asking >= g.perClient {
+		<-g.all
+		return nil, false
+	}
+	c.left--
+	c.asking++
+	return func() {
+		<-g.all
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		c.asking--
+	}, true
+}
+
+func (g *gate) client(a netip.Addr, now time.Time) *client {
+	c := g.clients[a]
+	if c == nil {
+		if len(g.clients) >= maxClients {
+			for k, o := range g.clients {
+				if o.asking == 0 && o.conns == 0 {
+					delete(g.clients, k)
+				}
+			}
+		}
+		c = &client{left: float64(2 * g.rate), at: now}
+		g.clients[a] = c
+	}
+	return c
+}
+
+// reader drops, before anything is done for it, what does not come from an
+// instance of this node.
+func (g *gate) reader(r dns.Reader) dns.Reader {
+	return packetReader{r.(dns.PacketConnReader), g.local}
+}
+
+type packetReader struct {
+	dns.PacketConnReader
+	local func(netip.Addr) bool
+}
+
+// ReadUDP reads a packet that is to be served.
+func (p packetReader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte, *dns.SessionUDP, error) {
+	for {
+		b, s, err := p.PacketConnReader.ReadUDP(conn, timeout)
+		if err != nil {
+			return b, s, err
+		}
+		if a, err := netip.ParseAddrPort(s.RemoteAddr().String()); err == nil && p.local(a.Addr().Unmap()) {
+			return b, s, nil
+		}
+	}
+}
+
+// listener bounds connections, and takes those of instances of this node alone.
+func (g *gate) listener(ln net.Listener, local func(netip.Addr) bool) net.Listener {
+	return &listener{Listener: ln, gate: g, local: local, room: make(chan struct{}, tcpMax)}
+}
+
+type listener struct {
+	net.Listener
+	gate  *gate
+	local func(netip.Addr) bool
+	room  chan struct{}
+}
+
+// Accept waits for a connection that is to be served.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		a, err := netip.ParseAddrPort(c.RemoteAddr().String())
+		from := a.Addr().Unmap()
+		if err != nil || !l.local(from) || !l.admit(from) {
+			c.Close()
+			continue
+		}
+		return &conn{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+	}
+}
+
+func (l *listener) admit(a netip.Addr) bool {
+	l.gate.mu.Lock()
+	defer l.gate.mu.Unlock()
+	c := l.gate.client(a, time.Now())
+	if c.conns >= tcpClient {
+		return false
+	}
+	select {
+	case l.room <- struct{}{}:
+		c.conns++
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *listener) leave(a netip.Addr) {
+	l.gate.mu.Lock()
+	defer l.gate.mu.Unlock()
+	<-l.room
+	if c := l.gate.clients[a]; c != nil {
+		c.conns--
+	}
+}
+
+type conn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *conn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+var errBusy = errors.New("too many questions are on their way")

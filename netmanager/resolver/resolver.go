@@ -1,0 +1,366 @@
+// Package resolver is the name server of a node's instances. Names under
+// "treeline" and the addresses of the overlay network are answered from what the
+// node holds (Overlay), the rest is asked of the machine's own name servers. It
+// serves this node's instances and nobody else, and gives no one of them so much
+// that the others go without. What a name means is netmanager/overlay/names' to say.
+//
+//	r := resolver.New(resolver.Config{Overlay: o})
+//	g.Go(func() error { return r.Run(ctx, netip.AddrPortFrom(api.ResolverAddr, 53)) })
+//	r.Answered("web.treeline.") // the overlay has an answer now
+package resolver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/names"
+)
+
+// Overlay knows the names. Its methods are safe for concurrent use.
+//
+// Local reports whether the address is an instance's on this node; it is asked for
+// every packet and answers at once.
+//
+// Lookup says what a name leads to for an instance, and has the cluster asked for
+// what is not known; Answered is called then.
+//
+// Covers reports whether a name under in-addr.arpa or ip6.arpa is of an address of
+// the overlay network.
+type Overlay interface {
+	Local(client netip.Addr) bool
+	Lookup(ctx context.Context, client netip.Addr, name string, kind overlay.Kind) (overlay.Answer, error)
+	Covers(name string) bool
+}
+
+// Config is what a resolver needs to know. Zero values mean the defaults.
+type Config struct {
+	Overlay Overlay
+	// Servers are asked for what is not ours; nil: those of ResolvConf, also after it
+	// changes.
+	Servers    []netip.AddrPort
+	ResolvConf string        // "/etc/resolv.conf"
+	Wait       time.Duration // for the first answer to a name of ours: 1 s
+	Forward    time.Duration // for a server's answer: 2 s
+	Rate       int           // queries a second and client: 200, and twice that at once
+	PerClient  int           // queries of a client at the same time: 64
+	InFlight   int           // queries at the same time: 512
+	Log        *slog.Logger  // slog.Default
+}
+
+const (
+	// udpSize is the largest answer over UDP, whatever the client would take: it
+	// passes every path without fragments (RFC 9715).
+	udpSize = 1232
+	// maxTTL bounds how long an answer of ours is kept, in seconds.
+	maxTTL    = 5
+	tcpIdle   = 5 * time.Second
+	tcpMax    = 256 // connections
+	tcpClient = 8   // of one client
+)
+
+// Resolver answers. Its methods are safe for concurrent use.
+type Resolver struct {
+	cfg     Config
+	gate    gate
+	forward *forwarder
+
+	mu      sync.Mutex // guards waiting
+	waiting map[string][]chan struct{}
+}
+
+// New is a resolver that does not serve yet.
+func New(c Config) *Resolver {
+	def := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&c.Rate, 200)
+	def(&c.PerClient, 64)
+	def(&c.InFlight, 512)
+	if c.ResolvConf == "" {
+		c.ResolvConf = "/etc/resolv.conf"
+	}
+	if c.Wait <= 0 {
+		c.Wait = time.Second
+	}
+	if c.Forward <= 0 {
+		c.Forward = 2 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return &Resolver{
+		cfg: c, gate: newGate(c), forward: newForwarder(c), waiting: map[string][]chan struct{}{},
+	}
+}
+
+// Run serves UDP and TCP on the address, which the machine need not have yet,
+// until ctx ends, which is no error.
+func (r *Resolver) Run(ctx context.Context, at netip.AddrPort) error {
+	lc := net.ListenConfig{Control: freebind}
+	pc, err := lc.ListenPacket(ctx, "udp", at.String())
+	if err != nil {
+		return fmt.Errorf("serve names on %s: %w", at, err)
+	}
+	if at.Port() == 0 {
+		at = pc.LocalAddr().(*net.UDPAddr).AddrPort()
+	}
+	ln, err := lc.Listen(ctx, "tcp", at.String())
+	if err != nil {
+		pc.Close()
+		return fmt.Errorf("serve names on %s: %w", at, err)
+	}
+	return r.Serve(ctx, pc, ln)
+}
+
+// Serve serves what is listened on already, and closes it.
+func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener) error {
+	local, _ := netip.ParseAddrPort(pc.LocalAddr().String())
+	r.forward.avoid(local)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { r.serve(ctx, w, q) })
+	servers := []*dns.Server{
+		{PacketConn: pc, Handler: handler, UDPSize: 4096, MsgAcceptFunc: accept, DecorateReader: r.gate.reader},
+		{
+			Listener: r.gate.listener(ln, r.cfg.Overlay.Local), Handler: handler, MsgAcceptFunc: accept,
+			ReadTimeout: tcpIdle, WriteTimeout: tcpIdle, IdleTimeout: func() time.Duration { return tcpIdle }, MaxTCPQueries: 128,
+		},
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, s := range servers {
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		g.Go(func() error {
+			if err := s.ActivateAndServe(); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("serve names: %w", err)
+			}
+			return nil
+		})
+		g.Go(func() error {
+			<-ctx.Done()
+			select {
+			case <-started:
+				grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), tcpIdle)
+				defer cancel()
+				_ = s.ShutdownContext(grace) // the answers on their way are not worth more
+			default: // it never came up
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	pc.Close()
+	ln.Close()
+	return err
+}
+
+// Answered wakes those who wait for the name.
+func (r *Resolver) Answered(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.waiting[name] {
+		close(c)
+	}
+	delete(r.waiting, name)
+}
+
+// accept lets plain questions in. What carries records where a question has none
+// is no question.
+func accept(h dns.Header) dns.MsgAcceptAction {
+	a := dns.DefaultMsgAcceptFunc(h)
+	if a == dns.MsgAccept && (h.Ancount > 0 || h.Nscount > 0 || h.Bits>>11&0xF != dns.OpcodeQuery) {
+		return dns.MsgRejectNotImplemented
+	}
+	return a
+}
+
+// serve answers one question, or drops it where its client asks too much.
+func (r *Resolver) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
+	client, err := netip.ParseAddrPort(w.RemoteAddr().String())
+	if err != nil || !r.cfg.Overlay.Local(client.Addr().Unmap()) {
+		return // not even a refusal: its source may be anybody's
+	}
+	leave, ok := r.gate.enter(client.Addr().Unmap(), time.Now())
+	if !ok {
+		return
+	}
+	defer leave()
+	_, tcp := w.RemoteAddr().(*net.TCPAddr)
+	reply := r.answer(ctx, client.Addr().Unmap(), q, tcp)
+	if reply == nil {
+		return
+	}
+	size := dns.MaxMsgSize
+	if !tcp {
+		size = dns.MinMsgSize
+		if o := q.IsEdns0(); o != nil {
+			size = min(max(int(o.UDPSize()), dns.MinMsgSize), udpSize)
+		}
+	}
+	if q.IsEdns0() == nil {
+		dropOpt(reply)
+	} else if reply.IsEdns0() == nil {
+		reply.SetEdns0(udpSize, false)
+	}
+	reply.Compress = true
+	reply.Truncate(size)
+	_ = w.WriteMsg(reply) // the client asks again
+}
+
+func dropOpt(m *dns.Msg) {
+	for i, rr := range m.Extra {
+		if _, ok := rr.(*dns.OPT); ok {
+			m.Extra = append(m.Extra[:i], m.Extra[i+1:]...)
+			return
+		}
+	}
+}
+
+// answer is nil where there is none to give.
+func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tcp bool) *dns.Msg {
+	if len(q.Question) != 1 {
+		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError)
+	}
+	question := q.Question[0]
+	switch {
+	case question.Qclass != dns.ClassINET:
+		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented)
+	case question.Qtype == dns.TypeANY || question.Qtype == dns.TypeAXFR || question.Qtype == dns.TypeIXFR:
+		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented) // they serve amplification (RFC 8482)
+	case names.Under(question.Name), r.cfg.Overlay.Covers(question.Name):
+		return r.own(ctx, client, q)
+	}
+	m, err := r.forward.exchange(ctx, q, tcp)
+	if err != nil {
+		r.cfg.Log.Debug("name not resolved", "name", question.Name, "error", err)
+		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
+	}
+	return m
+}
+
+func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.Msg {
+	question := q.Question[0]
+	kind := overlay.Addresses
+	switch question.Qtype {
+	case dns.TypePTR:
+		kind = overlay.Pointer
+	case dns.TypeSRV:
+		kind = overlay.Services
+	}
+	a, err := r.await(ctx, client, question.Name, kind)
+	if err != nil {
+		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
+	}
+	reply := new(dns.Msg).SetReply(q)
+	reply.Authoritative, reply.RecursionAvailable = true, true
+	if !a.Found {
+		reply.Rcode = dns.RcodeNameError
+	}
+	ttl := uint32(min(max(a.Stay/time.Second, 0), maxTTL))
+	head := func(name string, t uint16) dns.RR_Header {
+		return dns.RR_Header{Name: name, Rrtype: t, Class: dns.ClassINET, Ttl: ttl}
+	}
+	switch question.Qtype {
+	case dns.TypeA:
+		for _, ip := range a.Addrs {
+			reply.Answer = append(reply.Answer, &dns.A{Hdr: head(question.Name, dns.TypeA), A: ip.AsSlice()})
+		}
+	case dns.TypeAAAA:
+		for _, ip := range a.Twins {
+			reply.Answer = append(reply.Answer, &dns.AAAA{Hdr: head(question.Name, dns.TypeAAAA), AAAA: ip.AsSlice()})
+		}
+	case dns.TypePTR:
+		if a.PTR != "" {
+			reply.Answer = append(reply.Answer, &dns.PTR{Hdr: head(question.Name, dns.TypePTR), Ptr: a.PTR})
+		}
+	case dns.TypeSRV:
+		for _, t := range a.SRV {
+			reply.Answer = append(reply.Answer, &dns.SRV{Hdr: head(question.Name, dns.TypeSRV), Priority: 0, Weight: t.Weight, Port: t.Port, Target: t.Name})
+			reply.Extra = append(reply.Extra, &dns.A{Hdr: head(t.Name, dns.TypeA), A: t.Address.AsSlice()})
+		}
+	}
+	if len(reply.Answer) == 0 {
+		// Nothing is not kept for longer than something (RFC 2308): the service may come to be.
+		reply.Ns = append(reply.Ns, &dns.SOA{
+			Hdr: dns.RR_Header{Name: "treeline.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 1},
+			Ns:  "resolver.treeline.", Mbox: "nobody.treeline.", Serial: 1, Refresh: 5, Retry: 1, Expire: 5, Minttl: 1,
+		})
+	}
+	return reply
+}
+
+var errGaveUp = errors.New("no answer in time")
+
+// await looks a name up, and for a bounded time waits for the cluster's first
+// answer; without one the name does not exist, for the moment.
+func (r *Resolver) await(ctx context.Context, client netip.Addr, name string, kind overlay.Kind) (overlay.Answer, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errGaveUp)
+	defer cancel()
+	for {
+		wake := r.listen(name) // first, so that an answer in between is not missed
+		a, err := r.cfg.Overlay.Lookup(ctx, client, name, kind)
+		switch {
+		case errors.Is(context.Cause(ctx), errGaveUp):
+			r.unlisten(name, wake)
+			return overlay.Answer{Known: true, Stay: time.Second}, nil
+		case err != nil || a.Known:
+			r.unlisten(name, wake)
+			return a, err
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			r.unlisten(name, wake)
+			if errors.Is(context.Cause(ctx), errGaveUp) {
+				return overlay.Answer{Known: true, Stay: time.Second}, nil
+			}
+			return overlay.Answer{}, ctx.Err()
+		}
+	}
+}
+
+func (r *Resolver) listen(name string) chan struct{} {
+	c := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting[name] = append(r.waiting[name], c)
+	return c
+}
+
+func (r *Resolver) unlisten(name string, c chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.waiting[name]
+	for i := range all {
+		if all[i] == c {
+			all = append(all[:i], all[i+1:]...)
+			break
+		}
+	}
+	if r.waiting[name] = all; len(all) == 0 {
+		delete(r.waiting, name)
+	}
+}
+
+// freebind lets us listen before the address is there: netmanager/link makes it.
+func freebind(_, _ string, c syscall.RawConn) error {
+	var err error
+	if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) }); e != nil {
+		return e
+	}
+	return err
+}

@@ -1,0 +1,422 @@
+package resolver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+
+	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/names"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// book is an overlay that knows what the test writes into it.
+type book struct {
+	mu    sync.Mutex
+	known map[string]overlay.Answer
+	asked int
+	shut  bool // nobody is local
+	heard chan string
+}
+
+func (b *book) Local(netip.Addr) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.shut
+}
+
+func (b *book) Covers(name string) bool {
+	a, ok := names.Reverse(name)
+	return ok && a.Is4() && a.As4()[0] == 10
+}
+
+func (b *book) Lookup(_ context.Context, _ netip.Addr, name string, kind overlay.Kind) (overlay.Answer, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked++
+	if b.heard != nil {
+		select {
+		case b.heard <- name:
+		default:
+		}
+	}
+	return b.known[strings.ToLower(name)], nil
+}
+
+func (b *book) write(name string, a overlay.Answer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.known[name] = a
+}
+
+// serve is a resolver on loopback that runs until the test ends.
+func serve(t testing.TB, c Config) (r *Resolver, at string) {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", pc.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = New(c)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Serve(ctx, pc, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return r, pc.LocalAddr().String()
+}
+
+func ask(t testing.TB, network, at, name string, kind uint16) *dns.Msg {
+	t.Helper()
+	c := dns.Client{Net: network, Timeout: 20 * time.Second}
+	m, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, kind), at)
+	if err != nil {
+		t.Fatalf("%s %s: %v", name, dns.TypeToString[kind], err)
+	}
+	return m
+}
+
+func newBook() *book {
+	ip := netip.MustParseAddr
+	return &book{known: map[string]overlay.Answer{
+		"web.treeline.": {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.1")}, Twins: []netip.Addr{ip("fd74:6c6e:2::a1e:1")}, Stay: time.Hour},
+		"old.treeline.": {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.2")}, Stay: 1500 * time.Millisecond},
+		"not.treeline.": {Known: true},
+		"_http._tcp.web.treeline.": {Known: true, Found: true, SRV: []overlay.Target{
+			{Name: "0.instance.web.eu.shop.prod.treeline.", Address: ip("10.30.0.7"), Port: 8080, Weight: 1},
+		}},
+		"1.0.30.10.in-addr.arpa.": {Known: true, Found: true, PTR: "any.rr.web.eu.shop.prod.treeline."},
+	}}
+}
+
+func TestOwnNames(t *testing.T) {
+	_, at := serve(t, Config{Overlay: newBook()})
+	for _, c := range []struct {
+		name  string
+		kind  uint16
+		rcode int
+		want  string
+	}{
+		{"web.treeline.", dns.TypeA, 0, "web.treeline.\t5\tIN\tA\t10.30.0.1"},
+		{"WeB.TREEline.", dns.TypeA, 0, "WeB.TREEline.\t5\tIN\tA\t10.30.0.1"},
+		{"web.treeline.", dns.TypeAAAA, 0, "web.treeline.\t5\tIN\tAAAA\tfd74:6c6e:2::a1e:1"},
+		{"old.treeline.", dns.TypeA, 0, "old.treeline.\t1\tIN\tA\t10.30.0.2"},
+		{"old.treeline.", dns.TypeAAAA, 0, ""},
+		{"web.treeline.", dns.TypeTXT, 0, ""},
+		{"not.treeline.", dns.TypeA, dns.RcodeNameError, ""},
+		{"_http._tcp.web.treeline.", dns.TypeSRV, 0, "_http._tcp.web.treeline.\t0\tIN\tSRV\t0 1 8080 0.instance.web.eu.shop.prod.treeline."},
+		{"1.0.30.10.in-addr.arpa.", dns.TypePTR, 0, "1.0.30.10.in-addr.arpa.\t0\tIN\tPTR\tany.rr.web.eu.shop.prod.treeline."},
+		{"web.treeline.", dns.TypeANY, dns.RcodeNotImplemented, ""},
+	} {
+		for _, network := range []string{"udp", "tcp"} {
+			m := ask(t, network, at, c.name, c.kind)
+			got := ""
+			for _, rr := range m.Answer {
+				got += rr.String()
+			}
+			if m.Rcode != c.rcode || got != c.want {
+				t.Errorf("%s %s by %s: %s %q, want %q", c.name, dns.TypeToString[c.kind], network, dns.RcodeToString[m.Rcode], got, c.want)
+			}
+			if len(m.Answer) == 0 && m.Rcode != dns.RcodeNotImplemented && (len(m.Ns) != 1 || m.Ns[0].Header().Ttl > maxTTL) {
+				t.Errorf("%s: nothing, and how long says %v", c.name, m.Ns)
+			}
+		}
+	}
+}
+
+func TestANameThatIsNotKnownYetIsAwaited(t *testing.T) {
+	b := newBook()
+	b.heard = make(chan string, 1)
+	r, at := serve(t, Config{Overlay: b, Wait: 30 * time.Second})
+	go func() {
+		name := <-b.heard
+		b.write(name, overlay.Answer{Known: true, Found: true, Addrs: []netip.Addr{netip.MustParseAddr("10.30.0.9")}})
+		r.Answered(name)
+	}()
+	if m := ask(t, "udp", at, "new.treeline.", dns.TypeA); len(m.Answer) != 1 {
+		t.Fatal(m)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) > 0 {
+		t.Fatal("somebody still waits")
+	}
+}
+
+func TestAnUnknownNameIsNoneAfterAWhile(t *testing.T) {
+	r, at := serve(t, Config{Overlay: newBook(), Wait: 20 * time.Millisecond})
+	m := ask(t, "udp", at, "never.treeline.", dns.TypeA)
+	if m.Rcode != dns.RcodeNameError || len(m.Ns) != 1 || m.Ns[0].(*dns.SOA).Minttl > maxTTL {
+		t.Fatal(m)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) > 0 {
+		t.Fatal("somebody still waits")
+	}
+}
+
+// upstream is a name server that answers everything with n addresses.
+func upstream(t testing.TB, n int, a string) netip.AddrPort {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", pc.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg).SetReply(q)
+		for range n {
+			rr, _ := dns.NewRR(q.Question[0].Name + " 300 IN A " + a)
+			m.Answer = append(m.Answer, rr)
+		}
+		if _, udp := w.RemoteAddr().(*net.UDPAddr); udp {
+			size := dns.MinMsgSize
+			if o := q.IsEdns0(); o != nil {
+				size = int(o.UDPSize())
+			}
+			m.Truncate(size)
+		}
+		_ = w.WriteMsg(m)
+	})
+	for _, s := range []*dns.Server{{PacketConn: pc, Handler: handler}, {Listener: ln, Handler: handler}} {
+		started, ended := make(chan struct{}), make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		go func() {
+			defer close(ended)
+			_ = s.ActivateAndServe()
+		}()
+		<-started
+		t.Cleanup(func() {
+			_ = s.Shutdown()
+			<-ended
+		})
+	}
+	return netip.MustParseAddrPort(pc.LocalAddr().String())
+}
+
+// packed is how long a message is on the wire.
+func packed(m *dns.Msg) int {
+	m.Compress = true
+	return m.Len()
+}
+
+func TestTheRestIsForwarded(t *testing.T) {
+	dead, err := net.ListenPacket("udp", "127.0.0.1:0") // silent
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dead.Close()
+	servers := []netip.AddrPort{netip.MustParseAddrPort(dead.LocalAddr().String()), upstream(t, 40, "192.0.2.1")}
+	b := newBook()
+	_, at := serve(t, Config{Overlay: b, Servers: servers, Forward: 200 * time.Millisecond})
+	if m := ask(t, "udp", at, "example.org.", dns.TypeA); !m.Truncated || len(m.Answer) == 0 || packed(m) > dns.MinMsgSize {
+		t.Fatalf("without EDNS: %d bytes, %v", packed(m), m.Truncated)
+	}
+	c := dns.Client{UDPSize: 4096, Timeout: 20 * time.Second}
+	q := new(dns.Msg).SetQuestion("example.org.", dns.TypeA)
+	q.SetEdns0(65535, false)
+	if m, _, err := c.Exchange(q, at); err != nil || packed(m) > udpSize || m.Truncated || m.IsEdns0() == nil {
+		t.Fatalf("with EDNS: %v %v", err, m)
+	}
+	_ = dead.Close() // it refuses now, at once
+	if m := ask(t, "tcp", at, "example.org.", dns.TypeA); m.Truncated || len(m.Answer) != 40 {
+		t.Fatalf("by TCP: %d answers", len(m.Answer))
+	}
+	if b.asked > 0 {
+		t.Fatal("the overlay was asked")
+	}
+}
+
+func TestServersFollowTheFileAndNeverLeadBack(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	write := func(s string) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", []byte(s), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("search example.org\nnameserver 169.254.30.53\nnameserver 127.0.0.53\nnameserver nonsense\nnameserver ::1\nnameserver 192.0.2.1\n")
+	f := newForwarder(Config{ResolvConf: file})
+	f.avoid(netip.MustParseAddrPort("127.0.0.53:53"))
+	now := time.Now()
+	if got := fmt.Sprint(f.current(now)); got != "[[::1]:53]" && got != "[[::1]:53 192.0.2.1:53]" {
+		t.Fatal(got)
+	}
+	write("nameserver 192.0.2.7\n")
+	if got := fmt.Sprint(f.current(now.Add(lookEvery))); got != "[192.0.2.7:53]" {
+		t.Fatal(got)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(f.current(now.Add(2 * lookEvery))); got != "[192.0.2.7:53]" {
+		t.Fatalf("while the file is away: %s", got)
+	}
+}
+
+// TestNobodyElseIsServed asks from outside, by UDP and TCP, and gets nothing, not
+// even an error that could be sent to somebody else's address.
+func TestNobodyElseIsServed(t *testing.T) {
+	b := newBook()
+	b.shut = true
+	_, at := serve(t, Config{Overlay: b})
+	for _, network := range []string{"udp", "tcp"} {
+		c := dns.Client{Net: network, Timeout: 200 * time.Millisecond}
+		for _, name := range []string{"web.treeline.", "example.org."} {
+			if m, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), at); err == nil {
+				t.Fatalf("by %s: %v", network, m)
+			}
+		}
+	}
+	if b.asked > 0 {
+		t.Fatal("the overlay was asked")
+	}
+}
+
+func TestAFloodIsBounded(t *testing.T) {
+	b := newBook()
+	g := newGate(Config{Overlay: b, Rate: 100, PerClient: 10, InFlight: 15})
+	now := time.Now()
+	in := 0
+	var leaves []func()
+	one, two := netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("10.16.0.3")
+	for range 1000 {
+		if leave, ok := g.enter(one, now); ok {
+			in++
+			leaves = append(leaves, leave)
+		}
+	}
+	if in != 10 {
+		t.Fatalf("%d at the same time", in)
+	}
+	if leave, ok := g.enter(two, now); !ok {
+		t.Fatal("another starves")
+	} else {
+		leave()
+	}
+	for _, leave := range leaves {
+		leave()
+	}
+	in = 0
+	for range 1000 {
+		if leave, ok := g.enter(one, now); ok {
+			in++
+			leave()
+		}
+	}
+	if in != 190 {
+		t.Fatalf("%d at once", in+10)
+	}
+	for n := range 100000 {
+		if leave, ok := g.enter(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), now); ok {
+			leave()
+		}
+	}
+	if len(g.clients) > maxClients {
+		t.Fatalf("%d clients are remembered", len(g.clients))
+	}
+}
+
+// TestAnAnswerIsNoAmplifier holds answers of ours to a bound, whatever is asked.
+func TestAnAnswerIsNoAmplifier(t *testing.T) {
+	b := newBook()
+	big := overlay.Answer{Known: true, Found: true, Stay: time.Second}
+	for n := range 2000 {
+		a := netip.AddrFrom4([4]byte{10, 30, byte(n >> 8), byte(n)})
+		big.Addrs = append(big.Addrs, a)
+		big.SRV = append(big.SRV, overlay.Target{Name: fmt.Sprintf("%d.instance.big.eu.shop.prod.treeline.", n), Address: a, Port: 1, Weight: 1})
+	}
+	b.known["any.instance.big.treeline."] = big
+	b.known["_x._tcp.big.treeline."] = big
+	_, at := serve(t, Config{Overlay: b})
+	for name, kind := range map[string]uint16{"any.instance.big.treeline.": dns.TypeA, "_x._tcp.big.treeline.": dns.TypeSRV} {
+		for _, edns := range []uint16{0, 1, 512, 4096, 65535} {
+			q := new(dns.Msg).SetQuestion(name, kind)
+			want := dns.MinMsgSize
+			if edns > 0 {
+				q.SetEdns0(edns, true)
+				want = min(max(int(edns), dns.MinMsgSize), udpSize)
+			}
+			raw, err := q.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := net.Dial("udp", at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 65536)
+			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			_, _ = c.Write(raw)
+			n, err := c.Read(buf)
+			c.Close()
+			m := new(dns.Msg)
+			if err != nil || m.Unpack(buf[:n]) != nil || n > want || !m.Truncated {
+				t.Errorf("%s with EDNS %d: %d bytes, at most %d; truncated %v; %v", name, edns, n, want, m.Truncated, err)
+			}
+		}
+		if m := ask(t, "tcp", at, name, kind); len(m.Answer) == 0 {
+			t.Errorf("%s by TCP: %v", name, m.MsgHdr)
+		}
+	}
+}
+
+// FuzzHostileQueries feeds the resolver what anybody may send, and holds that the
+// answer, if there is one, is well-formed and small.
+func FuzzHostileQueries(f *testing.F) {
+	for _, name := range []string{"web.treeline.", "_x._tcp.web.treeline.", "1.0.30.10.in-addr.arpa.", "never.treeline."} {
+		raw, _ := new(dns.Msg).SetQuestion(name, dns.TypeSRV).Pack()
+		f.Add(raw)
+	}
+	f.Add([]byte{})
+	r := New(Config{Overlay: newBook(), Wait: time.Millisecond, Servers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}, Forward: time.Millisecond})
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		q := new(dns.Msg)
+		if q.Unpack(raw) != nil {
+			return
+		}
+		w := &recorder{}
+		r.serve(context.Background(), w, q)
+		if w.m == nil {
+			return
+		}
+		out, err := w.m.Pack()
+		if err != nil || len(out) > udpSize {
+			t.Fatalf("%d bytes, %v, for %v", len(out), err, q)
+		}
+	})
+}
+
+type recorder struct {
+	dns.ResponseWriter
+	m *dns.Msg
+}
+
+func (r *recorder) RemoteAddr() net.Addr { return &net.UDPAddr{IP: net.IPv4(10, 16, 0, 2), Port: 4711} }
+
+func (r *recorder) WriteMsg(m *dns.Msg) error { r.m = m; return nil }
