@@ -1,11 +1,335 @@
 package tunnel
 
-import "testing"
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+)
+
+// noise is n bytes that differ from one another.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(n)}).Read(b)
+	return b
+}
+
+// serve accepts connections and sends back the SHA-256 of what comes, each.
+func (h *host) serve(addr string) net.Listener {
+	l := h.listen("tcp", addr)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				s := sha256.New()
+				if _, err := io.Copy(s, c); err == nil {
+					c.Write(s.Sum(nil))
+				}
+			}()
+		}
+	}()
+	return l
+}
+
+// upload sends b to a server and compares what it says of it.
+func (h *host) upload(to net.Addr, b []byte) error {
+	c := h.dial("tcp", to.String())
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(60 * time.Second))
+	if _, err := c.Write(b); err != nil {
+		return err
+	}
+	c.(*net.TCPConn).CloseWrite()
+	got, err := io.ReadAll(c)
+	if err != nil {
+		return err
+	}
+	if want := sha256.Sum256(b); !bytes.Equal(got, want[:]) {
+		return fmt.Errorf("what arrived has the hash %x", got)
+	}
+	return nil
+}
+
+func TestStreamsArriveWhole(t *testing.T) {
+	a, b := pair(t)
+	var wg sync.WaitGroup
+	for _, c := range []struct {
+		from, to *host
+		at       netip.Addr
+	}{{a, b, b.addr()}, {b, a, a.addr()}, {a, b, b.six()}, {b, a, a.six()}} {
+		l := c.to.serve(netip.AddrPortFrom(c.at, 0).String())
+		for i := range 3 {
+			wg.Go(func() {
+				if err := c.from.upload(l.Addr(), noise(5_000_000+i)); err != nil {
+					t.Errorf("to %s: %v", c.at, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for _, h := range []*host{a, b} {
+		s := h.Stats()[0]
+		if s.Drops != (Drops{}) || s.Loss > 0.01 || !s.Session {
+			t.Errorf("%+v", s)
+		}
+		if d := h.Engine.Drops(); d[Malformed]+d[Unknown]+d[WriteFailed]+d[Denied] > 0 {
+			t.Errorf("drops %v", d)
+		}
+	}
+}
+
+func TestDatagramsOfEverySizeArrive(t *testing.T) {
+	a, b := pair(t)
+	for _, v6 := range []bool{false, true} {
+		at := b.addr()
+		if v6 {
+			at = b.six()
+		}
+		in := b.packets(netip.AddrPortFrom(at, 0).String())
+		out := a.dial("udp", in.LocalAddr().String())
+		buf := make([]byte, 1<<16)
+		for _, n := range []int{1, 100, 1352, 1372, 1373, 1472, 4000, 20000, 60000} { // from 1373 on in fragments
+			want := noise(n)
+			if _, err := out.Write(want); err != nil {
+				t.Fatal(err)
+			}
+			in.SetReadDeadline(time.Now().Add(20 * time.Second))
+			got, err := in.Read(buf)
+			if err != nil || !bytes.Equal(buf[:got], want) {
+				t.Fatalf("%d bytes to %s: got %d, %v", n, at, got, err)
+			}
+		}
+	}
+}
+
+func TestRunsOfDatagramsKeepTheirBounds(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String()) // what comes before the session is bounded
+	in := b.packets(netip.AddrPortFrom(b.addr(), 0).String())
+	in.SetReadBuffer(8 << 20)
+	out := a.dial("udp", in.LocalAddr().String()).(*net.UDPConn)
+	raw, _ := out.SyscallConn()
+	raw.Control(func(fd uintptr) { segment(int(fd), 1000) })
+	var want [][]byte
+	for i := range 50 {
+		run := noise(1000*(i%20+1) + i)
+		if _, err := out.Write(run); err != nil {
+			t.Fatal(err)
+		}
+		for len(run) > 0 {
+			n := min(1000, len(run))
+			want, run = append(want, run[:n]), run[n:]
+		}
+	}
+	buf := make([]byte, 1<<16)
+	for i, w := range want {
+		in.SetReadDeadline(time.Now().Add(20 * time.Second))
+		n, err := in.Read(buf)
+		if err != nil || !bytes.Equal(buf[:n], w) {
+			t.Fatalf("datagram %d of %d: %d bytes, want %d: %v", i, len(want), n, len(w), err)
+		}
+	}
+}
 
 func TestPingPasses(t *testing.T) {
 	a, b := pair(t)
-	t.Log(a.exec("ping", "-c3", "-i0.1", "-W5", b.addr().String()))
-	t.Log(a.exec("ping", "-c3", "-i0.1", "-W5", b.six().String()))
-	t.Logf("%+v", a.Stats())
+	a.exec("ping", "-c2", "-i0.1", "-W10", b.addr().String())
+	a.exec("ping", "-c2", "-i0.1", "-W10", b.six().String())
+	a.exec("ping", "-c2", "-i0.1", "-W10", "-s", "5000", b.addr().String())
+	until[Traffic](a)
+	if e := until[Established](a); e.RTT == 0 || e.From.Kind != api.PathDirect {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestLongPacketsAreAnsweredNotLost(t *testing.T) {
+	a, b := pair(t)
+	a.SetMTU(b.Public(), 1280)
+	for _, at := range []netip.Addr{b.addr(), b.six()} {
+		l := b.serve(netip.AddrPortFrom(at, 0).String())
+		if err := a.upload(l.Addr(), noise(3_000_000)); err != nil {
+			t.Errorf("to %s: %v", at, err)
+		}
+	}
+	if s := a.Stats()[0]; s.Drops[TooLong] == 0 || s.MTU != 1280 {
+		t.Errorf("nothing was too long: %+v", s)
+	}
+}
+
+func TestAnUnknownPeerIsAskedAboutAndThenAnswered(t *testing.T) {
+	hs := newHosts(t, 2)
+	a, b := hs[0], hs[1]
+	a.start(Hooks{})
+	b.start(Hooks{Event: func(e Event) {
+		if u, ok := e.(UnknownPeer); ok && u.Key == a.Public() && u.Claim == a.subnet.Addr() {
+			b.SetPeer(a.record())
+		}
+	}})
+	a.SetPeer(b.record())
+	began := time.Now()
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	t.Logf("first ping after %v", time.Since(began))
+	until[UnknownPeer](b)
+}
+
+func TestRekeyingLosesNothing(t *testing.T) {
+	a, b := pair(t)
+	l := b.serve(netip.AddrPortFrom(b.addr(), 0).String())
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			a.mu.Lock()
+			a.want(a.peers[b.Public()])
+			a.mu.Unlock()
+		}
+	})
+	for range 5 {
+		if err := a.upload(l.Addr(), noise(20_000_000)); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	handshakes := 0
+	for len(a.events) > 0 {
+		if _, ok := (<-a.events).(Established); ok {
+			handshakes++
+		}
+	}
+	s := b.Stats()[0]
+	unknown := a.Engine.Drops()[Unknown] + b.Engine.Drops()[Unknown]
+	if handshakes < 10 || s.Drops[Denied]+s.Drops[Replayed]+unknown > 0 {
+		t.Errorf("%d handshakes, %v, %d messages of unknown sessions", handshakes, s.Drops, unknown)
+	}
+}
+
+// Whoever restarts has lost its keys; the other end hears of it at once.
+func TestARestartIsHealedAtOnce(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
 	until[Established](a)
+	b.stop()
+	b.start(Hooks{})
+	b.SetPeer(a.record())
+	began := time.Now()
+	out := a.dial("udp", netip.AddrPortFrom(b.addr(), 9).String())
+	out.Write([]byte("still there?")) // one is enough
+	until[Established](a)
+	t.Logf("healed within %v", time.Since(began))
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	if s := a.Stats()[0]; s.Silent {
+		t.Error("noticed by silence only")
+	}
+}
+
+// An address that changes is told, and followed when SetPath says so.
+func TestRoaming(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	c := netip.MustParseAddr("192.0.2.77")
+	run(t, "ip", "-n", a.ns, "addr", "add", c.String()+"/24", "dev", "eth0")
+	run(t, "ip", "-n", a.ns, "addr", "del", a.under.String()+"/24", "dev", "eth0")
+	run(t, "ip", "-n", a.ns, "addr", "replace", c.String()+"/24", "dev", "eth0")
+	before := b.Stats()[0].Path
+	if err := a.SendControl(b.Public(), *a.peers[b.Public()].path.Load(), []byte("here")); err != nil {
+		t.Fatal(err)
+	}
+	m := until[Moved](b)
+	if m.Peer != a.Public() || m.From.Addr.Addr() != c {
+		t.Fatalf("%+v", m)
+	}
+	if got := b.Stats()[0].Path; got != before {
+		t.Fatalf("followed without being told: %v", got)
+	}
+	b.SetPath(a.Public(), m.From)
+	a.exec("ping", "-c2", "-i0.1", "-W10", b.addr().String())
+}
+
+// What one end sends into the void is noticed while there is something to send.
+func TestSilenceIsTold(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	run(t, "ip", "-n", b.ns, "link", "set", "eth0", "down")
+	out := a.dial("udp", netip.AddrPortFrom(b.addr(), 9).String())
+	began := time.Now()
+	out.Write([]byte("anyone?"))
+	until[Silent](a)
+	if took := time.Since(began); took < silentAfter {
+		t.Errorf("silent after %v", took)
+	}
+	run(t, "ip", "-n", b.ns, "link", "set", "eth0", "up")
+	until[Heard](a)
+}
+
+func TestControlMessagesArriveByTheirPath(t *testing.T) {
+	hs := newHosts(t, 2)
+	a, b := hs[0], hs[1]
+	type got struct {
+		peer    api.PeerKey
+		from    Path
+		payload string
+	}
+	came := make(chan got, 10)
+	raw := make(chan string, 10)
+	a.start(Hooks{Control: func(p api.PeerKey, from Path, payload []byte) { came <- got{p, from, string(payload)} }})
+	b.start(Hooks{
+		Control: func(p api.PeerKey, from Path, payload []byte) {
+			b.SendControl(p, from, append([]byte("re: "), payload...))
+		},
+		Raw: func(from netip.AddrPort, d []byte) { raw <- from.String() + string(d) },
+	})
+	if err := a.SendControl(b.Public(), Path{}, []byte("x")); err == nil {
+		t.Fatal("sent to nobody")
+	}
+	a.SetPeer(b.record())
+	b.SetPeer(a.record())
+	a.Connect(b.Public())
+	until[Established](a)
+	path := Path{Kind: api.PathDirect, Addr: b.record().Endpoints[0]}
+	if err := a.SendControl(b.Public(), path, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case g := <-came:
+		if g != (got{b.Public(), path, "re: hello"}) {
+			t.Fatalf("%+v", g)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("no answer")
+	}
+	if err := a.SendRaw(path.Addr, []byte{RawType, 1, 2}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := <-raw, a.record().Endpoints[0].String()+"\x20\x01\x02"; got != want {
+		t.Fatalf("%q, want %q", got, want)
+	}
+	if err := a.SendRaw(path.Addr, []byte{session.TypeTransport}); err == nil {
+		t.Fatal("a raw datagram may pass for the engine's own")
+	}
+	// Probes for the MTU: what the device cannot carry is said at once.
+	if err := a.SendControl(b.Public(), path, make([]byte, 1440)); err != nil {
+		t.Errorf("1440 bytes: %v", err)
+	}
+	if err := a.SendControl(b.Public(), path, make([]byte, 1441)); err == nil {
+		t.Error("more than the device carries was sent")
+	}
 }

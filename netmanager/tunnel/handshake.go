@@ -125,8 +125,7 @@ func (k *keeper) response(now time.Time, from Path, msg []byte) {
 	defer e.mu.Unlock()
 	p := e.tries[session.Receiver(msg)]
 	if p == nil {
-		e.drops.add(Unknown, 1)
-		return
+		return // late: another was faster
 	}
 	s, _, err := p.try.init.Finish(msg)
 	if err != nil {
@@ -179,7 +178,6 @@ func (k *keeper) cookie(now time.Time, msg []byte) {
 	defer e.mu.Unlock()
 	p := e.tries[session.Receiver(msg)]
 	if p == nil {
-		e.drops.add(Unknown, 1)
 		return
 	}
 	cookie, err := session.Cookie(msg, p.try.msg, p.key)
@@ -203,11 +201,11 @@ func (k *keeper) unknown(now time.Time, msg []byte) {
 	index := session.Receiver(msg)
 	for _, p := range e.peers {
 		if s := p.send.Load(); s != nil && s.Remote == index {
-			if now.Sub(s.Created) > time.Second {
+			if now.Sub(p.hinted) > time.Second {
+				p.hinted = now
 				e.want(p)
 			}
 			return
 		}
 	}
-	e.drops.add(Unknown, 1)
 }

@@ -20,9 +20,10 @@ type Path struct {
 }
 
 // Hooks are how an engine speaks to those around it. They are called from its
-// goroutines, one call at a time per hook, and must not block, wait for the engine
-// to stop, or keep what they are handed; they may call every other method of it.
-// A nil hook drops what it would get.
+// goroutines, and must not block, wait for the engine to stop, or keep what they are
+// handed; they may call its other methods, but for Stats and Receive, which wait for
+// Control and Raw to return. Calls of one hook follow one another, except of
+// SendTLS. A nil hook drops what it would get.
 type Hooks struct {
 	// Control gets what a peer sent with SendControl, authenticated, and the path by
 	// which it came. A Direct path's Addr is where it was sent from, as seen here.

@@ -65,6 +65,7 @@ type peer struct {
 	held      [][]byte
 	heldBytes int
 	dropped   bool
+	hinted    time.Time // that it does not know our session
 	rtt       time.Duration
 	since     time.Time // of the last handshake, by the wall clock
 }

@@ -1,0 +1,398 @@
+package tunnel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	crand "crypto/rand"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+)
+
+// rss is how much memory this process has now, in MiB.
+func rss(t *testing.T) float64 {
+	t.Helper()
+	debug.FreeOSMemory()
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(b))
+	pages := 0
+	for _, c := range f[1] {
+		pages = pages*10 + int(c-'0')
+	}
+	return float64(pages) * float64(os.Getpagesize()) / (1 << 20)
+}
+
+// delivered counts what the kernel gave up to the overlay's device.
+func (h *host) delivered() uint64 { return h.Stats()[0].ReceivedPackets }
+
+// settle waits until the engine has looked at n datagrams more than before, less
+// those that the socket's buffer had no room for.
+func settle(h *host, total func() uint64) {
+	last, still := uint64(0), 0
+	for still < 20 {
+		if now := total(); now == last {
+			still++
+		} else {
+			last, still = now, 0
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func sum(d Drops) (n uint64) {
+	for _, v := range d {
+		n += v
+	}
+	return n
+}
+
+func TestStrangersDatagramsLeaveNoTrace(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	seen := b.delivered()
+	target := netip.AddrPortFrom(b.under, b.Local().Port())
+	c := a.packets("0.0.0.0:0")
+	random := rand.New(rand.NewChaCha8([32]byte{1}))
+	buf := make([]byte, 1500)
+	send := func(d []byte) {
+		if _, err := c.WriteToUDPAddrPort(d, target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var before float64
+	const n = 100_000
+	for i := range n {
+		if i == n/10 {
+			before = rss(t)
+		}
+		for j := range 8 {
+			binary.NativeEndian.PutUint64(buf[j*8:], random.Uint64())
+		}
+		d := buf[:random.IntN(len(buf))]
+		switch i % 5 {
+		case 0:
+			d = d[:0]
+		case 1:
+			d = d[:min(len(d), 1)]
+		case 2:
+			if len(d) > 4 {
+				copy(d, []byte{byte(1 + i%6), 0, 0, 0}) // of a type of ours
+			}
+		case 3:
+			d = buf[:[]int{session.InitiationLen, session.ResponseLen, session.CookieLen, session.HeaderLen, 100}[i/5%5]]
+			copy(d, []byte{byte(1 + i/5%5), 0, 0, 0})
+		}
+		send(d)
+	}
+	settle(b, func() uint64 { return sum(b.Engine.Drops()) })
+	after := rss(t)
+	if got := b.delivered(); got != seen {
+		t.Errorf("%d packets were delivered", got-seen)
+	}
+	if after > before+5 {
+		t.Errorf("memory grew from %.1f to %.1f MiB", before, after)
+	}
+	d := b.Engine.Drops()
+	if sum(d) < n/4 {
+		t.Errorf("few were seen: %v", d)
+	}
+	t.Logf("%v; %.1f MiB", d, after)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+}
+
+func TestReplaysAreTakenOnce(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	s := a.peers[b.Public()].send.Load()
+	target := netip.AddrPortFrom(b.under, b.Local().Port())
+	c := a.packets("0.0.0.0:0")
+	in := b.packets(netip.AddrPortFrom(b.addr(), 0).String())
+	msg := s.Seal(nil, session.Data, udpPacket(a.addr(), b.addr(), in.LocalAddr().(*net.UDPAddr).AddrPort().Port()))
+	seen := b.delivered()
+	for range 100_000 {
+		if _, err := c.WriteToUDPAddrPort(msg, target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle(b, func() uint64 { return b.Stats()[0].Drops[Replayed] })
+	st := b.Stats()[0]
+	if got := b.delivered() - seen; got != 1 {
+		t.Errorf("delivered %d times", got)
+	}
+	if st.Drops[Replayed] < 1000 {
+		t.Errorf("%v", st.Drops)
+	}
+}
+
+// udpPacket is a whole inner packet.
+func udpPacket(from, to netip.Addr, port uint16) []byte {
+	p := make([]byte, 20+8+32)
+	p[0], p[8], p[9] = 0x45, 64, 17
+	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
+	f, g := from.As4(), to.As4()
+	copy(p[12:], f[:])
+	copy(p[16:], g[:])
+	var s uint32
+	for i := 0; i < 20; i += 2 {
+		s += uint32(binary.BigEndian.Uint16(p[i:]))
+	}
+	binary.BigEndian.PutUint16(p[10:], ^uint16(s>>16+s&0xffff))
+	binary.BigEndian.PutUint16(p[20:], 9)
+	binary.BigEndian.PutUint16(p[22:], port)
+	binary.BigEndian.PutUint16(p[24:], uint16(len(p)-20))
+	return p
+}
+
+// A peer that is authentic may still send only what is its own, and only to us.
+func TestAPeerCannotForgeAddresses(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	in := b.packets("0.0.0.0:0")
+	port := in.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	s := a.peers[b.Public()].send.Load()
+	conn := a.conn.Load().NewSender()
+	target := netip.AddrPortFrom(b.under, b.Local().Port())
+	seen := b.delivered()
+	other := netip.MustParseAddr("10.16.5.1")
+	six := func(from, to netip.Addr) []byte {
+		p := make([]byte, 48)
+		p[0], p[5], p[6], p[7] = 0x60, 8, 17, 64
+		f, g := from.As16(), to.As16()
+		copy(p[8:], f[:])
+		copy(p[24:], g[:])
+		return p
+	}
+	r := api.DefaultNetRanges()
+	bad := [][]byte{
+		udpPacket(other, b.addr(), port), udpPacket(b.addr(), b.addr(), port), udpPacket(a.addr(), other, port),
+		udpPacket(a.addr(), b.under, port), udpPacket(netip.MustParseAddr("127.0.0.1"), b.addr(), port),
+		six(r.Twin(other), b.six()), six(a.six(), r.Twin(other)), six(netip.MustParseAddr("fe80::1"), b.six()), six(netip.IPv6Unspecified(), b.six()),
+		{0x45}, bytes.Repeat([]byte{0xff}, 100), {0},
+	}
+	for _, p := range bad {
+		for _, kind := range []session.Kind{session.Data, session.Partial} {
+			msg := s.Seal(nil, kind, p)
+			if err := conn.Send(target, msg, len(msg)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// What claims a partial checksum and has no place for one; and an unknown kind.
+	icmp := udpPacket(a.addr(), b.addr(), port)
+	icmp[9] = 1
+	for kind, p := range map[session.Kind][]byte{session.Partial: icmp, 9: icmp} {
+		msg := s.Seal(nil, kind, p)
+		conn.Send(target, msg, len(msg))
+	}
+	eventually(t, "all are dropped", func() bool {
+		d := b.Stats()[0].Drops
+		return d[Forged] == uint64(2*len(bad)) && d[Malformed] == 2
+	})
+	if got := b.delivered(); got != seen {
+		t.Errorf("%d were delivered", got-seen)
+	}
+	// And an engine does not let its own host do it.
+	msg := s.Seal(nil, session.Data, udpPacket(a.addr(), b.addr(), port))
+	conn.Send(target, msg, len(msg))
+	eventually(t, "the true one is delivered", func() bool { return b.delivered() == seen+1 })
+}
+
+// A flood of initiations, of which each costs a Diffie-Hellman computation, takes
+// no memory, is answered with cookies, and lets those pass that return them.
+func TestHandshakeFlood(t *testing.T) {
+	hs := newHosts(t, 3)
+	a, b, flooder := hs[0], hs[1], hs[2]
+	for _, h := range hs {
+		h.start(Hooks{})
+	}
+	target := netip.AddrPortFrom(b.under, b.Local().Port())
+	// Made beforehand: to make them costs more than to send them.
+	var flood [][]byte
+	for i := range 200 {
+		var k [32]byte
+		crand.Read(k[:])
+		id, _ := session.NewIdentity(k)
+		_, msg, err := session.Initiate(crand.Reader, id, b.Public(), uint32(i+1), session.Hello{Stamp: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		session.Sign(msg, b.Public(), [16]byte{})
+		flood = append(flood, msg)
+	}
+	c := flooder.packets("0.0.0.0:0")
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			for _, m := range flood {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c.WriteToUDPAddrPort(m, target)
+			}
+		}
+	}()
+	eventually(t, "cookies are asked for", func() bool { return b.Engine.Drops()[Flooded] > 10_000 })
+	before := rss(t)
+	b.SetPeer(a.record())
+	a.SetPeer(b.record())
+	a.Connect(b.Public())
+	until[Established](a)
+	eventually(t, "the flood goes on", func() bool { return b.Engine.Drops()[Flooded] > 50_000 })
+	after := rss(t)
+	close(stop)
+	<-done
+	if after > before+5 {
+		t.Errorf("memory grew from %.1f to %.1f MiB", before, after)
+	}
+	b.mu.Lock()
+	held := len(b.Engine.held)
+	b.mu.Unlock()
+	if held > maxStrangers {
+		t.Errorf("%d strangers are held", held)
+	}
+	b.SetPeer(a.record())
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+}
+
+// An old initiation, sent again, ends nothing that works.
+func TestReplayedInitiationEndsNothing(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	_, msg, err := session.Initiate(crand.Reader, a.id, b.Public(), 77, session.Hello{Stamp: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	session.Sign(msg, b.Public(), [16]byte{})
+	target := netip.AddrPortFrom(b.under, b.Local().Port())
+	c := a.packets("0.0.0.0:0")
+	for i := range 10 {
+		c.WriteToUDPAddrPort(msg, target)
+		eventually(t, "it is seen for what it is", func() bool { return b.Stats()[0].Drops[Replayed] == uint64(i+1) })
+	}
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+}
+
+// FuzzReceive gives the receiver datagrams: nothing that does not authenticate
+// reaches the device.
+func FuzzReceive(f *testing.F) {
+	dev := &fakeDevice{}
+	e, err := New(Config{Device: dev, Key: [32]byte{1}, Listen: netip.MustParseAddrPort("127.0.0.1:0")})
+	if err != nil {
+		f.Fatal(err)
+	}
+	e.SetSelf(Lease{Ranges: api.DefaultNetRanges(), Subnet: netip.MustParsePrefix("10.16.0.0/26")})
+	k := &keeper{e: e, gate: session.NewGate(e.id)}
+	f.Add([]byte{4, 0, 0, 0}, uint16(3))
+	f.Add(make([]byte, session.InitiationLen), uint16(200))
+	f.Fuzz(func(t *testing.T, b []byte, each uint16) {
+		if len(b) > 60000 {
+			return
+		}
+		m := message(bytes.Clone(b), max(1, int(each)))
+		e.rx.take(Path{Kind: api.PathRelayTLS}, m)
+		for len(e.queue) > 0 {
+			h := <-e.queue
+			k.handshake(time.Now(), h.from, h.b[:h.n])
+			k.tick(time.Now())
+		}
+		k.out, k.releases = nil, nil
+		if dev.written > 0 {
+			t.Fatal("something reached the device")
+		}
+	})
+}
+
+// fakeDevice counts what is written.
+type fakeDevice struct{ written int }
+
+func (d *fakeDevice) Read([]byte, func()) (int, error) { return 0, net.ErrClosed }
+func (d *fakeDevice) Write([][]byte) error             { d.written++; return nil }
+func (d *fakeDevice) Joins() (tcp, udp bool)           { return true, true }
+func (d *fakeDevice) Partial() bool                    { return true }
+func (d *fakeDevice) Name() string                     { return "fake" }
+func (d *fakeDevice) Close() error                     { return nil }
+
+// Once it is warm, the data path allocates nothing.
+func TestDataPathAllocatesNothing(t *testing.T) {
+	a, b := &fakeDevice{}, &fakeDevice{}
+	var ends [2]*Engine
+	subnets := []netip.Prefix{netip.MustParsePrefix("10.16.0.0/26"), netip.MustParsePrefix("10.16.1.0/26")}
+	for i, dev := range []*fakeDevice{a, b} {
+		key := [32]byte{15: byte(i + 1)}
+		e, err := New(Config{Device: dev, Key: key, Listen: netip.MustParseAddrPort("127.0.0.1:0")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.conn.Load().Close()
+		e.SetSelf(Lease{Ranges: api.DefaultNetRanges(), Subnet: subnets[i]})
+		ends[i] = e
+	}
+	for i, e := range ends {
+		e.SetPeer(api.Peer{Key: ends[1-i].Public(), Subnets: subnets[1-i : 2-i], Endpoints: []netip.AddrPort{ends[1-i].Local()}})
+	}
+	x, y := ends[0], ends[1]
+	try, msg, _ := session.Initiate(crand.Reader, x.id, y.Public(), 7, session.Hello{AES: true})
+	offer, err := session.ReadInitiation(crand.Reader, y.id, msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, theirs, _ := offer.Accept(9, session.Hello{AES: true})
+	session.Sign(reply, x.Public(), [16]byte{})
+	mine, _, err := try.Finish(reply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range []*session.Session{mine, theirs} {
+		e := ends[i]
+		s.Created = time.Now()
+		p := e.peers[ends[1-i].Public()]
+		k := &keys{Session: s, peer: p}
+		k.confirmed.Store(true)
+		e.mu.Lock()
+		e.list(k)
+		e.establish(p, k, Path{Kind: api.PathDirect, Addr: ends[1-i].Local()}, 0)
+		e.mu.Unlock()
+	}
+	frame := append(make([]byte, offload.VnetLen), udpPacket(netip.MustParseAddr("10.16.0.1"), netip.MustParseAddr("10.16.1.1"), 9)...)
+	tx := newTransmitter(x)
+	in := y.conn.Load().NewReceiver()
+	round := func() {
+		for range 10 {
+			tx.frame(frame, time.Now())
+		}
+		tx.flush()
+		for got := b.written; b.written < got+1; {
+			n, err := in.Receive()
+			if err != nil {
+				t.Fatal(err)
+			}
+			y.rx.batch(in, n)
+		}
+	}
+	for range 10 {
+		round()
+	}
+	if n := testing.AllocsPerRun(200, round); n > 0.1 {
+		t.Errorf("%.2f allocations for ten packets there", n)
+	}
+	if b.written == 0 || sum(y.Stats()[0].Drops) != 0 {
+		t.Errorf("%d written, %v", b.written, y.Stats()[0].Drops)
+	}
+}

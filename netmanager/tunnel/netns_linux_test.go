@@ -1,0 +1,10 @@
+package tunnel
+
+import "golang.org/x/sys/unix"
+
+// segment has the kernel cut what is written to a UDP socket.
+func segment(fd, size int) {
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, size); err != nil {
+		panic(err)
+	}
+}
