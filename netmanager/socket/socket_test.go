@@ -29,11 +29,16 @@ func (f *fake) Attach(_ context.Context, a api.Attach) (api.Attached, error) {
 	return api.Attached{Key: a.Key, Address: netip.MustParseAddr("10.16.0.2"), MTU: 1400}, f.fail
 }
 func (f *fake) Detach(_ context.Context, k api.Key) error { f.asked <- k; return f.fail }
-func (f *fake) Drain(_ context.Context, k api.Key) error  { f.asked <- "drain " + k.String(); return f.fail }
+func (f *fake) Drain(_ context.Context, k api.Key) error {
+	f.asked <- "drain " + k.String()
+	return f.fail
+}
 func (f *fake) Attachments(context.Context) ([]api.Attached, error) {
 	return []api.Attached{{Key: key}}, f.fail
 }
-func (f *fake) Status(context.Context) (api.NetStatus, error)    { return api.NetStatus{Plane: "nft"}, f.fail }
+func (f *fake) Status(context.Context) (api.NetStatus, error) {
+	return api.NetStatus{Plane: "nft"}, f.fail
+}
 func (f *fake) Routes(context.Context) ([]api.RouteStatus, error) { return nil, f.fail }
 func (f *fake) Peers(context.Context) ([]api.PeerStatus, error)   { return nil, f.fail }
 func (f *fake) Trace(_ context.Context, from api.InstanceID, to string) (api.NetTrace, error) {
@@ -226,4 +231,3 @@ func TestListenAfterACrash(t *testing.T) {
 	}
 	ln.Close()
 }
-

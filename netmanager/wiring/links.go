@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
@@ -30,6 +31,8 @@ type links struct {
 
 	node  plane.Node
 	peers map[api.PeerKey]plane.Peer
+
+	ranges atomic.Pointer[api.NetRanges] // node's, for whoever asks
 
 	mu sync.Mutex // guards the fields below
 	// wanted are attachments of this life. Those of earlier ones are found by their
@@ -68,6 +71,14 @@ func (l *links) missing(a netip.Addr) error {
 		return fmt.Errorf("its network namespace is gone: %w", api.ErrGone)
 	}
 	return nil
+}
+
+// local reports whether an instance with that address, or its twin, is here.
+func (l *links) local(a netip.Addr) bool {
+	a = l.untwin(a)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.here[a] != 0
 }
 
 // connect makes an attachment that is wanted, and reports whether the device is
@@ -176,8 +187,18 @@ func (l *links) drop(a netip.Addr) error {
 	return l.link.Detach(a)
 }
 
+// untwin is the IPv4 address that stands for one of the ranges; the zero Addr for any other.
+func (l *links) untwin(a netip.Addr) netip.Addr {
+	r := l.ranges.Load()
+	if r == nil {
+		return netip.Addr{}
+	}
+	return r.Untwin(a)
+}
+
 func (l *links) setup() error {
 	n, local := l.node, netip.Addr{}
+	l.ranges.Store(&n.Ranges)
 	for _, a := range l.clear() {
 		if a.Is4() {
 			local = a

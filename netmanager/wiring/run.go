@@ -15,6 +15,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
@@ -48,6 +49,7 @@ type manager struct {
 	mu     sync.Mutex // guards the fields below
 	says   api.NetSelf
 	place  place
+	pair   ca.Pair
 	said   bool  // place was
 	leased bool  // the core has a lease
 	kernel error // why the kernel does not follow the core
@@ -81,7 +83,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		cfg: cfg, log: log.With("node", creds.ID), data: data, creds: creds, key: api.PeerKey(key.PublicKey().Bytes()),
 		checker: &checker{verifier: creds.verifier(), log: log},
 		uplink:  &uplink{log: log, ready: api.NetReady{Error: "the netmanager has just started"}},
-		nudge:   make(chan struct{}, 1), kernel: errStarting,
+		nudge:   make(chan struct{}, 1), kernel: errStarting, pair: creds.pair,
 	}
 	p, err := m.openPlane()
 	if err != nil {
@@ -103,9 +105,13 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	names, err := m.openResolver()
+	if err != nil {
+		return err
+	}
 	m.orders = newOrders()
 	m.orders.plane, m.orders.links, m.orders.tunnel, m.orders.log = p, m.links, m.tunnel, m.log
-	m.orders.hold, m.orders.resolver = hold, hold
+	m.orders.hold, m.orders.resolver = hold, names
 	m.orders.state, m.orders.used, m.orders.synced = m.plane, m.used, m.synced
 	ln, err := socket.Listen(cfg.Socket)
 	if err != nil {
@@ -116,6 +122,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "node", Run: func(ctx context.Context) error { return m.live(ctx, ln) }},
 		daemon.Part{Name: "tunnel", Run: m.tunnel.Run},
 		daemon.Part{Name: "hold", Run: hold.Run},
+		daemon.Part{Name: "names", Run: func(ctx context.Context) error {
+			return names.Run(ctx, netip.AddrPortFrom(api.ResolverAddr, 53))
+		}},
 		daemon.Part{Name: "status", Run: m.serveStatus},
 	)
 }
@@ -241,7 +250,7 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 	m.says = self
 	m.mu.Unlock()
 	m.moved()
-	m.log.Info("netmanager runs", "cluster", m.creds.Cluster, "key", m.key, "plane", m.planeName, "listen", m.tunnel.Local())
+	m.log.Info("netmanager runs", "cluster", m.creds.Cluster, "key", m.key, "plane", m.planeName, "listen", m.tunnel.engine.Local())
 	if err := daemon.Notify(daemon.Ready); err != nil {
 		m.log.Warn("systemd not told", "err", err)
 	}
@@ -330,6 +339,7 @@ func (m *manager) moved() {
 	m.mu.Unlock()
 	if !same {
 		m.log.Info("this machine's addresses", "addresses", p.own)
+		m.tunnel.moved(p)
 		m.sayWhere()
 	}
 }
@@ -343,7 +353,7 @@ func (m *manager) renewed(c credentials) {
 	}
 	m.log.Info("certificate renewed", "end", c.pair.Chain[0].NotAfter)
 	m.mu.Lock()
-	m.says = self
+	m.says, m.pair = self, c.pair
 	m.mu.Unlock()
 	m.sayWhere()
 }
@@ -353,9 +363,8 @@ func (m *manager) sayWhere() {
 	m.mu.Lock()
 	self, p := m.says, m.place
 	m.mu.Unlock()
-	self.Mapped = m.tunnel.mapped()
-	self.Endpoints = append(p.endpoints(m.tunnel.Local().Port()), self.Mapped...)
-	m.tunnel.moved(p)
+	self.Mapped = m.tunnel.seen()
+	self.Endpoints = append(p.endpoints(m.tunnel.engine.Local().Port()), self.Mapped...)
 	m.post(overlay.Self{NetSelf: self, OnLink: p.onLink})
 }
 

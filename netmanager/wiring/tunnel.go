@@ -3,26 +3,44 @@ package wiring
 import (
 	"context"
 	"crypto/ecdh"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
+	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/relaywire"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
+	"github.com/treeline-edge/treeline/netmanager/relaylink"
 	tunnels "github.com/treeline-edge/treeline/netmanager/tunnel"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
+	"github.com/treeline-edge/treeline/netmanager/wayfinder"
 )
 
-// tunnel is the engine, and what it tells the core.
+// tunnel is the engine with those that tell it where to send: the finder of ways
+// and the link to the node's own relay.
 type tunnel struct {
-	*tunnels.Engine
-	post func(overlay.Input)
-	log  *slog.Logger
+	*wayfinder.Finder
+	engine *tunnels.Engine
+	relay  *relaylink.Link // nil: relays are not used
+	post   func(overlay.Input)
+	mapped func() // told when the relay sees us elsewhere
+
+	mu    sync.Mutex // guards the fields below
+	lease api.NetLease
+	place place
+	state relaylink.State
 }
 
 const portFile = "port"
@@ -30,7 +48,19 @@ const portFile = "port"
 // openTunnel opens the tunnel's device and socket. A port that was free once is
 // asked for again: NATs and peers know it.
 func (m *manager) openTunnel(key *ecdh.PrivateKey) (*tunnel, error) {
-	t := &tunnel{post: m.post, log: m.log}
+	t := &tunnel{post: m.post, mapped: m.sayWhere}
+	t.Finder = wayfinder.New(wayfinder.Options{
+		Report: func(p overlay.Path) { m.post(p) }, Cluster: m.creds.Cluster, Refuse: t.refuse, Log: m.log,
+	})
+	if m.cfg.Relay {
+		t.relay = relaylink.New(relaylink.Options{
+			Send: func(to netip.AddrPort, b []byte) error { return t.engine.SendRaw(to, b) },
+			Deliver: func(relay netip.AddrPort, b []byte) {
+				t.engine.Receive(tunnels.Path{Kind: api.PathRelayTLS, Addr: relay}, b)
+			},
+			Dial: m.dialRelay, Changed: t.relayed, Log: m.log,
+		})
+	}
 	dev, err := tun.Open(m.tunnelDevice(), tunnels.DefaultMTU)
 	if err != nil {
 		return nil, err
@@ -40,9 +70,7 @@ func (m *manager) openTunnel(key *ecdh.PrivateKey) (*tunnel, error) {
 		return nil, errors.Join(err, dev.Close())
 	}
 	open := func(at netip.AddrPort) (err error) {
-		t.Engine, err = tunnels.New(tunnels.Config{
-			Device: dev, Key: [32]byte(key.Bytes()), Listen: at, Hooks: tunnels.Hooks{Event: t.event},
-		})
+		t.engine, err = tunnels.New(tunnels.Config{Device: dev, Key: [32]byte(key.Bytes()), Listen: at, Hooks: t.hooks()})
 		return err
 	}
 	last := m.lastPort()
@@ -56,7 +84,7 @@ func (m *manager) openTunnel(key *ecdh.PrivateKey) (*tunnel, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the tunnel at %s: %w", listen, err), dev.Close())
 	}
-	if p := t.Local().Port(); p != last {
+	if p := t.engine.Local().Port(); p != last {
 		if err := m.data.WriteFile(portFile, []byte(strconv.Itoa(int(p))+"\n"), 0o600); err != nil {
 			return nil, errors.Join(fmt.Errorf("keep the tunnel's port: %w", err), dev.Close())
 		}
@@ -77,25 +105,115 @@ func (m *manager) lastPort() uint16 {
 	return uint16(n)
 }
 
-// SetSelf is tunneller's.
-func (t *tunnel) SetSelf(l api.NetLease) {
-	t.Engine.SetSelf(tunnels.Lease{Ranges: l.Ranges, Subnet: l.Subnet})
+func (t *tunnel) hooks() tunnels.Hooks {
+	h := tunnels.Hooks{Control: t.Control, Event: t.event}
+	if t.relay != nil {
+		h.Raw = t.relay.Receive
+		h.SendTLS = func(to tunnels.Path, b []byte) { t.relay.SendTLS(to.Addr, to.Slot, to.Ticket, b) }
+	}
+	return h
 }
 
-func (t *tunnel) mapped() []netip.AddrPort { return nil }
-func (t *tunnel) moved(place)              {}
+// Run carries packets until ctx ends.
+func (t *tunnel) Run(ctx context.Context) error {
+	parts := []daemon.Part{
+		{Name: "engine", Run: t.engine.Run},
+		{Name: "ways", Run: func(ctx context.Context) error { return t.Finder.Run(ctx, t.engine) }},
+	}
+	if t.relay != nil {
+		parts = append(parts, daemon.Part{Name: "relay", Run: t.relay.Run})
+	}
+	return daemon.RunAll(ctx, parts...)
+}
+
+// SetSelf is tunneller's.
+func (t *tunnel) SetSelf(l api.NetLease) {
+	t.mu.Lock()
+	t.lease = l
+	t.mu.Unlock()
+	if t.relay != nil && l.Relay.Addr != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = t.relay.SetLease(ctx, l.Relay, l.Secret) // it comes again with every lease, and with a restart
+	}
+	t.tell()
+}
+
+// moved says where the machine is now.
+func (t *tunnel) moved(p place) {
+	t.mu.Lock()
+	t.place = p
+	t.mu.Unlock()
+	if t.relay != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = t.relay.SetOwn(ctx, p.endpoints(t.engine.Local().Port()))
+	}
+	t.tell()
+}
+
+// relayed is told where the relay sees us.
+func (t *tunnel) relayed(s relaylink.State) {
+	t.mu.Lock()
+	old := t.state
+	t.state = s
+	t.mu.Unlock()
+	t.tell()
+	if old.Mapped != s.Mapped {
+		t.mapped()
+	}
+}
+
+// tell tells engine and finder who and where we are.
+func (t *tunnel) tell() {
+	t.mu.Lock()
+	l, p, s := t.lease, t.place, t.state
+	t.mu.Unlock()
+	t.engine.SetSelf(tunnels.Lease{Ranges: l.Ranges, Subnet: l.Subnet, Relays: s.Relays})
+	self := wayfinder.Self{
+		Self:  paths.Self{Own: p.endpoints(t.engine.Local().Port()), Links: p.onLink, NAT: s.NAT, Life: s.Life},
+		Relay: l.Relay.Addr, Relays: s.Relays, TLS: s.TLS && !s.UDP,
+	}
+	if s.Mapped.IsValid() {
+		self.Mapped = []netip.AddrPort{s.Mapped}
+	}
+	t.Finder.SetSelf(self)
+}
+
+// seen is where the relay sees us, if that is none of our own addresses.
+func (t *tunnel) seen() []netip.AddrPort {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.state.Mapped.IsValid() || slices.Contains(t.place.own, t.state.Mapped.Addr()) {
+		return nil
+	}
+	return []netip.AddrPort{t.state.Mapped}
+}
+
+// refuse reports addresses of the overlay itself: a tunnel through it would be a loop.
+func (t *tunnel) refuse(a netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lease.Ranges.Untwin(a).IsValid()
+}
 
 func (t *tunnel) event(e tunnels.Event) {
-	switch e := e.(type) {
-	case tunnels.UnknownPeer:
-		t.post(overlay.PeerUnknown{Key: e.Key, Claim: e.Claim})
-	case tunnels.Established:
-		t.post(overlay.Path{Key: e.Peer, Kind: e.From.Kind, Addr: e.From.Addr, RTT: e.RTT, MTU: tunnels.DefaultMTU})
-	case tunnels.Silent:
-		t.post(overlay.Path{Key: e.Peer, Silent: true})
-	case tunnels.Heard:
-		t.post(overlay.Path{Key: e.Peer, Kind: e.From.Kind, Addr: e.From.Addr, MTU: tunnels.DefaultMTU})
+	if u, ok := e.(tunnels.UnknownPeer); ok {
+		t.post(overlay.PeerUnknown{Key: u.Key, Claim: u.Claim})
+		return
 	}
+	t.Event(e)
+}
+
+// dialRelay connects to the node's own cluster, whose port is its relay's by TLS.
+func (m *manager) dialRelay(ctx context.Context, addr string) (net.Conn, error) {
+	conf := m.checker.verifier.Client(identity.OfCluster(m.creds.Cluster), func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.pair.TLS(false), nil
+	})
+	conf.NextProtos = []string{relaywire.Proto}
+	return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: conf}).DialContext(ctx, "tcp", addr)
 }
 
 // Peers is socket.Overlay's.
@@ -104,11 +222,14 @@ func (m *manager) Peers(ctx context.Context) (all []api.PeerStatus, err error) {
 		return nil, err
 	}
 	stats := map[api.PeerKey]tunnels.Stats{}
-	for _, s := range m.tunnel.Stats() {
+	for _, s := range m.tunnel.engine.Stats() {
 		stats[s.Peer] = s
 	}
 	for i := range all {
 		p := &all[i]
+		if why := m.tunnel.Reason(p.Key); why != "" && p.Path != api.PathRoute && p.Path != api.PathVXLAN {
+			p.Reason = why
+		}
 		s, ok := stats[p.Key]
 		if !ok {
 			continue

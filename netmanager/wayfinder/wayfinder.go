@@ -1,0 +1,477 @@
+// Package wayfinder keeps the way to each peer: it gives every peer's
+// overlay/paths.Machine its life, carries its probes inside the tunnel's sessions,
+// has the tunnel send by the way that the machine has found, and tells the core
+// what is observed. It decides nothing: which way is best is the machine's, which
+// peers there are is the core's, where our own relay sees us is relaylink's.
+//
+// A peer that nobody talks to costs nothing.
+//
+//	w := wayfinder.New(wayfinder.Options{Report: func(p overlay.Path) { loop.Post(p) }})
+//	engine, err := tunnel.New(tunnel.Config{Hooks: tunnel.Hooks{Control: w.Control, Event: w.Event}})
+//	w.SetPeer(record); w.SetSelf(self)
+//	err = w.Run(ctx, engine)
+package wayfinder
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
+	"github.com/treeline-edge/treeline/netmanager/tunnel"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+)
+
+// Tunnel is what it needs of a tunnel.Engine, where the methods are explained.
+type Tunnel interface {
+	SetPeer(p api.Peer)
+	DropPeer(k api.PeerKey)
+	SetPath(k api.PeerKey, p tunnel.Path)
+	SetTries(k api.PeerKey, ps ...tunnel.Path)
+	SetMTU(k api.PeerKey, n int)
+	SendControl(k api.PeerKey, via tunnel.Path, payload []byte) error
+	Stats() []tunnel.Stats
+}
+
+// Options are what it is told once.
+type Options struct {
+	// Report takes what is observed of the way to a peer. It must not block.
+	Report func(overlay.Path)
+	// Cluster is the node's own: private addresses are kept from peers of others.
+	Cluster api.ClusterID
+	// Refuse reports addresses that must not be probed: the overlay's own.
+	Refuse func(netip.Addr) bool
+	Log    *slog.Logger // slog.Default
+}
+
+// Self is where this node is.
+type Self struct {
+	paths.Self
+	Relay  string           // of the own cluster, as records name it: host:port
+	Relays []netip.AddrPort // its addresses, the one in use first
+	TLS    bool             // it is reached over TLS alone
+}
+
+const (
+	// poll is how often a peer that is spoken to is looked at.
+	poll = 200 * time.Millisecond
+	// rest is how long nothing must have passed for that to end.
+	rest = 3 * time.Second
+	// hope is how long a new session's path is believed to carry full packets, before
+	// the probes have said what it carries.
+	hope = 2 * time.Second
+	// told is how long a measurement that changes little is kept to ourselves.
+	told = 5 * time.Second
+)
+
+// Finder finds ways. Its methods are safe for concurrent use and do not block.
+type Finder struct {
+	opt    Options
+	filled chan struct{}
+
+	mu    sync.Mutex // guards queue
+	queue []func()
+
+	// Run's alone.
+	ctx    context.Context
+	t      Tunnel
+	self   Self
+	peers  map[api.PeerKey]*peer
+	looked time.Time                   // when those who are spoken to were looked at
+	relays map[string][]netip.AddrPort // of peers, by name
+	asking map[string]bool
+	all    sync.WaitGroup
+
+	reasons sync.Map // api.PeerKey → string, for whoever asks
+}
+
+// peer is one of them.
+type peer struct {
+	record api.Peer
+	m      *paths.Machine
+	wake   time.Time
+
+	active time.Time // until when it is looked at
+	seen   tunnel.Stats
+
+	session time.Time // since when
+	silent  bool      // the tunnel says so
+	said    overlay.Path
+	saidAt  time.Time
+	path    tunnel.Path
+	mtu     int
+}
+
+// New is a finder that does nothing before Run.
+func New(o Options) *Finder {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Finder{
+		opt: o, filled: make(chan struct{}, 1), peers: map[api.PeerKey]*peer{},
+		relays: map[string][]netip.AddrPort{}, asking: map[string]bool{},
+	}
+}
+
+// do has Run carry fn out.
+func (f *Finder) do(fn func()) {
+	f.mu.Lock()
+	f.queue = append(f.queue, fn)
+	f.mu.Unlock()
+	select {
+	case f.filled <- struct{}{}:
+	default:
+	}
+}
+
+// SetSelf says where this node is.
+func (f *Finder) SetSelf(s Self) {
+	f.do(func() {
+		f.self = s
+		for _, p := range f.peers {
+			f.step(p, s.Self)
+			f.apply(p, true)
+		}
+	})
+}
+
+// SetPeer makes a peer known, or renews what is known of it.
+func (f *Finder) SetPeer(r api.Peer) {
+	f.do(func() {
+		p := f.peers[r.Key]
+		if p == nil {
+			var seed [32]byte
+			_, _ = rand.Read(seed[:])
+			p = &peer{m: paths.New(paths.Config{Seed: seed, Refuse: f.opt.Refuse, Hide: r.Cluster != f.opt.Cluster})}
+			f.peers[r.Key] = p
+			p.record = r
+			f.t.SetPeer(r)
+			f.step(p, f.self.Self)
+		}
+		p.record = r
+		f.t.SetPeer(r)
+		f.resolve(r.Relay.Addr)
+		f.step(p, paths.Peer{Relay: r.Relay.Addr != "", Endpoints: r.Endpoints})
+		f.apply(p, true)
+	})
+}
+
+// DropPeer forgets a peer; its session ends.
+func (f *Finder) DropPeer(k api.PeerKey) {
+	f.do(func() {
+		delete(f.peers, k)
+		f.reasons.Delete(k)
+		f.t.DropPeer(k)
+	})
+}
+
+// Control is tunnel.Hooks'.
+func (f *Finder) Control(k api.PeerKey, from tunnel.Path, payload []byte) {
+	payload = slices.Clone(payload)
+	f.about(k, func(p *peer) { f.step(p, paths.Received{From: found(from), Body: payload}) })
+}
+
+// Event is tunnel.Hooks', but for UnknownPeer, which is the core's.
+func (f *Finder) Event(e tunnel.Event) {
+	switch e := e.(type) {
+	case tunnel.Established:
+		f.about(e.Peer, func(p *peer) {
+			p.silent = false
+			if p.session.IsZero() {
+				p.session = time.Now()
+			}
+			f.step(p, paths.Established{From: found(e.From)})
+			f.watch(p)
+		})
+	case tunnel.Traffic:
+		f.about(e.Peer, func(p *peer) {
+			f.step(p, paths.Traffic{Sent: true})
+			f.watch(p)
+		})
+	case tunnel.Moved:
+		f.about(e.Peer, func(p *peer) { f.step(p, paths.Traffic{Heard: []paths.Path{found(e.From)}}) })
+	case tunnel.Heard:
+		f.about(e.Peer, func(p *peer) {
+			p.silent = false
+			f.step(p, paths.Traffic{Heard: []paths.Path{found(e.From)}})
+		})
+	case tunnel.Silent:
+		f.about(e.Peer, func(p *peer) { p.silent = true })
+	}
+}
+
+// about has fn done with a peer, if it is still known, and its results carried out.
+func (f *Finder) about(k api.PeerKey, fn func(*peer)) {
+	f.do(func() {
+		if p := f.peers[k]; p != nil {
+			fn(p)
+			f.apply(p, false)
+		}
+	})
+}
+
+// Reason is why the way to a peer is no better one, "" if it is the best or the
+// peer is not known.
+func (f *Finder) Reason(k api.PeerKey) string {
+	why, _ := f.reasons.Load(k)
+	s, _ := why.(string)
+	return s
+}
+
+// Run finds and keeps ways until ctx ends.
+func (f *Finder) Run(ctx context.Context, t Tunnel) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer f.all.Wait()
+	defer cancel()
+	f.ctx, f.t = ctx, t
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-f.filled:
+			f.mu.Lock()
+			all := f.queue
+			f.queue = nil
+			f.mu.Unlock()
+			for _, fn := range all {
+				fn()
+			}
+		case <-timer.C:
+			f.tick()
+		case <-ctx.Done():
+			return nil
+		}
+		if next := f.next(); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(max(0, time.Until(next)))
+		}
+	}
+}
+
+// next is when there is something to do.
+func (f *Finder) next() time.Time {
+	var next time.Time
+	now := time.Now()
+	for _, p := range f.peers {
+		at := p.wake
+		if look := f.looked.Add(poll); p.active.After(now) && (at.IsZero() || look.Before(at)) {
+			at = look
+		}
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+// watch has the peer looked at while something passes.
+func (f *Finder) watch(p *peer) { p.active = time.Now().Add(rest) }
+
+func (f *Finder) tick() {
+	now := time.Now()
+	if !now.Before(f.looked.Add(poll)) && f.busy(now) {
+		f.looked = now
+		for _, s := range f.t.Stats() {
+			if p := f.peers[s.Peer]; p != nil && p.active.After(now) {
+				f.look(p, s)
+			}
+		}
+	}
+	for _, p := range f.peers {
+		if !p.wake.IsZero() && !p.wake.After(now) {
+			f.step(p, paths.Tick{})
+			f.apply(p, false)
+		}
+	}
+}
+
+// busy reports whether a peer is spoken to.
+func (f *Finder) busy(now time.Time) bool {
+	for _, p := range f.peers {
+		if p.active.After(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// look sees what passed since the last look.
+func (f *Finder) look(p *peer, s tunnel.Stats) {
+	was := p.seen
+	p.seen = s
+	in := paths.Traffic{Sent: s.SentPackets != was.SentPackets}
+	if s.Heard.After(was.Heard) {
+		in.Heard = append(in.Heard, found(s.From))
+		if s.ReceivedPackets != was.ReceivedPackets && s.Carried != s.From {
+			in.Heard = append(in.Heard, found(s.Carried))
+		}
+	}
+	if in.Sent || s.ReceivedPackets != was.ReceivedPackets {
+		f.watch(p)
+	}
+	f.step(p, in)
+	f.apply(p, false)
+}
+
+// step steps the peer's machine and sends what it says.
+func (f *Finder) step(p *peer, in paths.Input) {
+	out := p.m.Step(time.Now(), in)
+	p.wake = out.Wake
+	for _, s := range out.Send {
+		via := f.via(p, s.Path)
+		if via == (tunnel.Path{}) {
+			continue
+		}
+		body := s.Body
+		if room := s.Size - outer(via); room > len(body) {
+			body = append(slices.Clone(body), make([]byte, room-len(body))...)
+		}
+		if err := f.t.SendControl(p.record.Key, via, body); err != nil {
+			f.opt.Log.Debug("probe not sent", "peer", p.record.Key, "via", via.Addr, "bytes", len(body), "err", err)
+		}
+	}
+}
+
+// apply has the tunnel do what the machine has found, and tells the core.
+func (f *Finder) apply(p *peer, tries bool) {
+	now := time.Now()
+	r := p.m.Report()
+	k := p.record.Key
+	if tries {
+		var ps []tunnel.Path
+		for _, t := range p.m.Tries() {
+			if via := f.via(p, t); via != (tunnel.Path{}) {
+				ps = append(ps, via)
+			}
+		}
+		f.t.SetTries(k, ps...)
+	}
+	var via tunnel.Path
+	if !r.None {
+		via = f.via(p, r.Path)
+	}
+	if via != p.path {
+		p.path = via
+		f.t.SetPath(k, via)
+	}
+	mtu := f.mtu(p, r, via, now)
+	if mtu != p.mtu {
+		p.mtu = mtu
+		f.t.SetMTU(k, mtu)
+	}
+	f.reasons.Store(k, r.Reason)
+	say := overlay.Path{
+		Key: k, Kind: via.Kind, Addr: via.Addr, Plain: r.Plain, RTT: r.RTT, Loss: r.Loss, MTU: mtu, Silent: r.Silent || p.silent,
+	}
+	if p.session.IsZero() || say.Kind == "" {
+		say.Kind = api.PathNone
+	}
+	if same(say, p.said) && (now.Sub(p.saidAt) < told || say == p.said) {
+		return
+	}
+	p.said, p.saidAt = say, now
+	f.opt.Report(say)
+}
+
+// same reports whether two observations tell the core the same.
+func same(a, b overlay.Path) bool {
+	near := (a.RTT-b.RTT).Abs() <= max(b.RTT/10, 200*time.Microsecond) && max(a.Loss-b.Loss, b.Loss-a.Loss) < 0.02
+	a.RTT, a.Loss = b.RTT, b.Loss
+	return near && a == b
+}
+
+// mtu is how long inner packets may be on the way.
+func (f *Finder) mtu(p *peer, r paths.Report, via tunnel.Path, now time.Time) int {
+	inner := min(r.MTU-outer(via), tunnel.DefaultMTU)
+	if end := p.session.Add(hope); inner < tunnel.DefaultMTU && (p.session.IsZero() || now.Before(end)) {
+		if !p.session.IsZero() && (p.wake.IsZero() || p.wake.After(end)) {
+			p.wake = end
+		}
+		return tunnel.DefaultMTU
+	}
+	return inner
+}
+
+// outer is what a datagram by the way has around an inner packet.
+func outer(via tunnel.Path) int {
+	n := 20 + 8 + session.Overhead
+	if via.Addr.Addr().Unmap().Is6() {
+		n += 20
+	}
+	if via.Kind != api.PathDirect {
+		n += relaywire.HeaderLen
+	}
+	return n
+}
+
+// found is a tunnel's path as machines name it.
+func found(p tunnel.Path) paths.Path {
+	if p.Kind != api.PathDirect {
+		return paths.Path{}
+	}
+	return paths.Path{Addr: p.Addr}
+}
+
+// via is a machine's path as the tunnel takes it; zero: it cannot be taken now.
+func (f *Finder) via(p *peer, w paths.Path) tunnel.Path {
+	if !w.Relay() {
+		return tunnel.Path{Kind: api.PathDirect, Addr: w.Addr}
+	}
+	r := p.record.Relay
+	out := tunnel.Path{Kind: api.PathRelay, Slot: r.Slot, Ticket: r.Ticket}
+	if f.self.TLS {
+		out.Kind = api.PathRelayTLS
+	}
+	switch {
+	case r.Addr == f.self.Relay && len(f.self.Relays) > 0:
+		out.Addr = f.self.Relays[0]
+	case len(f.relays[r.Addr]) > 0:
+		out.Addr = f.relays[r.Addr][0]
+	default:
+		return tunnel.Path{}
+	}
+	return out
+}
+
+// resolve finds where a peer's relay is, unless that is known. A name that is not
+// found is asked for again when a record names it.
+func (f *Finder) resolve(addr string) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || f.asking[addr] || len(f.relays[addr]) > 0 {
+		return
+	}
+	if a, err := netip.ParseAddrPort(addr); err == nil {
+		f.relays[addr] = []netip.AddrPort{netip.AddrPortFrom(a.Addr().Unmap(), a.Port())}
+		return
+	}
+	f.asking[addr] = true
+	f.all.Go(func() {
+		var list []netip.AddrPort
+		ips, err := net.DefaultResolver.LookupNetIP(f.ctx, "ip", host)
+		n, err2 := net.DefaultResolver.LookupPort(f.ctx, "udp", port)
+		for _, ip := range ips {
+			list = append(list, netip.AddrPortFrom(ip.Unmap(), uint16(n)))
+		}
+		if err != nil || err2 != nil {
+			f.opt.Log.Warn("a peer's relay is not found", "relay", addr, "err", err)
+		}
+		f.do(func() {
+			delete(f.asking, addr)
+			f.relays[addr] = list
+			for _, p := range f.peers {
+				if p.record.Relay.Addr == addr {
+					f.apply(p, true)
+				}
+			}
+		})
+	})
+}
