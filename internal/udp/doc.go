@@ -20,9 +20,9 @@ import (
 // the tunnel loses packets whenever a core is busy for a moment.
 const bufferBytes = 4 << 20
 
+// The longest run that Send takes at once.
 const (
-	// MaxRun is the longest run that Send takes at once, in bytes; MaxDatagrams the most datagrams.
-	MaxRun       = 65507 - 20 // IPv6's, which has less room
+	MaxRun       = 65507 - 20 // bytes; IPv6's, which has less room
 	MaxDatagrams = 64
 )
 

@@ -106,7 +106,7 @@ func (e *Engine) keep(ctx context.Context) error {
 		k.deliver()
 		wait := time.Hour
 		if !next.IsZero() {
-			wait = max(0, next.Sub(time.Now()))
+			wait = max(0, time.Until(next))
 		}
 		timer.Reset(wait)
 	}
