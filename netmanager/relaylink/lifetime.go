@@ -3,7 +3,6 @@ package relaylink
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"time"
@@ -29,7 +28,7 @@ func (v *life) test(silence time.Duration) {
 
 // lives says whether the late answer came.
 func (v *life) lives(relay netip.AddrPort, req relaywire.Request, secret []byte) (bool, error) {
-	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(relay))
+	conn, err := v.l.opt.Probe(relay)
 	if err != nil {
 		return false, err
 	}

@@ -40,6 +40,8 @@ type Options struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Resolve finds a host's addresses; nil asks the system.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Probe opens a UDP socket to the relay beside the tunnel's; nil asks the system.
+	Probe func(relay netip.AddrPort) (net.Conn, error)
 	// Changed is told what is new, from the link's goroutine. nil: nobody is.
 	Changed func(State)
 	Log     *slog.Logger // nil discards
@@ -85,6 +87,11 @@ func New(o Options) *Link {
 	if o.Resolve == nil {
 		o.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
+	if o.Probe == nil {
+		o.Probe = func(relay netip.AddrPort) (net.Conn, error) {
+			return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(relay))
 		}
 	}
 	if o.Changed == nil {

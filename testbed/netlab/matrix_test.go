@@ -1,0 +1,110 @@
+package netlab_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/testbed/netlab"
+)
+
+// directIn is where theory has a direct path.
+func directIn(a, b netlab.Kind) bool {
+	lenient := func(k netlab.Kind) bool { return k <= netlab.Restricted }
+	switch {
+	case a == netlab.Blocked || b == netlab.Blocked:
+		return false
+	case a == netlab.Symmetric:
+		return lenient(b)
+	case b == netlab.Symmetric:
+		return lenient(a)
+	}
+	return true
+}
+
+// eventually waits up to a minute and a half for what a busy machine does in seconds.
+func eventually(t testing.TB, what func() string) {
+	t.Helper()
+	end := time.Now().Add(90 * time.Second)
+	for {
+		missing := what()
+		if missing == "" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(missing)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// TestEveryPairOfNATs has 14 nodes, two behind each kind of NAT, talk to one
+// another in all 49 combinations.
+func TestEveryPairOfNATs(t *testing.T) {
+	w := newWorld(t)
+	var as, bs []*node
+	for _, k := range netlab.Kinds {
+		as, bs = append(as, w.add(k)), append(bs, w.add(k))
+	}
+	eventually(t, func() string {
+		for _, n := range w.nodes {
+			if s := n.link.State(); !s.UDP && !s.TLS {
+				return fmt.Sprintf("node %d (%v) does not reach the relay: %+v", n.i, n.kind, s)
+			}
+		}
+		return ""
+	})
+	for _, b := range bs {
+		b.echo()
+	}
+	for _, a := range as {
+		for _, b := range bs {
+			a.knows(b)
+			b.knows(a)
+		}
+	}
+	for _, a := range as {
+		a.talk(bs)
+	}
+	eventually(t, func() string {
+		for _, a := range as {
+			for _, b := range bs {
+				r, _, _, echoes := a.sees(b)
+				if echoes < 20 {
+					return fmt.Sprintf("%v to %v: %d echoes by %v", a.kind, b.kind, echoes, r)
+				}
+				if directIn(a.kind, b.kind) && r.Path.Kind != api.PathDirect {
+					return fmt.Sprintf("%v to %v is not direct: %+v", a.kind, b.kind, r)
+				}
+			}
+		}
+		return ""
+	})
+	table := new(strings.Builder)
+	for _, b := range bs {
+		fmt.Fprintf(table, "%24v", b.kind)
+	}
+	for _, a := range as {
+		fmt.Fprintf(table, "\n%16v", a.kind)
+		for _, b := range bs {
+			r, first, direct, _ := a.sees(b)
+			cell := fmt.Sprintf("%s %d ms", r.Path.Kind, first.Milliseconds())
+			if r.Path.Kind == api.PathDirect {
+				cell += fmt.Sprintf(", %d ms", direct.Milliseconds())
+			}
+			fmt.Fprintf(table, "%24s", cell)
+			if want := directIn(a.kind, b.kind); want != (r.Path.Kind == api.PathDirect) {
+				t.Errorf("%v to %v: %v, direct in theory: %v", a.kind, b.kind, r.Path, want)
+			}
+			if plain := a.kind == netlab.None && b.kind == netlab.None; r.Plain != plain {
+				t.Errorf("%v to %v: plain %v", a.kind, b.kind, r.Plain)
+			}
+			if tls := a.kind == netlab.Blocked; tls != (r.Path.Kind == api.PathRelayTLS) {
+				t.Errorf("%v to %v by %v", a.kind, b.kind, r.Path)
+			}
+		}
+	}
+	t.Logf("path, time until the first echo, until it was direct\n%s\nrelay: %+v", table, w.relay.Stats())
+}
