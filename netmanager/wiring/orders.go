@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
@@ -21,11 +20,6 @@ const (
 
 // The others that carry out orders of the core. None of them blocks.
 type (
-	tunneller interface {
-		SetSelf(api.NetLease)
-		SetPeer(api.Peer)
-		DropPeer(api.PeerKey)
-	}
 	holder interface {
 		Release(netip.Addr)
 		Refuse(remote netip.Addr, denied bool)
@@ -38,9 +32,8 @@ type (
 // the kernel refuses is made good by telling it everything, again and again until
 // it takes it.
 type orders struct {
-	plane    dataplane.Plane
+	open     func() (dataplane.Plane, error)
 	links    *links
-	tunnel   tunneller
 	hold     holder
 	resolver answerer
 
@@ -50,6 +43,7 @@ type orders struct {
 	synced func(error)
 	log    *slog.Logger
 
+	plane     dataplane.Plane               // Run's
 	endpoints map[netip.Addr]plane.Endpoint // that the core wants; Run's
 	leased    bool                          // the kernel was told of a lease; Run's
 
@@ -97,6 +91,12 @@ func (o *orders) wait(ctx context.Context) error {
 
 // Run makes the kernel what the core says, and follows it until ctx ends.
 func (o *orders) Run(ctx context.Context) error {
+	p, err := o.open()
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	o.plane = p
 	o.sync(ctx, nil)
 	for {
 		select {
@@ -136,12 +136,6 @@ func (o *orders) carryOut(ctx context.Context, m any) {
 			return
 		}
 		o.used(u)
-	case overlay.TunnelSelf:
-		o.tunnel.SetSelf(m.NetLease)
-	case overlay.TunnelPeer:
-		o.tunnel.SetPeer(m.Peer)
-	case overlay.TunnelDrop:
-		o.tunnel.DropPeer(m.Key)
 	case overlay.Release:
 		o.hold.Release(m.Remote)
 	case overlay.Refuse:

@@ -85,11 +85,6 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		uplink:  &uplink{log: log, ready: api.NetReady{Error: "the netmanager has just started"}},
 		nudge:   make(chan struct{}, 1), kernel: errStarting, pair: creds.pair,
 	}
-	p, err := m.openPlane()
-	if err != nil {
-		return err
-	}
-	defer p.Close()
 	if m.links, err = newLinks(cfg.Prefix, data, m.log); err != nil {
 		return err
 	}
@@ -110,7 +105,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	m.orders = newOrders()
-	m.orders.plane, m.orders.links, m.orders.tunnel, m.orders.log = p, m.links, m.tunnel, m.log
+	m.orders.open, m.orders.links, m.orders.log = m.openPlane, m.links, m.log
 	m.orders.hold, m.orders.resolver = hold, names
 	m.orders.state, m.orders.used, m.orders.synced = m.plane, m.used, m.synced
 	ln, err := socket.Listen(cfg.Socket)
@@ -227,11 +222,20 @@ func (m *manager) holdDevice() string   { return m.cfg.Prefix + "hold" }
 // send hands out what the core says. It runs on the core's owner and must not block.
 func (m *manager) send(envs []api.Envelope) {
 	for _, e := range envs {
-		if up, ok := e.Msg.(api.NetUp); ok {
-			m.uplink.send(up)
-			continue
+		switch msg := e.Msg.(type) {
+		case api.NetUp:
+			m.uplink.send(msg)
+		// The tunnel waits for nobody: a new life's sessions begin while the kernel is
+		// still told.
+		case overlay.TunnelSelf:
+			m.tunnel.SetSelf(msg.NetLease)
+		case overlay.TunnelPeer:
+			m.tunnel.SetPeer(msg.Peer)
+		case overlay.TunnelDrop:
+			m.tunnel.DropPeer(msg.Key)
+		default:
+			m.orders.order(msg)
 		}
-		m.orders.order(e.Msg)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -36,6 +37,8 @@ type tunnel struct {
 	relay  *relaylink.Link // nil: relays are not used
 	post   func(overlay.Input)
 	mapped func() // told when the relay sees us elsewhere
+	leases chan api.NetLease
+	log    *slog.Logger
 
 	mu    sync.Mutex // guards the fields below
 	lease api.NetLease
@@ -48,7 +51,7 @@ const portFile = "port"
 // openTunnel opens the tunnel's device and socket. A port that was free once is
 // asked for again: NATs and peers know it.
 func (m *manager) openTunnel(key *ecdh.PrivateKey) (*tunnel, error) {
-	t := &tunnel{post: m.post, mapped: m.sayWhere}
+	t := &tunnel{post: m.post, mapped: m.sayWhere, leases: make(chan api.NetLease, 1), log: m.log}
 	t.Finder = wayfinder.New(wayfinder.Options{
 		Report: func(p overlay.Path) { m.post(p) }, Cluster: m.creds.Cluster, Refuse: t.refuse, Log: m.log,
 	})
@@ -121,22 +124,43 @@ func (t *tunnel) Run(ctx context.Context) error {
 		{Name: "ways", Run: func(ctx context.Context) error { return t.Finder.Run(ctx, t.engine) }},
 	}
 	if t.relay != nil {
-		parts = append(parts, daemon.Part{Name: "relay", Run: t.relay.Run})
+		parts = append(parts, daemon.Part{Name: "relay", Run: t.relay.Run}, daemon.Part{Name: "lease", Run: t.lead})
 	}
 	return daemon.RunAll(ctx, parts...)
 }
 
-// SetSelf is tunneller's.
+// SetSelf takes the node's lease, and does not block.
 func (t *tunnel) SetSelf(l api.NetLease) {
 	t.mu.Lock()
 	t.lease = l
 	t.mu.Unlock()
-	if t.relay != nil && l.Relay.Addr != "" {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = t.relay.SetLease(ctx, l.Relay, l.Secret) // it comes again with every lease, and with a restart
-	}
 	t.tell()
+	select {
+	case t.leases <- l:
+	default: // the newest counts
+		select {
+		case <-t.leases:
+		default:
+		}
+		t.leases <- l
+	}
+}
+
+// lead tells the relay of each lease.
+func (t *tunnel) lead(ctx context.Context) error {
+	for {
+		select {
+		case l := <-t.leases:
+			if l.Relay.Addr == "" {
+				continue
+			}
+			if err := t.relay.SetLease(ctx, l.Relay, l.Secret); err != nil && ctx.Err() == nil {
+				t.log.Warn("the relay cannot be used", "err", err)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // moved says where the machine is now.
