@@ -1,0 +1,131 @@
+package hold
+
+import (
+	"net/netip"
+	"time"
+)
+
+// The bounds of what is held.
+const (
+	perRemote = 16   // packets
+	perLocal  = 256  // packets
+	inAll     = 1024 // packets
+	bytesMax  = 1 << 20
+	longest   = time.Second
+	// askEvery is how often a miss is told while its packets wait: the core asks the
+	// cluster once, and may have been busy.
+	askEvery = 250 * time.Millisecond
+)
+
+// keeper holds packets, by the remote address that they wait for. It is pure, and
+// bounded whatever comes.
+type keeper struct {
+	held   map[netip.Addr][]waiter
+	locals map[netip.Addr]int // packets by the endpoint that they are of
+	asked  map[pair]time.Time // misses that were told, while packets wait
+	queue  []due              // oldest first
+	count  int
+	bytes  int
+}
+
+type pair struct{ local, remote netip.Addr }
+
+// waiter is a frame that waits, with the device's header before its packet.
+type waiter struct {
+	frame []byte
+	local netip.Addr
+	until time.Time
+}
+
+type due struct {
+	remote netip.Addr
+	until  time.Time
+}
+
+func newKeeper() keeper {
+	return keeper{held: map[netip.Addr][]waiter{}, locals: map[netip.Addr]int{}, asked: map[pair]time.Time{}}
+}
+
+// add holds a copy of the frame, if there is room; ask says whether the miss is to
+// be told. What comes when there is no room is dropped, as a full queue does.
+func (k *keeper) add(now time.Time, local, remote netip.Addr, frame []byte) (kept, ask bool) {
+	k.expire(now)
+	if len(k.held[remote]) >= perRemote || k.locals[local] >= perLocal || k.count >= inAll || k.bytes+len(frame) > bytesMax {
+		// Somebody's packets wait for it already, or nobody's can.
+		return false, len(k.held[remote]) > 0 && k.due(now, pair{local, remote})
+	}
+	until := now.Add(longest)
+	k.held[remote] = append(k.held[remote], waiter{append([]byte(nil), frame...), local, until})
+	k.queue = append(k.queue, due{remote, until})
+	k.locals[local]++
+	k.count++
+	k.bytes += len(frame)
+	return true, k.due(now, pair{local, remote})
+}
+
+func (k *keeper) due(now time.Time, p pair) bool {
+	if at, ok := k.asked[p]; ok && now.Sub(at) < askEvery || !ok && len(k.asked) >= 2*inAll {
+		return false
+	}
+	k.asked[p] = now
+	return true
+}
+
+// take gives what waits for the remote address, of the local one, or of all where
+// that is zero.
+func (k *keeper) take(local, remote netip.Addr) (out []waiter) {
+	var rest []waiter
+	for _, w := range k.held[remote] {
+		if local.IsValid() && w.local != local {
+			rest = append(rest, w)
+			continue
+		}
+		out = append(out, w)
+		k.forget(w, remote)
+	}
+	k.keep(remote, rest)
+	return out
+}
+
+// expire drops what has waited too long.
+func (k *keeper) expire(now time.Time) {
+	for len(k.queue) > 0 && !k.queue[0].until.After(now) {
+		remote := k.queue[0].remote
+		k.queue = k.queue[1:]
+		held := k.held[remote]
+		for len(held) > 0 && !held[0].until.After(now) {
+			k.forget(held[0], remote)
+			held = held[1:]
+		}
+		k.keep(remote, held)
+	}
+	if len(k.queue) == 0 {
+		k.queue = nil
+		clear(k.asked)
+	}
+}
+
+func (k *keeper) keep(remote netip.Addr, rest []waiter) {
+	if len(rest) == 0 {
+		delete(k.held, remote)
+		return
+	}
+	k.held[remote] = rest
+}
+
+func (k *keeper) forget(w waiter, remote netip.Addr) {
+	k.count--
+	k.bytes -= len(w.frame)
+	if k.locals[w.local]--; k.locals[w.local] == 0 {
+		delete(k.locals, w.local)
+	}
+	delete(k.asked, pair{w.local, remote})
+}
+
+// next is when expire has something to do; the zero time where nothing waits.
+func (k *keeper) next() time.Time {
+	if len(k.queue) == 0 {
+		return time.Time{}
+	}
+	return k.queue[0].until
+}

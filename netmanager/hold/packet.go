@@ -1,0 +1,141 @@
+package hold
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// packet is what matters of an IP packet's header.
+type packet struct {
+	src, dst netip.Addr
+	v6       bool
+	proto    uint8 // IPv6: of the first header behind
+	later    bool  // a fragment that is not the first
+	header   int   // its length
+}
+
+const (
+	protoICMP   = 1
+	protoICMPv6 = 58
+	fragment6   = 44
+)
+
+// parse reads a packet's header. ok is false for what is none, or is cut off.
+func parse(b []byte) (p packet, ok bool) {
+	if len(b) < 20 {
+		return p, false
+	}
+	switch b[0] >> 4 {
+	case 4:
+		p.header = int(b[0]&15) * 4
+		total := int(binary.BigEndian.Uint16(b[2:]))
+		// A packet before segmentation may be longer than its header can say.
+		if p.header < 20 || p.header > len(b) || total != 0 && (total < p.header || total > len(b)) {
+			return p, false
+		}
+		p.src, p.dst = netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))
+		p.proto, p.later = b[9], binary.BigEndian.Uint16(b[6:])&0x1fff != 0
+		return p, true
+	case 6:
+		if len(b) < 40 {
+			return p, false
+		}
+		p.header, p.v6 = 40, true
+		if int(binary.BigEndian.Uint16(b[4:]))+40 > len(b) {
+			return p, false
+		}
+		p.src, p.dst = netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
+		p.proto = b[6]
+		if p.proto == fragment6 {
+			if len(b) < 48 {
+				return p, false
+			}
+			p.proto, p.later, p.header = b[40], binary.BigEndian.Uint16(b[42:])&^7 != 0, 48
+		}
+		return p, true
+	}
+	return p, false
+}
+
+// refusable reports whether an ICMP error may answer the packet: never a fragment
+// but the first, a group's address, or an error (RFC 1122, 3.2.2; RFC 4443, 2.4).
+func (p packet) refusable(b []byte) bool {
+	if p.later || p.dst.IsMulticast() || p.src.IsMulticast() || p.src.IsUnspecified() || p.src.IsLoopback() {
+		return false
+	}
+	if len(b) <= p.header {
+		return p.proto != protoICMP && p.proto != protoICMPv6
+	}
+	switch t := b[p.header]; {
+	case p.v6 && p.proto == protoICMPv6:
+		return t >= 128
+	case !p.v6 && p.proto == protoICMP:
+		return t == 0 || t == 8 || t >= 13 && t <= 18 // no error: echo, and the queries of old
+	}
+	return true
+}
+
+// The lengths of ICMP errors, with the packet that they tell of.
+const (
+	error4 = 576  // RFC 1812, 4.3.2.3
+	error6 = 1280 // RFC 4443, 2.4
+)
+
+// unreachable is the ICMP error that answers a packet, as from where it was sent:
+// only from there does it come the way that an answer would.
+func unreachable(p packet, b []byte, denied bool) []byte {
+	if p.v6 {
+		return unreachable6(p, b, denied)
+	}
+	quoted := b[:min(len(b), error4-28)]
+	out := make([]byte, 28+len(quoted))
+	out[0], out[8], out[9] = 0x45, 64, protoICMP
+	binary.BigEndian.PutUint16(out[2:], uint16(len(out)))
+	copy(out[12:], p.dst.AsSlice())
+	copy(out[16:], p.src.AsSlice())
+	binary.BigEndian.PutUint16(out[10:], checksum(out[:20], 0))
+	out[20], out[21] = 3, 1 // host unreachable
+	if denied {
+		out[21] = 13 // communication administratively prohibited
+	}
+	copy(out[28:], quoted)
+	binary.BigEndian.PutUint16(out[22:], checksum(out[20:], 0))
+	return out
+}
+
+func unreachable6(p packet, b []byte, denied bool) []byte {
+	quoted := b[:min(len(b), error6-48)]
+	out := make([]byte, 48+len(quoted))
+	out[0], out[6], out[7] = 0x60, protoICMPv6, 64
+	binary.BigEndian.PutUint16(out[4:], uint16(len(out)-40))
+	copy(out[8:], p.dst.AsSlice())
+	copy(out[24:], p.src.AsSlice())
+	out[40], out[41] = 1, 3 // address unreachable
+	if denied {
+		out[41] = 1 // communication administratively prohibited
+	}
+	copy(out[48:], quoted)
+	// The pseudo-header (RFC 8200, 8.1): both addresses, the length, the protocol.
+	sum := sum16(out[8:40], uint32(len(out)-40)+protoICMPv6)
+	binary.BigEndian.PutUint16(out[42:], checksum(out[40:], sum))
+	return out
+}
+
+func sum16(b []byte, sum uint32) uint32 {
+	for ; len(b) >= 2; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	return sum
+}
+
+// checksum is the Internet's (RFC 1071), over b and what was summed before.
+func checksum(b []byte, sum uint32) uint16 {
+	sum = sum16(b, sum)
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}
