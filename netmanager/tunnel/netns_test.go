@@ -39,6 +39,7 @@ func run(t testing.TB, args ...string) string {
 type host struct {
 	t      testing.TB
 	ns     string
+	hub    string
 	under  netip.Addr // on the link
 	subnet netip.Prefix
 	key    [32]byte
@@ -98,7 +99,7 @@ func newHosts(t testing.TB, n int) []*host {
 	var hosts []*host
 	for i := range n {
 		h := &host{
-			t: t, ns: id + string(rune('a'+i)), under: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}),
+			t: t, hub: hub, ns: id + string(rune('a'+i)), under: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}),
 			subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16, byte(i), 0}), 26),
 		}
 		rand.Read(h.key[:])
