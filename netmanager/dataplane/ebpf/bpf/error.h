@@ -35,6 +35,14 @@ static __always_inline __u32 quoted(struct __sk_buff *skb, const struct settings
 		t->dst = short6(s, ip.saddr.s6_addr32);
 		t->proto = ip.nexthdr;
 		l4 = at + sizeof(ip);
+		if (ip.nexthdr == PROTO_FRAGMENT) {
+			__u8 f[8];
+
+			if (bpf_skb_load_bytes(skb, l4, f, 8) || f[2] || f[3] & ~7)
+				return 0;
+			t->proto = f[0];
+			l4 += 8;
+		}
 	}
 	if (!t->src || !t->dst || bpf_skb_load_bytes(skb, l4, h, 8))
 		return 0;

@@ -90,16 +90,18 @@ static __always_inline struct peer *peer_of(__be32 a)
 }
 
 // came_by says whether packets of the peer may come in by the device.
-static __always_inline int came_by(struct __sk_buff *skb, const struct settings *s, const struct peer *peer, __u32 in,
-				   __u32 where)
+static __always_inline int came_by(struct __sk_buff *skb, const struct settings *s, const struct peer *peer,
+				   const struct packet *p)
 {
-	if (in == s->tunnel)
+	__u32 in = p->in;
+
+	if (in == s->tunnel || p->came)
 		return 1;
 	if (peer->path == PATH_VXLAN) {
 		struct bpf_tunnel_key key = {};
 
 		// Only where it was received does a packet know its outer header.
-		if (in != s->vxlan || where != ARRIVE)
+		if (in != s->vxlan || p->where != ARRIVE)
 			return 0;
 		if (bpf_skb_get_tunnel_key(skb, &key, sizeof(key), peer->family == AF_INET6 ? BPF_F_TUNINFO_IPV6 : 0))
 			return 0;
@@ -173,7 +175,7 @@ static __noinline int check(struct __sk_buff *skb, const struct settings *s, con
 		struct remote *source = bpf_map_lookup_elem(&tl_sources, &t->src);
 
 		peer = peer_of(t->src);
-		if (!peer || !came_by(skb, s, peer, in, where))
+		if (!peer || !came_by(skb, s, peer, p))
 			return forged();
 		if (in != s->tunnel)
 			f->peer = peer->id + 1;
@@ -367,7 +369,7 @@ static __noinline int begin(struct __sk_buff *skb, const struct settings *s, con
 		if (in != s->hold) {
 			struct peer *peer = peer_of(t->src);
 
-			if (!peer || !came_by(skb, s, peer, in, where))
+			if (!peer || !came_by(skb, s, peer, p))
 				return forged();
 		}
 		from = ident(t->src);
@@ -407,7 +409,8 @@ static __always_inline int emit(struct __sk_buff *skb, const struct packet *p, s
 		return TC_NEXT;
 	if (f->how == HOW_PEER && where != HELD)
 		return bpf_redirect_peer(f->out, 0);
-	if (where == LEAVE && (f->how == HOW_NEIGH || f->how == HOW_VXLAN)) {
+	// Fragments stay together: only the stack can make one packet of them again.
+	if (where == LEAVE && !p->fragment && (f->how == HOW_NEIGH || f->how == HOW_VXLAN)) {
 		struct bpf_redir_neigh hop = {};
 		__u32 len = skb->gso_size ? p->l4 - l2 + p->l4len + skb->gso_size : skb->len - l2;
 
@@ -433,16 +436,15 @@ static __always_inline int emit(struct __sk_buff *skb, const struct packet *p, s
 }
 
 // pass deals with a packet from and to addresses of ours.
-static __always_inline int pass(struct __sk_buff *skb, const struct settings *s, struct packet *p, __u32 in, int l2,
+static __always_inline int pass(struct __sk_buff *skb, const struct settings *s, const struct packet *p, int l2,
 				enum where where)
 {
 	struct flow *f = bpf_map_lookup_elem(&tl_flows, &p->t);
+	__u32 in = p->in;
 	__u32 now = ticks();
 	struct tuple to;
 	int r;
 
-	p->in = in;
-	p->where = where;
 	if (!f || !lives(p, f, now)) {
 		r = begin(skb, s, p);
 		if (r != GO)
@@ -473,4 +475,18 @@ static __always_inline int pass(struct __sk_buff *skb, const struct settings *s,
 	if (rewrite(skb, s, l2, p, &to))
 		return TC_DROP;
 	return emit(skb, p, f, l2, where);
+}
+
+// piece looks at the way that a fragment came by and leaves the rest to the last
+// hop: the stack puts it together with those that come by other ways, or late.
+static __always_inline int piece(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
+{
+	struct peer *peer = peer_of(p->t.src);
+
+	if (!bpf_map_lookup_elem(&tl_endpoints, &p->t.dst))
+		return TC_NEXT;
+	if (!peer || !came_by(skb, s, peer, p))
+		return forged();
+	skb->mark = MARK_CAME;
+	return TC_NEXT;
 }

@@ -45,7 +45,9 @@ struct packet {
 	__u8 l4len;	   // TCP: its length
 	__u8 begins, ends; // TCP, SCTP: a connection; ends: 1 this direction, 2 both
 	__u8 error;	   // an ICMP error
+	__u8 fragment;	   // of a larger packet
 	__u8 later;	   // a fragment without transport header
+	__u8 came;	   // its way was looked at where it came in
 	__u8 where;	   // enum where
 	__u32 in;	   // the device that it came in by
 	__u8 local;	   // from the link itself to the link: neighbour discovery
@@ -178,9 +180,12 @@ static __always_inline int parse4(struct __sk_buff *skb, const struct settings *
 	if (!p->t.dst && !p->t.src)
 		return IP;
 	p->later = offset != 0;
+	p->fragment = offset || more;
+	if (p->fragment && p->where == ARRIVE)
+		return IP;
 	if (!p->later && transport(skb, l2 + hlen, p) == BAD)
 		return BAD;
-	if (offset || more)
+	if (p->fragment)
 		return p->t.src && p->t.dst ? fragmented(p, id, !offset) : IP;
 	return IP;
 }
@@ -229,10 +234,14 @@ static __always_inline int parse6(struct __sk_buff *skb, const struct settings *
 		if (fragment == 2)
 			break;
 	}
-	if (next == IPPROTO_HOPOPTS || next == IPPROTO_DSTOPTS || next == IPPROTO_ROUTING || next == PROTO_FRAGMENT)
-		return fragment == 2 ? IP : BAD;
+	if (fragment != 2 &&
+	    (next == IPPROTO_HOPOPTS || next == IPPROTO_DSTOPTS || next == IPPROTO_ROUTING || next == PROTO_FRAGMENT))
+		return BAD;
 	p->t.proto = next;
 	p->later = fragment == 2;
+	p->fragment = fragment != 0;
+	if (p->fragment && p->where == ARRIVE)
+		return IP;
 	if (!p->later && transport(skb, at, p) == BAD)
 		return BAD;
 	if (fragment)

@@ -68,7 +68,7 @@ SEC("tc")
 int tl_leave(struct __sk_buff *skb)
 {
 	struct settings *s = settings();
-	struct packet p = {};
+	struct packet p = {.where = LEAVE, .in = skb->ifindex};
 	__be32 *own;
 
 	if (!s)
@@ -80,7 +80,7 @@ int tl_leave(struct __sk_buff *skb)
 		return TC_NEXT;
 	}
 	if (p.t.dst && !p.error)
-		return p.t.src ? pass(skb, s, &p, skb->ifindex, ETH_HLEN, LEAVE) : forged();
+		return p.t.src ? pass(skb, s, &p, ETH_HLEN, LEAVE) : forged();
 	own = bpf_map_lookup_elem(&tl_devices, &(__u32){skb->ifindex});
 	if (!own || *own != p.t.src)
 		return p.local ? TC_NEXT : forged();
@@ -93,11 +93,11 @@ SEC("tc")
 int tl_arrive(struct __sk_buff *skb)
 {
 	struct settings *s = settings();
-	struct packet p = {};
+	struct packet p = {.where = ARRIVE, .in = skb->ifindex};
 
 	if (!s || parse(skb, s, ETH_HLEN, &p) != IP || !p.t.dst || !p.t.src || p.error)
 		return TC_NEXT;
-	return pass(skb, s, &p, skb->ifindex, ETH_HLEN, ARRIVE);
+	return p.fragment ? piece(skb, s, &p) : pass(skb, s, &p, ETH_HLEN, ARRIVE);
 }
 
 // last sees what goes to containers through the host's stack: egress of the host's
@@ -107,10 +107,14 @@ SEC("tc")
 int tl_last(struct __sk_buff *skb)
 {
 	struct settings *s = settings();
-	struct packet p = {};
+	struct packet p = {.where = LAST, .in = skb->ingress_ifindex};
 
 	if (!s)
 		return TC_DROP;
+	if (skb->mark == MARK_CAME) {
+		skb->mark = 0;
+		p.came = 1;
+	}
 	if (skb->mark == MARK_DONE) {
 		skb->mark = 0;
 		return TC_NEXT;
@@ -128,7 +132,7 @@ int tl_last(struct __sk_buff *skb)
 	// The host itself, and the outside as far as nftables let it in.
 	if (!skb->ingress_ifindex || !p.t.src)
 		return TC_NEXT;
-	return pass(skb, s, &p, skb->ingress_ifindex, ETH_HLEN, LAST);
+	return pass(skb, s, &p, ETH_HLEN, LAST);
 }
 
 // held sees what the netmanager sends on: ingress of the hold device, which has no
@@ -137,12 +141,12 @@ SEC("tc")
 int tl_held(struct __sk_buff *skb)
 {
 	struct settings *s = settings();
-	struct packet p = {};
+	struct packet p = {.where = HELD, .in = skb->ifindex};
 
 	if (!s || parse(skb, s, 0, &p) != IP || !p.t.dst || !p.t.src || p.error ||
 	    !bpf_map_lookup_elem(&tl_endpoints, &p.t.src))
 		return TC_NEXT;
-	return pass(skb, s, &p, skb->ifindex, 0, HELD);
+	return pass(skb, s, &p, 0, HELD);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

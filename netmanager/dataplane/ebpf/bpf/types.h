@@ -18,6 +18,7 @@
 #define MARK_REFUSE 0x74720002 // nftables answers it with a reset or unreachable
 #define MARK_OUT 0x74720003    // from a container to the outside; nftables masquerades it
 #define MARK_CLOSED 0x74720004 // the same, to a closed network; nftables drops it, but for answers and the resolver
+#define MARK_CAME 0x74720005   // a fragment that came by its peer's way; the last hop judges the rest
 
 struct settings {
 	__u32 layout;
