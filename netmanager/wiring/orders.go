@@ -22,7 +22,7 @@ const (
 type (
 	holder interface {
 		Release(netip.Addr)
-		Refuse(remote netip.Addr, denied bool)
+		Refuse(local, remote netip.Addr, denied bool)
 	}
 	answerer interface{ Answered(name string) }
 )
@@ -139,7 +139,7 @@ func (o *orders) carryOut(ctx context.Context, m any) {
 	case overlay.Release:
 		o.hold.Release(m.Remote)
 	case overlay.Refuse:
-		o.hold.Refuse(m.Remote, m.Denied)
+		o.hold.Refuse(netip.Addr{}, m.Remote, m.Denied)
 	case overlay.Answered:
 		o.resolver.Answered(m.Name)
 	case barrier:
