@@ -98,6 +98,7 @@ type Core struct {
 	seeking  map[string]map[api.Want]struct{}     // wants by service, in lower case
 	pointing map[netip.Addr]map[api.Want]struct{} // wants by address
 	asking   map[api.ServiceID]*asker             // what each service wants
+	doubted  map[api.Want]struct{}                // refused wants that were asked for again
 	crowded  bool                                 // somebody has too many pending
 	born     uint64                               // counts wants
 	held     api.Digest
@@ -157,6 +158,7 @@ func New(cfg Config) *Core {
 		seeking:  map[string]map[api.Want]struct{}{},
 		pointing: map[netip.Addr]map[api.Want]struct{}{},
 		asking:   map[api.ServiceID]*asker{},
+		doubted:  map[api.Want]struct{}{},
 		told:     newTold(),
 		dirty:    newDirty(),
 	}

@@ -190,7 +190,7 @@ func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
 	want := api.Want{Address: vip(1), For: svc("client")}
 	w.step(Miss{Local: client, Remote: vip(1)})
 	eff := w.answer(api.NetDown{Refused: []api.Refusal{{Want: want}}})
-	if got := orders[Refuse](eff); len(got) != 1 || got[0] != (Refuse{Remote: vip(1)}) {
+	if got := orders[Refuse](eff); len(got) != 1 || got[0] != (Refuse{Local: client, Remote: vip(1)}) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.pass(4 * time.Second)
@@ -201,7 +201,9 @@ func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
 	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Refuse](eff)) > 0 || len(said(eff)) != 1 {
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.answer(api.NetDown{Refused: []api.Refusal{{Want: want}}})
+	if eff := w.answer(api.NetDown{}); len(orders[Refuse](eff)) != 1 { // nothing has changed
+		t.Fatalf("%+v", eff.Send)
+	}
 	w.checkBooks()
 	w.pass(3 * time.Minute)
 	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, Answered: []api.Want{want}}) // it comes to be

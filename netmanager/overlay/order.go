@@ -25,11 +25,12 @@ type (
 	TunnelDrop struct{ Key api.PeerKey }
 	// Release sends on what is held for the remote address: the plane knows it now.
 	Release struct{ Remote netip.Addr }
-	// Refuse answers what is held with ICMP (administratively prohibited if Denied,
-	// else host unreachable) and drops it.
+	// Refuse answers what is held of Local, or of everybody where that is zero, for
+	// Remote with ICMP (administratively prohibited if Denied, else host unreachable)
+	// and drops it: what one may not do, another may wait for.
 	Refuse struct {
-		Remote netip.Addr
-		Denied bool
+		Local, Remote netip.Addr
+		Denied        bool
 	}
 	// Answered says that a name that was asked for can be looked up now.
 	Answered struct{ Name string }

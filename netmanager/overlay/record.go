@@ -354,6 +354,9 @@ func (c *Core) down(d api.NetDown) {
 	if c.lease != nil {
 		c.records(d)
 	}
+	if d.Boot == c.boot {
+		c.confirm(d.Seq)
+	}
 	c.link.say = c.link.say || d.WantHeld
 	c.link.whole = c.link.whole || d.WantWhole
 	c.link.self = c.link.self || d.WantWhole

@@ -18,11 +18,13 @@ type want struct {
 	api.Want
 	born    uint64       // counts wants, so that the oldest is known
 	tries   int          // how often it was asked for since it was last answered
+	seq     uint64       // of the NetUp that asked again
 	asked   time.Time    // when last
 	used    time.Time    // when last
 	refusal *api.Refusal // held
 	until   time.Time    // up to then a refusal answers for the cluster
 	waiting bool         // somebody waits for the answer
+	locals  []netip.Addr // of whom packets are held
 	names   []string     // that were looked up
 	saved   bool         // in the journal: since a record answered it
 }
@@ -47,8 +49,9 @@ const (
 	askMin = 500 * time.Millisecond
 	askMax = 30 * time.Second
 	// reask bounds how often a want that was answered is doubted.
-	reask    = 5 * time.Second
-	maxNames = 16 // that wait for one want
+	reask = 5 * time.Second
+	// maxNames and maxWaiters are those that may wait for one want; the others try again.
+	maxNames, maxWaiters = 16, 64
 )
 
 func (c *Core) outcome(w *want) outcome {
@@ -103,7 +106,7 @@ func (c *Core) miss(in Miss) {
 	local, remote := c.lease.Ranges.Untwin(in.Local), c.lease.Ranges.Untwin(in.Remote)
 	a := c.at[local]
 	if a == nil || !remote.IsValid() || c.lease.Subnet.Contains(remote) && c.at[remote] == nil {
-		c.emitLate(ToHold, Refuse{Remote: in.Remote})
+		c.emitLate(ToHold, Refuse{Local: local, Remote: remote})
 		return
 	}
 	if to := c.at[remote]; to != nil {
@@ -112,16 +115,17 @@ func (c *Core) miss(in Miss) {
 	}
 	w := c.wants[api.Want{Address: remote, For: a.service()}]
 	if w != nil && c.outcome(w) == unanswered {
-		w.used, w.waiting = c.now, true
+		w.used = c.now
+		w.wait(local)
 		return
 	}
 	if !a.bucket.take(c.now) {
-		c.emitLate(ToHold, Refuse{Remote: remote})
+		c.emitLate(ToHold, Refuse{Local: local, Remote: remote})
 		return
 	}
 	if w == nil {
 		if w = c.want(api.Want{Address: remote, For: a.service()}); w == nil {
-			c.emitLate(ToHold, Refuse{Remote: remote})
+			c.emitLate(ToHold, Refuse{Local: local, Remote: remote})
 			return
 		}
 	}
@@ -132,13 +136,48 @@ func (c *Core) miss(in Miss) {
 		c.tellAgain(remote)
 		c.emitLate(ToHold, Release{remote})
 	case o == unanswered:
-		w.waiting = true
+		w.wait(local)
 		c.serveMeanwhile(w)
 	case w.until.After(c.now) || !c.link.up:
-		c.emitLate(ToHold, Refuse{Remote: remote, Denied: o == denied})
+		c.emitLate(ToHold, Refuse{Local: local, Remote: remote, Denied: o == denied})
 	default:
-		w.waiting, w.tries = true, 0
-		c.ask(w)
+		w.wait(local)
+		c.doubtRefusal(w)
+	}
+}
+
+// doubtRefusal asks again for what was refused a while ago. An answer that leaves
+// the refusal as it is confirms it.
+func (c *Core) doubtRefusal(w *want) {
+	w.tries = 0
+	c.ask(w)
+	w.seq = c.link.seq + 1
+	c.doubted[w.Want] = struct{}{}
+}
+
+// confirm takes that the cluster has heard what was said up to seq.
+func (c *Core) confirm(seq uint64) {
+	for _, k := range c.inOrder(c.doubted) {
+		if w := c.wants[k]; seq >= w.seq {
+			delete(c.doubted, k)
+			w.until = c.now.Add(c.cfg.Negative)
+			c.settle(w)
+		}
+	}
+}
+
+// wait notes an endpoint whose packets are held.
+func (w *want) wait(local netip.Addr) {
+	w.waiting = true
+	if len(w.locals) < maxWaiters && !slices.Contains(w.locals, local) {
+		w.locals = append(w.locals, local)
+	}
+}
+
+// refuse tells those whose packets are held that they lead nowhere.
+func (c *Core) refuse(w *want, denied bool) {
+	for _, l := range w.locals {
+		c.emitLate(ToHold, Refuse{Local: l, Remote: w.Address, Denied: denied})
 	}
 }
 
@@ -147,7 +186,7 @@ func (c *Core) miss(in Miss) {
 func (c *Core) missHere(a, to *attachment) {
 	denied := !c.mayCall(a.service(), to.service()) && !c.mayCall(to.service(), a.service())
 	if denied || !a.bucket.take(c.now) {
-		c.emitLate(ToHold, Refuse{Remote: to.Address, Denied: denied})
+		c.emitLate(ToHold, Refuse{Local: a.Address, Remote: to.Address, Denied: denied})
 		return
 	}
 	c.told.endpoints[to.Address] = plane.Endpoint{}
@@ -164,9 +203,11 @@ func (c *Core) serveMeanwhile(w *want) {
 	}
 	w.waiting = false
 	if !c.mayCall(w.For, s.id) {
-		c.emitLate(ToHold, Refuse{Remote: w.Address, Denied: true})
+		c.refuse(w, true)
+		w.locals = nil
 		return
 	}
+	w.locals = nil
 	c.touch(s.id)
 	c.emitLate(ToHold, Release{w.Address})
 }
@@ -209,8 +250,7 @@ func (c *Core) query(in Query) {
 			c.emitLate(ToResolver, Answered{in.Name})
 			return
 		}
-		w.tries = 0
-		c.ask(w)
+		c.doubtRefusal(w)
 	}
 	w.waiting = true
 	if len(w.names) < maxNames && !slices.Contains(w.names, in.Name) {
@@ -297,6 +337,9 @@ func (c *Core) note(w *want) {
 		addTo(c.seeking, strings.ToLower(string(w.Service)), w.Want)
 	} else {
 		addTo(c.pointing, w.Address, w.Want)
+		if id, ok := c.vips[w.Address]; ok {
+			c.touch(id) // its plane depends on whether anybody asks
+		}
 	}
 }
 
@@ -404,9 +447,10 @@ func (c *Core) settle(w *want) {
 		if o == answered {
 			c.emitLate(ToHold, Release{w.Address})
 		} else {
-			c.emitLate(ToHold, Refuse{Remote: w.Address, Denied: o == denied})
+			c.refuse(w, o == denied)
 		}
 	}
+	w.locals = nil
 	for _, n := range w.names {
 		c.emitLate(ToResolver, Answered{n})
 	}
@@ -521,6 +565,7 @@ func (c *Core) idle(k api.Want) {
 // drop ends a want, and lets go of what no other want leads to.
 func (c *Core) drop(w *want) {
 	delete(c.wants, w.Want)
+	delete(c.doubted, w.Want)
 	a := c.asking[w.For]
 	delete(a.wants, w.Want)
 	delete(a.pending, w.Want)
@@ -534,9 +579,7 @@ func (c *Core) drop(w *want) {
 	}
 	c.setRefusal(w, nil)
 	c.link.drop(w.Want)
-	if w.waiting && w.Address.IsValid() && w.For != "" {
-		c.emitLate(ToHold, Refuse{Remote: w.Address})
-	}
+	c.refuse(w, false)
 	if w.Service != "" {
 		fold := strings.ToLower(string(w.Service))
 		removeFrom(c.seeking, fold, w.Want)
