@@ -98,7 +98,7 @@ func (c *Core) report() {
 		return
 	}
 	l.seq++
-	up := api.NetUp{Boot: c.boot, Seq: l.seq, Held: c.held}
+	up := api.NetUp{Boot: c.boot, Seq: l.seq, Held: c.held, Rev: l.rev}
 	if c.lease != nil {
 		up.Lease = c.lease.Digest()
 	}
