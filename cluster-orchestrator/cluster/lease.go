@@ -99,6 +99,9 @@ func (c *Core) startNetwork() {
 	}
 	for _, id := range step.Keys(c.nodes) {
 		n := c.nodes[id]
+		if n.net.self != nil && !n.net.subnet.IsValid() {
+			c.leaseTo(n)
+		}
 		c.member(n)
 		c.nodeNetChanged(n)
 	}

@@ -325,7 +325,7 @@ func (c *Core) unacknowledged(n *node) {
 // netBack has a node that is heard again, or first in this life, say all that it
 // wants: what it said while nobody listened is lost.
 func (c *Core) netBack(n *node) {
-	if n.net.subnet.IsValid() {
+	if n.net.self != nil { // it has a netmanager
 		n.net.askWhole = true
 		c.net.talk[n.info.ID] = true
 	}
