@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -15,17 +16,22 @@ import (
 // which networks are the host's, and connection tracking.
 type host struct {
 	prefix string
+	ns     *os.File // the namespace
 	nl     *netlink.Handle
 	raw    int // sends segments with headers of our own
 	raw6   int
 }
 
 func newHost(prefix string) (*host, error) {
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("open the namespace: %w", err)
+	}
 	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
 	if err != nil {
-		return nil, fmt.Errorf("open netlink: %w", err)
+		return nil, errors.Join(fmt.Errorf("open netlink: %w", err), ns.Close())
 	}
-	h := &host{prefix: prefix, nl: nl, raw: -1, raw6: -1}
+	h := &host{prefix: prefix, ns: ns, nl: nl, raw: -1, raw6: -1}
 	if h.raw, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW); err != nil {
 		return nil, errors.Join(fmt.Errorf("open a raw socket: %w", err), h.close())
 	}
@@ -44,7 +50,7 @@ func (h *host) close() error {
 		}
 	}
 	h.raw, h.raw6 = -1, -1
-	return nil
+	return h.ns.Close()
 }
 
 // device is the one that leads to a.

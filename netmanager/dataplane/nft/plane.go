@@ -9,8 +9,6 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
@@ -68,7 +66,7 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 	if err != nil {
 		return err
 	}
-	conn, err := dial()
+	conn, err := p.host.dial()
 	if err != nil {
 		return err
 	}
@@ -82,7 +80,7 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 	if err := t.write(d); err != nil {
 		return err
 	}
-	if err := conn.Flush(); err != nil {
+	if err := flush(conn); err != nil {
 		return err
 	}
 	p.m, p.base = m, used
@@ -120,7 +118,7 @@ func (p *Plane) Apply(_ context.Context, c plane.Change) error {
 var errAnew = errors.New("the table is made anew")
 
 func (p *Plane) commit(d *delta) error {
-	conn, err := dial()
+	conn, err := p.host.dial()
 	if err != nil {
 		return err
 	}
@@ -128,7 +126,7 @@ func (p *Plane) commit(d *delta) error {
 	if err := t.write(d); err != nil {
 		return err
 	}
-	return conn.Flush()
+	return flush(conn)
 }
 
 // write puts what the delta does into the transaction.
@@ -159,7 +157,7 @@ func (t table) write(d *delta) error {
 		if len(now.turns) == 0 {
 			t.rule(c, goTo("refuse"))
 		} else {
-			t.rule(c, t.turns(a, len(now.turns)))
+			t.rule(c, t.turns(len(now.turns)))
 		}
 	}
 	for s, es := range come {
@@ -191,7 +189,7 @@ func (p *Plane) Usage(context.Context) (plane.Usage, error) {
 func (p *Plane) read() (plane.Usage, error) {
 	u := plane.Usage{Services: map[netip.Addr]uint64{}, Backends: map[netip.Addr]uint64{}, Sources: map[netip.Addr]uint64{}, Peers: map[api.PeerKey][2]uint64{}}
 	u.Denied, u.Forged = p.base.Denied, p.base.Forged
-	conn, err := dial()
+	conn, err := p.host.dial()
 	if err != nil {
 		return u, err
 	}
@@ -280,12 +278,12 @@ func (p *Plane) readPeers(conn *nftables.Conn, u *plane.Usage) error {
 
 // Remove deletes our tables and the flows through them.
 func (p *Plane) Remove(context.Context) error {
-	conn, err := dial()
+	conn, err := p.host.dial()
 	if err != nil {
 		return err
 	}
 	p.wipe(conn)
-	if err := conn.Flush(); err != nil {
+	if err := flush(conn); err != nil {
 		return fmt.Errorf("remove the nft plane: %w", err)
 	}
 	m := p.m
@@ -318,23 +316,4 @@ func (p *Plane) there(conn *nftables.Conn) (bool, error) {
 		return false, fmt.Errorf("list tables: %w", err)
 	}
 	return slices.ContainsFunc(ts, func(t *nftables.Table) bool { return t.Name == p.prefix }), nil
-}
-
-// dial prepares a transaction. Its socket lives for one exchange: what an earlier one
-// left unread would be taken for an answer. A whole table is one message of some
-// megabytes, and is answered line by line.
-func dial() (*nftables.Conn, error) {
-	const room = 64 << 20
-	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
-		sc, err := c.SyscallConn()
-		if err != nil {
-			return err
-		}
-		var set error
-		err = sc.Control(func(fd uintptr) {
-			set = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, room),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room))
-		})
-		return errors.Join(err, set)
-	}))
 }

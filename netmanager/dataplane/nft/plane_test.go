@@ -8,12 +8,14 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/dataplane/nft"
 )
 
-func TestPlane(t *testing.T) {
-	dataplanetest.Run(t, func(t testing.TB) dataplane.Plane {
-		p, err := nft.New("tl")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	})
+func TestPlane(t *testing.T) { dataplanetest.Run(t, open) }
+
+func BenchmarkPlane(b *testing.B) { dataplanetest.Bench(b, open) }
+
+func open(t testing.TB) dataplane.Plane {
+	p, err := nft.New("tl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

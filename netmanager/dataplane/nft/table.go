@@ -64,7 +64,7 @@ func (t table) base(hold int, away [2][]exprs) error {
 	t.chain("forward", nftables.ChainHookForward, filter, 0)
 	t.chain("input", nftables.ChainHookInput, filter, 0)
 	t.chain("post", nftables.ChainHookPostrouting, nat, 100)
-	for _, name := range []string{"outer", "ours", "host", "pass", "refuse", forged, denied, "hold"} {
+	for _, name := range []string{"outer", "ours", "host", "pass", "choose", "give", "refuse", forged, denied, "hold"} {
 		t.chain(name, nil, "", 0)
 	}
 	fams := families(t.node.Ranges)
@@ -75,9 +75,13 @@ func (t table) base(hold int, away [2][]exprs) error {
 	}
 	t.ends()
 	t.dispatch(fams)
+	// In one place for both families: with every rule that comes, the kernel walks all
+	// chains that a verdict map leads to, from each place where it is asked.
+	t.rule("choose", meta(expr.MetaKeyMARK, r(0)), decide(t.services, r(0)))
 	for i, f := range fams {
 		t.checkSource(f)
 		t.choose(f)
+		t.give(f)
 		t.judge(f)
 		t.translate(f)
 		for _, x := range away[i] {
@@ -201,7 +205,7 @@ func (t table) choose(f family) {
 	t.rule(c, known(), goTo(denied))
 	t.rule(c, goTo("pass")) // its route leads to the hold device
 	t.rule("allowed"+f.suffix, clear())
-	t.rule("allowed"+f.suffix, callee, decide(t.services, r(0)))
+	t.rule("allowed"+f.suffix, callee, setMark(r(0)), goTo("choose"))
 
 	// To whatever address of the host's, from anywhere but an instance.
 	published := rule(f.only(), exprs{&expr.Fib{Register: r(12), FlagDADDR: true, ResultADDRTYPE: true}}, is(r(12), native(unix.RTN_LOCAL)),
@@ -339,15 +343,20 @@ func (t table) holder(f family, device int) {
 // serviceChain is the name of the chain that gives a service's turns.
 func serviceChain(a netip.Addr) string { return "s" + hex.EncodeToString(a.AsSlice()) }
 
-// turns gives the flow to the backend whose turn it is, of n turns. One counter
-// and one rule serve both families: each of them passes over the other's rewriting.
-func (t table) turns(service netip.Addr, n int) exprs {
-	return rule(immediate(r(0), four(service)),
-		exprs{&expr.Numgen{Register: r(1), Modulus: uint32(n), Type: unix.NFT_NG_INCREMENTAL}},
-		find(t.slots, r(0), r(7)),
-		immediate(r(4), high(t.node.Ranges.Instances6)),
-		exprs{
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: r(7)},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV6, RegAddrMin: r(4)},
-		})
+// turns says whose turn it is, of n. One counter serves both families. The
+// kernel checks a map's new elements against all rules that look into it: so the
+// look-up is in a chain that all services share.
+func (t table) turns(n int) exprs {
+	return rule(exprs{&expr.Numgen{Register: r(0), Modulus: uint32(n), Type: unix.NFT_NG_INCREMENTAL}}, setMark(r(0)), goTo("give"))
+}
+
+// give sends the flow to the backend of its service whose turn was drawn.
+func (t table) give(f family) {
+	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: r(7)}
+	backend := rule(network(f.destination.low, 4, r(0)), meta(expr.MetaKeyMARK, r(1)), find(t.slots, r(0), r(7)))
+	if f.six() {
+		nat.RegAddrMin = r(4)
+		backend = rule(backend, immediate(r(4), high(f.ranges.Instances6)))
+	}
+	t.rule("give", f.only(), backend, clear(), exprs{nat})
 }

@@ -1,0 +1,86 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// Bench measures what a plane's size costs: making it whole, changing it, and
+// the first packet of a flow through it.
+//
+//	func BenchmarkPlane(b *testing.B) { dataplanetest.Bench(b, factory) }
+func Bench(b *testing.B, f Factory) {
+	const many = 10_000
+	b.Run("Sync/10000", func(b *testing.B) {
+		w := NewWorld(b, f, api.PathRoute)
+		s := w.crowded(many)
+		for b.Loop() {
+			w.Hosts[0].MustSync(s)
+		}
+	})
+	b.Run("Apply/10000", func(b *testing.B) {
+		w := NewWorld(b, f, api.PathRoute)
+		h := w.Hosts[0]
+		h.MustSync(w.crowded(many))
+		h.Do(func() {
+			for n := 0; b.Loop(); n++ {
+				s := w.service(1, []int{2, 4, 5}[:1+n%3]...)
+				if err := h.Plane.Apply(context.Background(), plane.Change{SetServices: []plane.Service{s}}); err != nil {
+					panic(err)
+				}
+			}
+		})
+	})
+	for _, n := range []int{1, many} {
+		b.Run(fmt.Sprintf("NewFlow/%d", n), func(b *testing.B) {
+			w := NewWorld(b, f, api.PathRoute)
+			w.Hosts[0].MustSync(w.crowded(n))
+			w.newFlows(b)
+		})
+	}
+}
+
+// crowded is the first host's state with n services of three backends each.
+func (w *World) crowded(n int) plane.State {
+	var services []plane.Service
+	for i := range n {
+		s := w.service(1, 2, 4, 5)
+		s.Address = netip.AddrFrom4([4]byte{10, 30, byte(i >> 8), byte(i + 1)})
+		s.Ident = plane.Ident(1000 + i)
+		services = append(services, s)
+	}
+	return withService(w.Hosts[0].State, services...)
+}
+
+// newFlows sends the first datagrams of flows to one service, each from a port
+// of its own.
+func (w *World) newFlows(b *testing.B) {
+	c := w.C(1)
+	c.Do(func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			panic(err)
+		}
+		defer unix.Close(fd)
+		to := &unix.SockaddrInet4{Addr: vip(1).As4()}
+		const ports = 50_000
+		for n := 0; b.Loop(); n++ {
+			if n%ports == ports-1 {
+				b.StopTimer()
+				w.Hosts[0].Output("conntrack", "-F")
+				w.Hosts[1].Output("conntrack", "-F")
+				b.StartTimer()
+			}
+			if err := unix.Sendto(fd, udp(at(c.Addr, uint16(10_000+n%ports)), at(vip(1), 9), "x"), 0, to); err != nil {
+				panic(err)
+			}
+		}
+	})
+}
