@@ -326,7 +326,12 @@ func lossy(p Path) bool { return p.Loss >= 0.05 }
 // place is where the node is in the latency space, and where it said that it is.
 type place struct {
 	now, said api.Coordinate
+	told      time.Time
 }
+
+// placeEvery bounds how often the node says that it has moved: a young coordinate
+// moves with every measurement.
+const placeEvery = 30 * time.Second
 
 // measured moves the own coordinate by a round trip to a peer.
 func (c *Core) measured(q *peer, rtt time.Duration) {
@@ -335,8 +340,8 @@ func (c *Core) measured(q *peer, rtt time.Duration) {
 		seed = seed<<8 | uint64(c.self.Key[i]^q.record.Key[i])
 	}
 	c.coord.now = vivaldi.Update(c.coord.now, *q.record.Coord, rtt, seed)
-	if vivaldi.Moved(c.coord.now, c.coord.said, 0.1) {
-		c.coord.said = c.coord.now
+	if vivaldi.Moved(c.coord.now, c.coord.said, 0.1) && (c.coord.told.IsZero() || c.now.Sub(c.coord.told) >= placeEvery) {
+		c.coord.said, c.coord.told = c.coord.now, c.now
 		c.link.self = true
 		c.saveMeta()
 	}

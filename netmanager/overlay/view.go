@@ -234,15 +234,17 @@ func (c *Core) lookup(local netip.Addr, name string, kind Kind) Answer {
 	if known := c.wants[w.Want]; known != nil {
 		w = known
 	}
+	s := c.leadsTo(w)
 	switch c.outcome(w) {
 	case unanswered:
-		return Answer{}
+		if s = c.here(w); s == nil {
+			return Answer{}
+		}
 	case denied, nowhere:
 		return Answer{Known: true, Stay: time.Second}
 	}
-	s := c.leadsTo(w)
 	out := Answer{Known: true, Found: true, Stay: positive}
-	at := s.route.Addresses
+	at := c.addresses(s)
 	numbered := func() {
 		for _, n := range sortedKeys(at.Instances) {
 			if v := at.Instances[n]; v.IsValid() {
@@ -273,6 +275,16 @@ func (c *Core) lookup(local netip.Addr, name string, kind Kind) Answer {
 	return out
 }
 
+// here is the service of a want by name where it has instances on this node, which
+// serve it until the cluster answers.
+func (c *Core) here(w *want) *service {
+	id, ok := names.Match(w.Service, c.spelt[strings.ToLower(string(w.Service))])
+	if s := c.services[id]; ok && s != nil && len(s.local) > 0 && c.mayCall(w.For, id) {
+		return s
+	}
+	return nil
+}
+
 // protocol splits "_name._tcp.rest".
 func protocol(name string) (rest, proto string) {
 	p := strings.SplitN(name, ".", 3)
@@ -290,6 +302,9 @@ func protocol(name string) (rest, proto string) {
 // targets are the instances that are up and have an address of their own, at the
 // first port of the protocol that the service publishes.
 func (c *Core) targets(s *service, asker api.ServiceID, proto string) []Target {
+	if s.route == nil {
+		return nil
+	}
 	i := slices.IndexFunc(s.route.Ports, func(p api.PortMap) bool { return p.Protocol == proto })
 	if i < 0 {
 		return nil

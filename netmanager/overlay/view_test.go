@@ -1,0 +1,219 @@
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/vivaldi"
+)
+
+func TestNamesLeadToSemanticAddresses(t *testing.T) {
+	w, client := ready(t)
+	w.answer(api.NetDown{})
+	ask := func(name string) Answer { return w.c.Lookup(client, name, Addresses) }
+	eff := w.step(Query{Local: client, Name: "web.treeline."})
+	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (api.Want{Service: svc("web"), For: svc("client")}) || ask("web.treeline.").Known {
+		t.Fatalf("%+v", eff.Send)
+	}
+	r := route("web", 1, 1, 1, 2)
+	r.Addresses.Closest = ip("10.30.1.2")
+	r.Ports = []api.PortMap{{Host: 53, Instance: 5353, Protocol: "udp"}, {Host: 80, Instance: 8080, Protocol: "tcp"}}
+	eff = w.answer(api.NetDown{Routes: []api.Route{r}})
+	if got := orders[Answered](eff); len(got) != 1 || got[0].Name != "web.treeline." {
+		t.Fatalf("%+v", eff.Send)
+	}
+	for name, want := range map[string]string{
+		"web.treeline.": "[10.30.1.1] [fd74:6c6e:2::a1e:101]", "any.closest.web.treeline": "[10.30.1.2] [fd74:6c6e:2::a1e:102]",
+		"WEB.eu.treeline.": "[10.30.1.1] [fd74:6c6e:2::a1e:101]", "1.instance.web.treeline.": "[10.30.1.11] [fd74:6c6e:2::a1e:10b]",
+		"any.instance.web.treeline.": "[10.30.1.10 10.30.1.11] [fd74:6c6e:2::a1e:10a fd74:6c6e:2::a1e:10b]",
+	} {
+		if a := ask(name); !a.Known || !a.Found || fmt.Sprint(a.Addrs, " ", a.Twins) != want {
+			t.Errorf("%s: %+v, want %s", name, a, want)
+		}
+	}
+	for _, name := range []string{"9.instance.web.treeline.", "web", "x.y.z.treeline."} {
+		if a := ask(name); !a.Known || a.Found {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+	if a := w.c.Lookup(ip("10.16.0.60"), "web.treeline.", Addresses); !a.Known || a.Found {
+		t.Errorf("for nobody: %+v", a)
+	}
+	a := w.c.Lookup(client, "_http._tcp.web.treeline.", Services)
+	if len(a.SRV) != 2 || a.SRV[0] != (Target{"0.instance.web.eu.shop.prod.treeline.", ip("10.30.1.10"), 8080, 1}) {
+		t.Errorf("%+v", a)
+	}
+	for _, name := range []string{"_http._sctp.web.treeline.", "web.treeline.", "_.treeline."} {
+		if a := w.c.Lookup(client, name, Services); !a.Known || len(a.SRV) > 0 {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+	for addr, want := range map[string]string{
+		"1.1.30.10.in-addr.arpa.": "any.rr.web.eu.shop.prod.treeline.", "2.1.30.10.in-addr.arpa.": "any.closest.web.eu.shop.prod.treeline.",
+		"11.1.30.10.in-addr.arpa.": "1.instance.web.eu.shop.prod.treeline.", "1.2.16.10.in-addr.arpa.": "1.instance.web.eu.shop.prod.treeline.",
+		"2.0.16.10.in-addr.arpa.": "0.instance.client.eu.shop.prod.treeline.", "9.9.30.10.in-addr.arpa.": "",
+	} {
+		if a := w.c.Lookup(client, addr, Pointer); a.PTR != want || !w.c.Covers(addr) {
+			t.Errorf("%s: %+v", addr, a)
+		}
+	}
+	if w.c.Covers("8.8.8.8.in-addr.arpa.") || w.c.Covers("example.org.") {
+		t.Error("others' addresses are ours")
+	}
+	w.checkBooks()
+}
+
+func TestANameOfAServiceThatIsNotThere(t *testing.T) {
+	w, client := ready(t)
+	w.step(Query{Local: client, Name: "web.treeline."})
+	want := api.Want{Service: svc("web"), For: svc("client")}
+	eff := w.answer(api.NetDown{Refused: []api.Refusal{{Want: want}}})
+	if a := w.c.Lookup(client, "web.treeline.", Addresses); len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
+		t.Fatalf("%+v %+v", a, eff.Send)
+	}
+	if eff := w.step(Query{Local: client, Name: "web.treeline."}); len(orders[Answered](eff)) != 1 || len(said(eff)) > 0 {
+		t.Fatalf("%+v", eff.Send)
+	}
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, Answered: []api.Want{want}})
+	if a := w.c.Lookup(client, "web.treeline.", Addresses); !a.Found {
+		t.Fatalf("%+v", a)
+	}
+	w.checkBooks()
+}
+
+func TestANameOfWhatIsHereNeedsNoCluster(t *testing.T) {
+	w, client := ready(t)
+	w.step(Link{false})
+	web := attachOf("web", 0, 1)
+	web.Addresses = route("web", 1, 1, 1).Addresses
+	w.step(web)
+	w.step(Query{Local: client, Name: "web.treeline."})
+	if a := w.c.Lookup(client, "web.treeline.", Addresses); !a.Found || len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
+		t.Fatalf("%+v", a)
+	}
+	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Release](eff)) != 1 {
+		t.Fatalf("%+v", eff.Send)
+	}
+	w.checkBooks()
+}
+
+func TestTwoServicesThatDifferInCaseAreNotGuessed(t *testing.T) {
+	w, client := ready(t)
+	for _, name := range []string{"Web", "WEB"} {
+		w.step(Query{Local: client, Name: name + ".treeline."})
+	}
+	a, b := route("Web", 1, 1, 1), route("WEB", 1, 2, 1)
+	w.answer(api.NetDown{Routes: []api.Route{a, b}})
+	if a := w.c.Lookup(client, "Web.treeline.", Addresses); len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
+		t.Fatalf("%+v", a)
+	}
+	if a := w.c.Lookup(client, "web.treeline.", Addresses); a.Found {
+		t.Fatalf("%+v", a)
+	}
+	w.checkBooks()
+}
+
+func TestATraceSaysWhatWouldHappen(t *testing.T) {
+	w, client := ready(t)
+	from := svc("client").Instance(0)
+	trace := func(to string) string {
+		t.Helper()
+		tr, err := w.c.Trace(from, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := ""
+		for _, s := range tr.Steps {
+			out += fmt.Sprintf("%s %v, ", s.What, s.OK)
+		}
+		return out + fmt.Sprint(tr.OK)
+	}
+	if got := trace("10.30.1.1"); got != "route false, false" {
+		t.Error(got)
+	}
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	for to, want := range map[string]string{
+		"10.30.1.1": "route true, access true, backend true, path true, backend true, path true, true",
+		"192.0.2.1": "route true, true", "10.16.0.2": "route true, access true, backend true, path true, true",
+		"10.16.2.1": "route true, access true, backend true, path true, true", "fd74:6c6e:2::a1e:101": "route true, access true, backend true, path true, backend true, path true, true",
+	} {
+		if got := trace(to); got != want {
+			t.Errorf("%s: %s, want %s", to, got, want)
+		}
+	}
+	w.step(Query{Local: client, Name: "web.treeline."})
+	if got := trace("web"); got != "name true, route true, access true, backend true, path true, backend true, path true, true" {
+		t.Error(got)
+	}
+	w.step(Path{Key: key(1), Silent: true})
+	w.step(Path{Key: key(2), Silent: true})
+	if got := trace("10.30.1.1"); got != "route true, access true, backend true, path false, backend true, path false, false" {
+		t.Error(got)
+	}
+	if _, err := w.c.Trace(svc("nobody").Instance(0), "web"); !errors.Is(err, api.ErrNotFound) {
+		t.Error(err)
+	}
+	if r := w.c.Routes(); len(r) != 1 || r[0].Service != svc("web") || len(w.c.Peers()) != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestClosestWithoutMeasurementsFollowsCoordinates(t *testing.T) {
+	w, client := ready(t)
+	closest := ip("10.30.1.2")
+	w.step(Miss{Local: client, Remote: closest})
+	r := route("web", 1, 1, 1, 2)
+	r.Addresses.Closest = closest
+	far, near := vivaldi.New(), vivaldi.New()
+	far.Vec[0] = 0.2
+	r.Peers[0].Coord, r.Peers[1].Coord = &far, &near
+	w.answer(api.NetDown{Routes: []api.Route{r}})
+	if got := w.backendsOf(closest); got != "10.16.2.1*1 " {
+		t.Fatal(got)
+	}
+	r.Rev, r.Peers = 2, slices.Clone(r.Peers) // both nodes moved
+	r.Peers[0].Rev, r.Peers[1].Rev = 2, 2
+	r.Peers[0].Coord, r.Peers[1].Coord = &near, &far
+	w.answer(api.NetDown{Routes: []api.Route{r}})
+	w.pass(4 * time.Second)
+	if got := w.backendsOf(closest); got != "10.16.2.1*1 " {
+		t.Fatalf("at once: %s", got)
+	}
+	w.pass(10 * time.Second)
+	if got := w.backendsOf(closest); got != "10.16.1.1*1 " {
+		t.Fatal(got)
+	}
+	w.checkBooks()
+}
+
+func TestANodeSaysWhereItIsWhenItHasMoved(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	r := route("web", 1, 1, 1)
+	at := vivaldi.New()
+	at.Vec[0] = 0.1
+	r.Peers[0].Coord = &at
+	w.answer(api.NetDown{Routes: []api.Route{r}})
+	n := 0
+	for range 600 {
+		for _, up := range said(w.step(Path{Key: key(1), Kind: api.PathDirect, RTT: 30 * time.Millisecond, Addr: netip.MustParseAddrPort("1.2.3.4:5")})) {
+			if up.Self != nil {
+				n++
+			}
+			w.answer(api.NetDown{})
+		}
+		w.now = w.now.Add(time.Second)
+	}
+	if n < 2 || n > 10 {
+		t.Fatalf("%d times", n)
+	}
+	if d := vivaldi.Distance(w.c.coord.said, at); d < 20*time.Millisecond || d > 45*time.Millisecond {
+		t.Fatalf("it believes that it is %s away", d)
+	}
+}
