@@ -99,7 +99,9 @@ func (c *Core) startNetwork() {
 	}
 	for _, id := range step.Keys(c.nodes) {
 		n := c.nodes[id]
-		if n.net.self != nil && !n.net.subnet.IsValid() {
+		if n.net.subnet.IsValid() {
+			c.setSlot(n)
+		} else if n.net.self != nil {
 			c.leaseTo(n)
 		}
 		c.member(n)
@@ -174,6 +176,7 @@ func (c *Core) leaseTo(n *node) {
 	}
 	n.net.subnet = p
 	c.saveNode(n)
+	c.setSlot(n)
 	c.member(n)
 	c.nodeNetChanged(n)
 }
@@ -186,6 +189,9 @@ func (c *Core) endLease(n *node) {
 		return
 	}
 	s.given--
+	if r := c.relayOf(n); r.Slot != 0 {
+		c.emit(ToRelay, DropSlot{r.Slot})
+	}
 	s.blocks.Give(c.now, n.net.subnet)
 	s.resting = append(s.resting, rest{n.net.subnet, c.wall.Add(subnetRest)})
 	c.saveNetwork()
@@ -206,24 +212,26 @@ func (c *Core) Lease(id api.NodeID) (api.NetLease, bool) {
 	}, true
 }
 
-// Slot is a node's place at the cluster's relay.
-type Slot struct {
-	Node   api.NodeID
-	Slot   uint32
-	Ticket uint64
-	Secret []byte
-}
+// ToRelay is the cluster's own relay, to which go SetSlot and DropSlot. Each may
+// be given twice; a relay begins empty, and is given all at the core's start.
+const ToRelay api.Addr = "relay"
 
-// Slots are the places at the relay of all nodes that have a lease, in their order.
-func (c *Core) Slots() []Slot {
-	var out []Slot
-	for _, id := range step.Keys(c.nodes) {
-		if n := c.nodes[id]; n.net.subnet.IsValid() {
-			r := c.relayOf(n)
-			out = append(out, Slot{id, r.Slot, r.Ticket, c.derive(n, "secret")})
-		}
+type (
+	// SetSlot gives a node its place at the relay.
+	SetSlot struct {
+		Node   api.NodeID
+		Slot   uint32
+		Ticket uint64
+		Secret []byte
 	}
-	return out
+	// DropSlot ends a slot.
+	DropSlot struct{ Slot uint32 }
+)
+
+func (c *Core) setSlot(n *node) {
+	if r := c.relayOf(n); r.Slot != 0 {
+		c.emit(ToRelay, SetSlot{n.info.ID, r.Slot, r.Ticket, c.derive(n, "secret")})
+	}
 }
 
 // relayOf derives a node's slot from its subnet, which no other has, and its

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -35,6 +36,8 @@ type Config struct {
 	Store  daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
 	Broker BrokerConfig  `yaml:"broker"`
 
+	Network NetworkConfig `yaml:"network"`
+
 	Beat  time.Duration `yaml:"beat" usage:"between two signs of life of a node; 0: the core's default"`
 	Lease time.Duration `yaml:"lease" usage:"how long a node may run an exclusive instance without hearing from the cluster; 0: the core's default"`
 	Dead  time.Duration `yaml:"dead" usage:"silence of a node after which its instances are placed elsewhere; 0: the core's default"`
@@ -51,6 +54,28 @@ type Config struct {
 type BrokerConfig struct {
 	URL   string `yaml:"url" usage:"mqtts://host:port of a broker of your own; empty: the one within"`
 	Nodes string `yaml:"nodes" usage:"mqtts://host:port under which nodes reach that broker; empty: as url"`
+}
+
+// NetworkConfig is what the cluster's operator says of the overlay network.
+type NetworkConfig struct {
+	Relay    string        `yaml:"relay" usage:"host:port under which nodes, and those of other clusters, reach this cluster's relay (UDP, and TLS where that is blocked). Empty: url's; off: there is none, and nodes behind NATs may not reach each other"`
+	Clear    []string      `yaml:"clear" usage:"networks (10.1.0.0/16, …) on which nodes may talk to each other without encryption"`
+	Interest time.Duration `yaml:"interest" usage:"how long a node is kept current about what it no longer names; 0: the core's default"`
+}
+
+// noRelay is NetworkConfig.Relay of a cluster without one.
+const noRelay = "off"
+
+func (n NetworkConfig) clear() ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range n.Clear {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p != p.Masked() {
+			return nil, fmt.Errorf("network.clear: %q is no network such as 10.1.0.0/16: %w", text, api.ErrInvalid)
+		}
+		out = append(out, p)
+	}
+	return out, nil
 }
 
 // Defaults are the configuration without a file, environment or flags.
@@ -88,6 +113,17 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
+	if r := c.Network.Relay; r != "" && r != noRelay {
+		if host, port, err := net.SplitHostPort(r); err != nil || host == "" || port == "" {
+			return bad("network.relay", "%q is not host:port", r)
+		}
+	}
+	if _, err := c.Network.clear(); err != nil {
+		return err
+	}
+	if c.Network.Interest != 0 && c.Network.Interest < 10*time.Second {
+		return bad("network.interest", "%s is too short for a node to renew what it wants; at least 10s", c.Network.Interest)
+	}
 	if c.Beat < 0 || c.Lease < 0 || c.Dead < 0 {
 		return bad("beat, lease, dead", "less than nothing")
 	}
@@ -112,8 +148,10 @@ func (c Config) Validate() error {
 	return nil
 }
 
-func (c Config) core(info api.ClusterInfo) cluster.Config {
+func (c Config) core(info api.ClusterInfo, seed []byte, relay string) cluster.Config {
+	open, _ := c.Network.clear() // validated
 	return cluster.Config{
+		Seed: seed, Relay: relay, Clear: open, Interest: c.Network.Interest,
 		ID: info.ID, LocalNumbers: info.LocalNumbers(),
 		Timing: api.Timing{Beat: c.Beat, Lease: c.Lease}, Dead: c.Dead,
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/broker"
@@ -60,6 +61,8 @@ type orchestrator struct {
 	client *http.Client // of the root
 	port   *port
 	http   http.Handler
+	relay  *relay.Relay // nil: the operator wants none
+	relays relays       // of others, that nodes were told of
 }
 
 // Run is the cluster orchestrator until ctx ends. What fails before it serves
@@ -103,16 +106,18 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if o.id, err = openIdentity(cfg, dir, creds, names, log); err != nil {
 		return err
 	}
-	if err := o.build(st, docs, external); err != nil {
+	if err := o.build(ctx, st, docs, ln.Addr(), external); err != nil {
 		return err
 	}
 	defer o.close()
 	o.port = newPort(ln, o.id.verifier, o.id.keeper.GetCertificate, cfg.MaxNodes+1000, o.serveMQTT, log)
+	o.port.relay = o.serveRelay
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: o.loop.Run},
 		daemon.Part{Name: "certificate", Run: o.id.keeper.Run},
 		daemon.Part{Name: "authority", Run: o.id.upper.Run},
 		daemon.Part{Name: "broker", Run: o.keepBroker},
+		daemon.Part{Name: "relay", Run: o.runRelay},
 		daemon.Part{Name: "keys", Run: func(ctx context.Context) error { return o.id.followKeys(ctx, o.client) }},
 		daemon.Part{Name: "sweep", Run: o.sweep},
 		daemon.Part{Name: "memory", Run: releaseMemory},
@@ -129,9 +134,13 @@ func openStore(ctx context.Context, cfg Config, id api.ClusterID) (store.Store, 
 
 // build makes the parts and connects them; nothing of it is alive yet but the
 // broker.
-func (o *orchestrator) build(st store.Store, docs []store.Doc, external string) error {
+func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.Doc, at net.Addr, external string) error {
 	info := o.id.info()
-	o.core = cluster.New(o.cfg.core(info))
+	seed, err := networkSeed(ctx, st, docs)
+	if err != nil {
+		return err
+	}
+	o.core = cluster.New(o.cfg.core(info, seed, o.cfg.Network.relayAddr(external)))
 	if err := o.core.Restore(docs); err != nil {
 		return fmt.Errorf("restore the cluster: %w", err)
 	}
@@ -141,6 +150,9 @@ func (o *orchestrator) build(st store.Store, docs []store.Doc, external string) 
 
 	members, err := nodelink.NewMembers(st, docs, info.ID, o.id.verifier)
 	if err != nil {
+		return err
+	}
+	if err := o.openRelay(at, members); err != nil {
 		return err
 	}
 	if o.desk, err = jointoken.NewDesk(st, docs, external, o.id.authority().Hash(), time.Now); err != nil {
@@ -225,9 +237,15 @@ func (o *orchestrator) close() {
 // send hands out what the core says. It runs on the core's owner and must not block.
 func (o *orchestrator) send(envs []api.Envelope) {
 	for _, e := range envs {
-		if e.To == api.ToRoot {
+		switch e.To {
+		case api.ToRoot:
 			o.root.Send(e.Msg)
-		} else {
+		case cluster.ToRelay:
+			o.sendRelay(e.Msg)
+		default:
+			if d, ok := e.Msg.(api.NetDown); ok {
+				o.relays.note(d)
+			}
 			o.nodes.link.Send(e)
 		}
 	}

@@ -6,8 +6,10 @@
 package wiring
 
 import (
+	"cmp"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -31,7 +33,45 @@ type Config struct {
 
 	CertLife time.Duration `yaml:"cert_life" usage:"how long the certificates of clusters last; each is renewed at two thirds of its life. 0: a year, and more there is not"`
 
+	Network NetworkConfig `yaml:"network"`
+
 	Log daemon.Log `yaml:",inline"`
+}
+
+// NetworkConfig lays out the overlay network. It counts at the first start; later
+// ones must say the same, or nothing.
+type NetworkConfig struct {
+	Instances  string `yaml:"instances" usage:"IPv4 network of the instances; clusters get shares of it. Empty: 10.16.0.0/13. This and the next five count at the first start only, and cannot be changed later"`
+	Services   string `yaml:"services" usage:"IPv4 network of the services' addresses. Empty: 10.30.0.0/16"`
+	Instances6 string `yaml:"instances_6" usage:"IPv6 /64 of the instances. Empty: fd74:6c6e:1::/64"`
+	Services6  string `yaml:"services_6" usage:"IPv6 /64 of the services' addresses. Empty: fd74:6c6e:2::/64"`
+	ShareBits  int    `yaml:"share_bits" usage:"length of the prefixes that clusters get. 0: 20"`
+	SubnetBits int    `yaml:"subnet_bits" usage:"length of the prefixes that nodes get. 0: 26"`
+}
+
+// ranges are the network's; the zero value where nothing is said of it.
+func (n NetworkConfig) ranges() (api.NetRanges, error) {
+	if n == (NetworkConfig{}) {
+		return api.NetRanges{}, nil
+	}
+	r := api.DefaultNetRanges()
+	for key, p := range map[string]struct {
+		text string
+		to   *netip.Prefix
+	}{
+		"instances": {n.Instances, &r.Instances}, "services": {n.Services, &r.Services},
+		"instances_6": {n.Instances6, &r.Instances6}, "services_6": {n.Services6, &r.Services6},
+	} {
+		if p.text == "" {
+			continue
+		}
+		var err error
+		if *p.to, err = netip.ParsePrefix(p.text); err != nil {
+			return r, fmt.Errorf("network.%s: %q is no network such as 10.16.0.0/13: %w", key, p.text, api.ErrInvalid)
+		}
+	}
+	r.Share, r.Subnet = cmp.Or(n.ShareBits, r.Share), cmp.Or(n.SubnetBits, r.Subnet)
+	return r, nil
 }
 
 // Defaults are the configuration without a file, environment or flags.
@@ -58,6 +98,13 @@ func (c Config) Validate() error {
 	if s := c.Store.Reveal(); s != "" && !strings.HasPrefix(s, "mongodb://") && !strings.HasPrefix(s, "mongodb+srv://") {
 		return bad("store", "a store elsewhere is mongodb://… or mongodb+srv://…")
 	}
+	ranges, err := c.Network.ranges()
+	if err != nil {
+		return err
+	}
+	if err := (root.Config{Ranges: ranges}).Validate(); err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
 	if c.Dead < 0 {
 		return bad("dead", "%s is less than nothing", c.Dead)
 	}
@@ -68,5 +115,6 @@ func (c Config) Validate() error {
 }
 
 func (c Config) core() root.Config {
-	return root.Config{Dead: c.Dead}
+	ranges, _ := c.Network.ranges() // validated
+	return root.Config{Dead: c.Dead, Ranges: ranges}
 }

@@ -205,6 +205,7 @@ func (w *world) fromCluster(id api.ClusterID, envs []api.Envelope) {
 			w.sent++
 			m = through(w.t, m)
 			w.say(func() { n.down(m) })
+		case cluster.SetSlot, cluster.DropSlot:
 		default:
 			w.t.Fatalf("%T of a cluster", m)
 		}

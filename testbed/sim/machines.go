@@ -215,6 +215,9 @@ func (m *ClusterMachine) send(e api.Envelope) {
 		m.sendRoot(e.Msg)
 		return
 	}
+	if e.To == cluster.ToRelay {
+		return // paths are given here, see NetMachine
+	}
 	id, ok := strings.CutPrefix(string(e.To), "node/")
 	n := m.node(api.NodeID(id))
 	if !ok || n == nil {
