@@ -54,6 +54,7 @@ type binder struct {
 	seq   uint64
 	asked map[uint64]request // that wait for their answer
 	next  time.Time          // when to bind or try UDP; zero: not
+	began time.Time          // when a request was last sent
 	fails int                // unanswered in a row
 	tls   bool               // UDP is blocked
 	retry time.Duration      // until UDP is tried again
@@ -130,12 +131,11 @@ func (b *binder) unlearn() {
 // atOnce is before any now.
 var atOnce = time.Unix(0, 1)
 
-// nudge binds at once: the relay may have been restarted.
+// nudge binds soon: the relay may have been restarted, or the NAT.
 func (b *binder) nudge() {
-	if b.next.IsZero() {
-		return
+	if soon := b.began.Add(time.Second); soon.Before(b.next) {
+		b.fails, b.next = 0, soon
 	}
-	b.fails, b.next = 0, atOnce
 }
 
 // tested takes in whether a mapping lived.
@@ -189,6 +189,7 @@ func (b *binder) step(now time.Time) action {
 func (b *binder) bind(now time.Time, a *action) {
 	b.fails += b.lose(now, false)
 	if b.fails < tooMany {
+		b.began = now
 		b.send(now, a, b.relays[0], request{at: now, bind: !b.tls})
 		b.next = now.Add(waits[b.fails])
 		return

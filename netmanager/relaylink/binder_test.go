@@ -196,6 +196,7 @@ func TestSetBackClockRecovers(t *testing.T) {
 	s := newSim(through(public, public))
 	s.run(time.Second)
 	first := s.b.seq
+	s.now = s.now.Add(2 * time.Second)
 	s.b.nudge()
 	a := s.b.step(s.now)
 	s.b.answer(s.now, relaywire.Answer{Result: relaywire.Stale, Slot: 7, Seq: a.send[0].req.Seq, Last: first + 1<<60})

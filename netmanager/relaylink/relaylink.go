@@ -140,8 +140,14 @@ func (l *Link) SetOwn(ctx context.Context, own []netip.AddrPort) error {
 	})
 }
 
-// Nudge has the slot bound at once: the cluster may have been restarted.
-func (l *Link) Nudge(ctx context.Context) error { return l.do(ctx, func(v *life) { v.b.nudge() }) }
+// Nudge has the slot bound, a second after it was bound last at the earliest: the
+// cluster may have been restarted, or the NAT before us. It never waits.
+func (l *Link) Nudge() {
+	select {
+	case l.in <- func(v *life) { v.b.nudge() }:
+	default: // what the link is busy with will bind it
+	}
+}
 
 func (l *Link) do(ctx context.Context, f func(*life)) error {
 	select {

@@ -23,6 +23,9 @@ type FinderConfig struct {
 	// Report is told how a peer is reached when that changes, and every 10 s while
 	// the peer is talked to. It must not block. nil: nobody is.
 	Report func(PathReport)
+	// Lost is told that a path in use fell silent: what broke it may have broken the
+	// binding at the relay as well. It must not block. nil: nobody is.
+	Lost func()
 	// Raw, SendTLS and Event are the engine's hooks for others: see Hooks.
 	Raw     func(from netip.AddrPort, datagram []byte)
 	SendTLS func(to Path, datagram []byte)
@@ -72,6 +75,9 @@ func NewFinder(cfg FinderConfig) *Finder {
 		cfg.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
+	}
+	if cfg.Lost == nil {
+		cfg.Lost = func() {}
 	}
 	if cfg.Report == nil {
 		cfg.Report = func(PathReport) {}
@@ -280,7 +286,8 @@ func (v *finding) poll(now time.Time) {
 		v.traffic, q.used = now, now
 		v.step(q, in)
 		if now.Sub(q.reported) >= reportEvery {
-			v.tell(q)
+			q.reported = now
+			v.f.cfg.Report(v.report(q))
 		}
 		if now.Sub(q.asked) >= resolveAgain && q.m.Report().Silent {
 			v.resolve(q)
@@ -380,15 +387,19 @@ func (v *finding) step(q *found, in paths.Input) {
 	if q == nil {
 		return
 	}
+	before := q.m.Report()
 	out := q.m.Step(time.Now(), in)
 	q.wake = out.Wake
 	for _, s := range out.Send {
 		// What cannot be sent is lost: the machine asks again, or gives the path up.
 		_ = v.e.SendControl(q.key, v.inner(q, s.Path), pad(s, q))
 	}
-	if out.Changed {
-		v.apply(q)
-		v.tell(q)
+	if !out.Changed {
+		return
+	}
+	v.apply(q)
+	if r := q.m.Report(); r.Silent && !before.Silent || r.Path.Relay() && !before.Path.Relay() && !before.None {
+		v.f.cfg.Lost()
 	}
 }
 
@@ -429,7 +440,7 @@ func (v *finding) inner(q *found, p paths.Path) Path {
 	return Path{Kind: api.PathRelay, Addr: q.at, Slot: q.relay.Slot, Ticket: q.relay.Ticket}
 }
 
-// apply has the engine use what the machine has chosen.
+// apply has the engine use what the machine has chosen, and tells of it.
 func (v *finding) apply(q *found) {
 	r := v.report(q)
 	if r.Path != q.path {
@@ -450,6 +461,8 @@ func (v *finding) apply(q *found) {
 		q.tries = tries
 		v.e.SetTries(q.key, tries...)
 	}
+	q.reported = time.Now()
+	v.f.cfg.Report(r)
 }
 
 func (v *finding) report(q *found) PathReport {
@@ -464,9 +477,4 @@ func (v *finding) report(q *found) PathReport {
 		r.Inner = min(DefaultMTU, room(r.Report.Path, r.MTU, q))
 	}
 	return r
-}
-
-func (v *finding) tell(q *found) {
-	q.reported = time.Now()
-	v.f.cfg.Report(v.report(q))
 }

@@ -151,10 +151,14 @@ func (w *world) add(kind netlab.Kind) *node {
 	if kind == netlab.None {
 		n.local = netip.MustParseAddr(n.public)
 	}
-	w.relay.Set(uint32(i), relay.Slot{Node: n.id(), Ticket: n.ticket(), Secret: n.secret})
+	w.slot(n)
 	w.nodes = append(w.nodes, n)
 	n.start()
 	return n
+}
+
+func (w *world) slot(n *node) {
+	w.relay.Set(uint32(n.i), relay.Slot{Node: n.id(), Ticket: n.ticket(), Secret: n.secret})
 }
 
 func (n *node) id() api.NodeID { return api.NodeID(fmt.Sprintf("node-%d", n.i)) }
@@ -166,6 +170,7 @@ func (n *node) start() {
 	n.finder = tunnel.NewFinder(tunnel.FinderConfig{
 		Refuse: api.DefaultNetRanges().Instances.Contains,
 		Report: n.report,
+		Lost:   func() { n.link.Nudge() },
 		Raw:    func(from netip.AddrPort, b []byte) { n.link.Receive(from, b) },
 		SendTLS: func(to tunnel.Path, b []byte) {
 			n.link.SendTLS(to.Addr, to.Slot, to.Ticket, b)

@@ -1,0 +1,186 @@
+package netlab_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
+	"github.com/treeline-edge/treeline/netmanager/tunnel"
+	"github.com/treeline-edge/treeline/testbed/netlab"
+)
+
+// talking is two nodes of which one asks and the other answers, ten times a second.
+func talking(t *testing.T, a, b netlab.Kind) (w *world, x, y *node) {
+	t.Helper()
+	w = newWorld(t)
+	x, y = w.add(a), w.add(b)
+	y.echo()
+	x.knows(y)
+	y.knows(x)
+	x.talk([]*node{y})
+	eventually(t, x.reaches(y, 10, func(r tunnel.PathReport) bool {
+		return r.Path.Kind == api.PathDirect == directIn(a, b) && r.Sized
+	}))
+	_, first, direct, _ := x.sees(y)
+	t.Logf("%v to %v: first echo after %v, direct after %v", a, b, first, direct)
+	return w, x, y
+}
+
+// reaches says what is missing until the peer has echoed more times and the path
+// is as wanted.
+func (n *node) reaches(o *node, more int, ok func(tunnel.PathReport) bool) func() string {
+	_, _, _, before := n.sees(o)
+	return func() string {
+		r, _, _, echoes := n.sees(o)
+		if echoes < before+more || !ok(r) {
+			return fmt.Sprintf("%d echoes more, by %+v", echoes-before, r)
+		}
+		return ""
+	}
+}
+
+func anyPath(tunnel.PathReport) bool { return true }
+
+// gap runs something that breaks the path and says how long no echo came.
+func (n *node) gap(o *node, breakIt func()) time.Duration {
+	n.w.t.Helper()
+	began := time.Now()
+	breakIt()
+	eventually(n.w.t, n.reaches(o, 3, anyPath))
+	return time.Since(began)
+}
+
+// healed is what is allowed on a machine that does other things too; what is
+// promised is 3 s.
+const healed = 8 * time.Second
+
+func TestNATThatForgetsHeals(t *testing.T) {
+	_, x, y := talking(t, netlab.PortRestricted, netlab.PortRestricted)
+	d := x.gap(y, func() {
+		r := x.host.Router()
+		r.Run("ip", "addr", "del", x.public+"/24", "dev", "out")
+		r.Run("ip", "addr", "add", "203.0.113.200/24", "dev", "out")
+		r.Forget()
+	})
+	t.Logf("a new public address, told nobody: healed after %v", d)
+	if d > healed {
+		t.Errorf("healed after %v", d)
+	}
+	eventually(t, x.reaches(y, 3, func(r tunnel.PathReport) bool { return r.Path.Kind == api.PathDirect }))
+	if at, _ := x.w.relay.Where(uint32(x.i)); at.Addr() != netip.MustParseAddr("203.0.113.200") {
+		t.Errorf("bound at %v", at)
+	}
+}
+
+func TestNewAddressHeals(t *testing.T) {
+	w, x, y := talking(t, netlab.PortRestricted, netlab.FullCone)
+	d := x.gap(y, func() {
+		x.host.Run("ip", "addr", "del", "192.168.1.2/24", "dev", "eth0")
+		x.host.Run("ip", "addr", "add", "192.168.1.77/24", "dev", "eth0")
+		x.host.Run("ip", "route", "replace", "default", "via", "192.168.1.1")
+		own := []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("192.168.1.77"), x.engine.Local().Port())}
+		_ = x.link.SetOwn(w.ctx, own)
+		s := x.link.State()
+		_ = x.finder.SetPlace(w.ctx, tunnel.Place{Self: paths.Self{
+			Own: own, Links: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")}, Mapped: []netip.AddrPort{s.Mapped}, NAT: s.NAT,
+		}})
+	})
+	t.Logf("another address: healed after %v", d)
+	if d > healed {
+		t.Errorf("healed after %v", d)
+	}
+	eventually(t, x.reaches(y, 3, func(r tunnel.PathReport) bool { return r.Path.Kind == api.PathDirect }))
+}
+
+func TestBlockedUDPGoesOverTLSAndBack(t *testing.T) {
+	w, x, y := talking(t, netlab.PortRestricted, netlab.PortRestricted)
+	d := x.gap(y, func() {
+		x.host.Router().Nft(`insert rule ip filter forward meta l4proto udp drop`)
+	})
+	t.Logf("UDP blocked: healed after %v", d)
+	if d > 2*healed {
+		t.Errorf("healed after %v", d)
+	}
+	eventually(t, x.reaches(y, 3, func(r tunnel.PathReport) bool {
+		return r.Path.Kind == api.PathRelayTLS && !r.Silent && r.Reason == "UDP is blocked on this side"
+	}))
+	if s := w.relay.Stats(); s.Streams != 1 {
+		t.Errorf("%+v", s)
+	}
+	x.host.Router().Nft(`flush chain ip filter forward`)
+	eventually(t, x.reaches(y, 3, func(r tunnel.PathReport) bool { return r.Path.Kind == api.PathDirect }))
+}
+
+// A relayed pair goes on when the relay has forgotten everything, as soon as the
+// nodes hear of it (their connection to the cluster is made anew).
+func TestRelayThatForgetsHeals(t *testing.T) {
+	w, x, y := talking(t, netlab.Symmetric, netlab.Symmetric)
+	d := x.gap(y, func() {
+		for _, n := range w.nodes {
+			w.relay.Drop(uint32(n.i))
+		}
+		for _, n := range w.nodes {
+			w.slot(n)
+			n.link.Nudge()
+		}
+	})
+	t.Logf("a relay that forgot: healed after %v", d)
+	if d > healed {
+		t.Errorf("healed after %v", d)
+	}
+}
+
+// What nodes tell one another is not to be read on the way, at the relay neither.
+func TestRelayReadsNothing(t *testing.T) {
+	w, x, y := talking(t, netlab.Symmetric, netlab.Symmetric)
+	c := w.host.Capture("eth0")
+	marker := []byte("a secret between containers")
+	conn := x.socket(11)
+	for range 20 {
+		if _, err := conn.WriteToUDPAddrPort(marker, netip.AddrPortFrom(y.addr(), 9)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	eventually(t, x.reaches(y, 5, anyPath))
+	if c.Count() == 0 || c.Contains(marker) {
+		t.Errorf("of %d frames one has the marker: %v", c.Count(), c.Contains(marker))
+	}
+}
+
+func TestDeadPeerIsReported(t *testing.T) {
+	_, x, y := talking(t, netlab.None, netlab.None)
+	began := time.Now()
+	y.host.Run("ip", "link", "set", "dev", "eth0", "down")
+	eventually(t, func() string {
+		if r, _, _, _ := x.sees(y); !r.Silent {
+			return fmt.Sprintf("%+v", r)
+		}
+		return ""
+	})
+	t.Logf("a dead peer is known after %v", time.Since(began))
+	y.host.Run("ip", "link", "set", "dev", "eth0", "up")
+	eventually(t, x.reaches(y, 3, func(r tunnel.PathReport) bool { return !r.Silent && r.Path.Kind == api.PathDirect }))
+}
+
+func TestLongestPacketIsFoundOnARealPath(t *testing.T) {
+	w := newWorld(t)
+	x, y := w.add(netlab.PortRestricted), w.add(netlab.PortRestricted)
+	// A tunnel of somebody's provider: the way is narrower than the nodes' links.
+	y.host.Router().Run("ip", "link", "set", "dev", "in", "mtu", "1400")
+	y.host.Run("ip", "link", "set", "dev", "eth0", "mtu", "1400")
+	y.echo()
+	x.knows(y)
+	y.knows(x)
+	x.talk([]*node{y})
+	eventually(t, x.reaches(y, 5, func(r tunnel.PathReport) bool {
+		return r.Path.Kind == api.PathDirect && r.MTU == 1400
+	}))
+	r, _, _, _ := x.sees(y)
+	if want := 1400 - 28 - 32; r.Inner != want {
+		t.Errorf("inner MTU %d, want %d", r.Inner, want)
+	}
+}
