@@ -151,3 +151,35 @@ func listen(b *testing.B) int {
 	}
 	return l
 }
+
+// What a plane's size costs.
+func BenchmarkPlane(b *testing.B) { dataplanetest.Bench(b, newEBPF) }
+
+// A kernel that holds nothing of ours gets 10,000 services; and then another
+// life that finds them there.
+func BenchmarkFirstSync(b *testing.B) {
+	w := dataplanetest.NewWorld(b, newEBPF, api.PathRoute)
+	h := w.Hosts[0]
+	s := h.State
+	for i := range 10_000 {
+		v := service(0, plane.Ident(1000+i), w.C(2).Addr, w.C(4).Addr, w.C(5).Addr)
+		v.Address = netip.AddrFrom4([4]byte{10, 30, byte(i >> 8), byte(i)})
+		s.Services = append(s.Services, v)
+	}
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			h.Do(func() { _ = h.Plane.Remove(context.Background()) })
+			b.StartTimer()
+			h.MustSync(s)
+		}
+	})
+	b.Run("found", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			h.Kill()
+			b.StartTimer()
+			h.MustSync(s)
+		}
+	})
+}

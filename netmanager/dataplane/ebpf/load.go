@@ -15,20 +15,28 @@ import (
 const layout = 1
 
 // A flow takes two entries of flowCost bytes of the kernel's memory; 1/512 of the
-// machine's is theirs, within these bounds.
+// machine's is theirs, within these bounds. A place in a hash takes placeCost
+// bytes before it is taken; no hash has more than 1/1024 for that.
 const (
-	flowCost = 152
-	minFlows = 1 << 13
-	maxFlows = 1 << 18
+	flowCost  = 152
+	minFlows  = 1 << 13
+	maxFlows  = 1 << 18
+	placeCost = 16
 )
 
-// flowEntries is how many entries the map of flows has, a power of two.
-func flowEntries(memory uint64) uint32 {
-	n := uint32(minFlows)
-	for n < maxFlows && uint64(n)*2*flowCost <= memory/512 {
-		n *= 2
+// fit makes the maps as large as the machine can bear.
+func fit(spec *ebpf.CollectionSpec, memory uint64) {
+	flows := uint32(minFlows)
+	for flows < maxFlows && uint64(flows)*2*flowCost <= memory/512 {
+		flows *= 2
 	}
-	return n
+	spec.Maps["tl_flows"].MaxEntries = flows
+	spec.Maps["tl_graves"].MaxEntries = flows / 2
+	for _, m := range spec.Maps {
+		for m.Type == ebpf.Hash && uint64(m.MaxEntries)*placeCost > memory/1024 {
+			m.MaxEntries /= 2
+		}
+	}
 }
 
 // Available says why this kernel cannot carry the plane; nil: it can. Error kind:
@@ -66,9 +74,7 @@ func load(o *objectsObjects, maps map[string]*ebpf.Map) error {
 	if err := unix.Sysinfo(&info); err != nil {
 		return fmt.Errorf("machine's memory: %w", err)
 	}
-	flows := flowEntries(uint64(info.Totalram) * uint64(info.Unit))
-	spec.Maps["tl_flows"].MaxEntries = flows
-	spec.Maps["tl_graves"].MaxEntries = flows / 2
+	fit(spec, uint64(info.Totalram)*uint64(info.Unit))
 	replace := map[string]*ebpf.Map{}
 	for name, m := range maps {
 		if spec.Maps[name] != nil {

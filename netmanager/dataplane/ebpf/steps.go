@@ -457,7 +457,7 @@ func (p *Plane) setService(x *tx, a, ident uint32, ring []uint32) error {
 	x.did(func() { p.dropRing(set) })
 	for i, b := range ring {
 		if err := p.o.TlSlots.Put(objectsSlot{Set: set, Index: uint32(i)}, b); err != nil {
-			return fmt.Errorf("write backends of %s: %w", addr(a), err)
+			return fmt.Errorf("backends of %s: %w", addr(a), full(p.o.TlSlots, err))
 		}
 	}
 	if err := p.useBackends(x, a, ident, ring); err != nil {
@@ -517,6 +517,9 @@ func (p *Plane) useBackends(x *tx, a, ident uint32, ring []uint32) error {
 			}
 			p.forget(a, b)
 		})
+		if _, known := p.backends.have[b]; known && len(p.uses[b]) > 1 {
+			continue // whose it is was said; a second service's word is no better
+		}
 		if err := p.backends.set(x, b, objectsRemote{Ident: ident}); err != nil {
 			return err
 		}

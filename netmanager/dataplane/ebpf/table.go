@@ -6,6 +6,9 @@ import (
 	"maps"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // table is a map of the kernel and what we wrote into it. Programs may count
@@ -45,7 +48,7 @@ func (t *table[K, V]) set(x *tx, k K, v V) error {
 		return nil
 	}
 	if err := t.put(k, v, had); err != nil {
-		return fmt.Errorf("%s: set %v: %w", t.m, k, err)
+		return full(t.m, err)
 	}
 	t.have[k] = v
 	x.did(func() {
@@ -58,6 +61,14 @@ func (t *table[K, V]) set(x *tx, k K, v V) error {
 		delete(t.have, k)
 	})
 	return nil
+}
+
+// full says in our words that a map has no room.
+func full(m *ebpf.Map, err error) error {
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("%s has its %d entries: %w", m, m.MaxEntries(), api.ErrUnavailable)
+	}
+	return fmt.Errorf("write to %s: %w", m, err)
 }
 
 func (t *table[K, V]) put(k K, v V, had bool) error {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Copyright the Treeline authors
 //
-// The maps. Sizes are bounds, not reservations, but for flows, fragments, graves
-// and traffic; the netmanager sets that of flows by the machine's memory.
+// The maps. An entry of a hash costs 16 bytes before it is there, one of flows,
+// fragments, graves and traffic all that it has; so a small machine's netmanager
+// takes smaller ones (load.go).
 #pragma once
 
 #include "types.h"
@@ -25,13 +26,13 @@ struct {
 		__type(value, v);                                                                                      \
 	} name SEC(".maps")
 
-HASH(tl_endpoints, __be32, struct endpoint, 65536);
-HASH(tl_devices, __u32, __be32, 65536); // whose device it is
-HASH(tl_services, __be32, struct service, 131072);
-HASH(tl_slots, struct slot, __be32, 4194304);
-HASH(tl_backends, __be32, struct remote, 1048576);
-HASH(tl_sources, __be32, struct remote, 1048576);
-HASH(tl_allowed, struct pair, __u32, 1048576);
+HASH(tl_endpoints, __be32, struct endpoint, 4096);
+HASH(tl_devices, __u32, __be32, 4096); // whose device it is
+HASH(tl_services, __be32, struct service, 32768);
+HASH(tl_slots, struct slot, __be32, 262144);
+HASH(tl_backends, __be32, struct remote, 65536);
+HASH(tl_sources, __be32, struct remote, 65536);
+HASH(tl_allowed, struct pair, __u32, 131072);
 
 #define TRIE(name, k, v, max)                                                                                          \
 	struct {                                                                                                       \
@@ -48,7 +49,7 @@ TRIE(tl_open, struct network, __u32, 4096);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, struct traffic);
 } tl_traffic SEC(".maps");
