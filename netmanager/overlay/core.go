@@ -173,6 +173,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	err := c.take(in)
 	c.expire()
 	c.thin()
+	c.sweep()
 	c.flush()
 	c.report()
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.timers.Next(), Err: err}

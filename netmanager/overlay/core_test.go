@@ -621,3 +621,26 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 	}
 	w.checkBooks()
 }
+
+func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.step(Path{Key: key(1), Kind: api.PathDirect, Plain: true, Addr: netip.MustParseAddrPort("192.168.1.11:7000")})
+	w.pass(3 * time.Second)
+	again := route("api", 2, 1, 1) // on the same node, with the same addresses
+	eff := w.answer(api.NetDown{Gone: []api.ServiceID{svc("web")}, Routes: []api.Route{again}})
+	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute || p.Prepared || len(orders[TunnelDrop](eff)) > 0 {
+		t.Fatalf("the way to the node was lost: %+v", p)
+	}
+	if got := w.plane.services[vip(1)].Ident; got != w.c.services[svc("api")].ident {
+		t.Fatalf("the address is %d's", got)
+	}
+	w.checkBooks()
+	again.Rev = 3
+	w.answer(api.NetDown{Gone: []api.ServiceID{svc("api")}, Routes: []api.Route{again}}) // gone, and here again
+	if w.backendsOf(vip(1)) == "none" {
+		t.Fatal("what came was taken away with what went")
+	}
+	w.checkBooks()
+}

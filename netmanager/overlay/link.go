@@ -13,6 +13,7 @@ type link struct {
 	up      bool
 	seq     uint64 // of the last NetUp
 	rev     uint64 // of the last NetDown that was taken in
+	fresh   bool   // nothing was taken in since the link came up: no order is known
 	whole   bool
 	self    bool
 	say     bool // Held, if nothing else
@@ -69,7 +70,7 @@ func (c *Core) linked(up bool) {
 	}
 	// What was lost with the old connection shows in the digest. What comes on a new
 	// one is in order by itself.
-	c.link.say, c.link.rev = true, 0
+	c.link.say, c.link.fresh = true, true
 	if c.link.unacked != 0 {
 		c.link.whole, c.link.self = true, true
 	}

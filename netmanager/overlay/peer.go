@@ -71,15 +71,24 @@ func (c *Core) unrefer(k api.PeerKey, n int) {
 		return
 	}
 	c.dirty.peers[k] = struct{}{}
-	if q.refs -= n; q.refs > 0 {
-		return
+	q.refs -= n
+}
+
+// sweep forgets the peers that no record has any more, at the end of a step: what
+// goes from one record to another in one message is not lost.
+func (c *Core) sweep() {
+	for _, k := range sortedKeys(c.dirty.peers) {
+		q := c.peers[k]
+		if q == nil || q.refs > 0 {
+			continue
+		}
+		c.unclaim(q)
+		delete(c.peers, k)
+		c.settleSubnets(q.record.Subnets)
+		c.timers.Clear(timerKey{what: timerPath, peer: k})
+		c.setKernel(q, kernel{})
+		c.touchPeer(q)
 	}
-	c.unclaim(q)
-	delete(c.peers, k)
-	c.settleSubnets(q.record.Subnets)
-	c.timers.Clear(timerKey{what: timerPath, peer: k})
-	c.setKernel(q, kernel{})
-	c.touchPeer(q)
 }
 
 // claim notes which subnets are the peer's: whoever says so last has them, and

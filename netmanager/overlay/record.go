@@ -341,10 +341,10 @@ func (c *Core) down(d api.NetDown) {
 	if d.Boot != 0 && d.Boot != c.boot {
 		return // to an earlier life, of whose wants it tells
 	}
-	if d.Rev < c.link.rev {
+	if d.Rev < c.link.rev && !c.link.fresh {
 		return // late
 	}
-	c.link.rev = d.Rev
+	c.link.rev, c.link.fresh = d.Rev, false
 	if d.Boot == c.boot {
 		c.acknowledged(d.Seq)
 	}
@@ -363,7 +363,20 @@ func (c *Core) down(d api.NetDown) {
 	c.compare(d)
 }
 
+// records takes in what there is: what is gone first, so that what comes in its
+// place finds the room.
 func (c *Core) records(d api.NetDown) {
+	for _, id := range d.Gone {
+		if s := c.services[id]; s != nil {
+			c.loseRoute(s, true)
+		}
+	}
+	for _, a := range d.GoneSources {
+		c.loseSource(a)
+	}
+	for _, k := range d.GonePeers {
+		c.losePeer(k)
+	}
 	for _, p := range d.Peers {
 		c.takePeer(p, d.Whole)
 	}
@@ -387,17 +400,6 @@ func (c *Core) records(d api.NetDown) {
 			c.setRefusal(w, &r)
 			c.settle(w)
 		}
-	}
-	for _, id := range d.Gone {
-		if s := c.services[id]; s != nil {
-			c.loseRoute(s, true)
-		}
-	}
-	for _, a := range d.GoneSources {
-		c.loseSource(a)
-	}
-	for _, k := range d.GonePeers {
-		c.losePeer(k)
 	}
 }
 

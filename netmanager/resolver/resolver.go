@@ -241,7 +241,7 @@ func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tc
 		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented)
 	case question.Qtype == dns.TypeANY || question.Qtype == dns.TypeAXFR || question.Qtype == dns.TypeIXFR:
 		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented) // they serve amplification (RFC 8482)
-	case names.Under(question.Name), r.cfg.Overlay.Covers(question.Name):
+	case names.Under(question.Name), reverse(question.Name) && r.cfg.Overlay.Covers(question.Name):
 		return r.own(ctx, client, q)
 	}
 	m, err := r.forward.exchange(ctx, q, tcp)
@@ -251,6 +251,8 @@ func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tc
 	}
 	return m
 }
+
+func reverse(name string) bool { _, ok := names.Reverse(name); return ok }
 
 func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.Msg {
 	question := q.Question[0]

@@ -139,7 +139,7 @@ func (o *orders) carryOut(ctx context.Context, m any) {
 	case overlay.Release:
 		o.hold.Release(m.Remote)
 	case overlay.Refuse:
-		o.hold.Refuse(netip.Addr{}, m.Remote, m.Denied)
+		o.hold.Refuse(m.Local, m.Remote, m.Denied)
 	case overlay.Answered:
 		o.resolver.Answered(m.Name)
 	case barrier:
