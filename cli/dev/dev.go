@@ -66,7 +66,7 @@ type Up struct {
 type Daemon struct {
 	Name, Kind string // Kind: root, cluster, node, net
 	PID        int
-	Address    string // host:port, of those that listen
+	Address    string // host:port, of those that listen; of a netmanager its node's address, where ports are published
 	Data, Log  string
 }
 
@@ -450,7 +450,7 @@ func (in *installation) startNet(ctx context.Context, node string, i int) (strin
 	}
 	args := []string{"--data", in.dir(name), "--credentials", in.dir(node), "--socket", socket}
 	in.sup.start(child{
-		name: name, binary: filepath.Join(in.cfg.Bin, netBinary), log: in.log(name), netns: netns,
+		name: name, binary: filepath.Join(in.cfg.Bin, netBinary), log: in.log(name), netns: netns, host: in.hosts.address(i).String(),
 		args: func() []string { return args },
 	})
 	return socket, nil
@@ -582,6 +582,9 @@ func (in *installation) daemons() (out []Daemon) {
 		in.mu.Lock()
 		addr := in.state.Listen[d.name]
 		in.mu.Unlock()
+		if kind == "net" {
+			addr = d.host
+		}
 		out = append(out, Daemon{Name: d.name, Kind: kind, PID: d.PID(), Address: addr, Data: in.dir(d.name), Log: d.log})
 	}
 	return out

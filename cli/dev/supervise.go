@@ -34,6 +34,7 @@ type child struct {
 	name, binary, log string
 	token             string // join token; in the environment, where other users cannot read it
 	netns             string // path of the network namespace that it runs in; empty: this one
+	host              string // its address there
 	args              func() []string
 }
 

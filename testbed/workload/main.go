@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -60,7 +61,8 @@ var modes = map[string]func(args []string) (code int, err error){
 	"env":         printEnv,
 }
 
-// Identity is what serve answers: who the workload believes it is.
+// Identity is what serve answers: who the workload believes it is, and where the
+// variable ASK names a URL, what is answered there.
 type Identity struct {
 	Instance string `json:"instance"`
 	Service  string `json:"service"`
@@ -68,6 +70,7 @@ type Identity struct {
 	Attempt  string `json:"attempt"`
 	Hostname string `json:"hostname"`
 	PID      int    `json:"pid"`
+	Asked    any    `json:"asked,omitempty"` // what was answered, or why nothing was
 }
 
 func identity() Identity {
@@ -96,7 +99,7 @@ func serve([]string) (int, error) {
 		ReadHeaderTimeout: 5 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(identity())
+			_ = json.NewEncoder(w).Encode(asking(identity()))
 		}),
 	}
 	go func() {
@@ -107,6 +110,24 @@ func serve([]string) (int, error) {
 		return 1, err
 	}
 	return 0, nil
+}
+
+// asking adds what is answered at ASK, each time by a connection of its own.
+func asking(me Identity) Identity {
+	url := os.Getenv("ASK")
+	if url == "" {
+		return me
+	}
+	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Get(url)
+	if err == nil {
+		defer resp.Body.Close()
+		err = json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&me.Asked)
+	}
+	if err != nil {
+		me.Asked = err.Error()
+	}
+	return me
 }
 
 // servePort is PORT, where 0 lets the kernel choose, or PORT_BASE plus the
