@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,20 +25,22 @@ func (p *Plane) end(to []netip.Addr) error {
 			dead[be32(a)] = true
 		}
 	}
-	flows, err := dump[objectsTuple, objectsFlow](p.o.TlFlows)
-	if err != nil {
-		return fmt.Errorf("end flows: %w", err)
-	}
 	var resets []reset
-	for t, f := range flows {
-		if f.Flags&flowAnswer != 0 || !dead[f.Dst] {
-			continue
+	for _, m := range []*ebpf.Map{p.o.TlFlows, p.o.TlBrief} {
+		flows, err := dump[objectsTuple, objectsFlow](m)
+		if err != nil {
+			return fmt.Errorf("end flows: %w", err)
 		}
-		back := objectsTuple{Src: f.Dst, Dst: f.Src, Sport: f.Dport, Dport: f.Sport, Proto: t.Proto, Family: t.Family}
-		_ = p.o.TlFlows.Delete(back)
-		_ = p.o.TlFlows.Delete(t)
-		if _, here := p.endpoints.have[t.Src]; here && t.Proto == unix.IPPROTO_TCP && f.Flags&flowClosed == 0 {
-			resets = append(resets, reset{flow: t, seq: f.Ack, isn: f.Isn})
+		for t, f := range flows {
+			if f.Flags&flowAnswer != 0 || !dead[f.Dst] {
+				continue
+			}
+			back := objectsTuple{Src: f.Dst, Dst: f.Src, Sport: f.Dport, Dport: f.Sport, Proto: t.Proto, Family: t.Family}
+			_ = m.Delete(back)
+			_ = m.Delete(t)
+			if _, here := p.endpoints.have[t.Src]; here && t.Proto == unix.IPPROTO_TCP && f.Flags&flowClosed == 0 {
+				resets = append(resets, reset{flow: t, seq: f.Ack, isn: f.Isn})
+			}
 		}
 	}
 	return p.send(resets)

@@ -14,23 +14,24 @@ import (
 // layout is LAYOUT of bpf/types.h.
 const layout = 1
 
-// A flow takes two entries of flowCost bytes of the kernel's memory; 1/512 of the
-// machine's is theirs, within these bounds. A place in a hash takes placeCost
+// A flow takes two entries of flowCost bytes of the kernel's memory; 1/1024 of the
+// machine's is for connections, and as much for all else, within these bounds. A place in a hash takes placeCost
 // bytes before it is taken; no hash has more than 1/1024 for that.
 const (
 	flowCost  = 152
 	minFlows  = 1 << 13
-	maxFlows  = 1 << 18
+	maxFlows  = 1 << 17
 	placeCost = 16
 )
 
 // fit makes the maps as large as the machine can bear.
 func fit(spec *ebpf.CollectionSpec, memory uint64) {
 	flows := uint32(minFlows)
-	for flows < maxFlows && uint64(flows)*2*flowCost <= memory/512 {
+	for flows < maxFlows && uint64(flows)*2*flowCost <= memory/1024 {
 		flows *= 2
 	}
 	spec.Maps["tl_flows"].MaxEntries = flows
+	spec.Maps["tl_brief"].MaxEntries = flows
 	spec.Maps["tl_graves"].MaxEntries = flows / 2
 	for _, m := range spec.Maps {
 		for m.Type == ebpf.Hash && uint64(m.MaxEntries)*placeCost > memory/1024 {

@@ -160,6 +160,7 @@ type objectsTuple struct {
 const (
 	objectsMapTlAllowed   = "tl_allowed"
 	objectsMapTlBackends  = "tl_backends"
+	objectsMapTlBrief     = "tl_brief"
 	objectsMapTlClosed    = "tl_closed"
 	objectsMapTlCounts    = "tl_counts"
 	objectsMapTlDevices   = "tl_devices"
@@ -234,6 +235,7 @@ type objectsProgramSpecs struct {
 type objectsMapSpecs struct {
 	TlAllowed   *ebpf.MapSpec `ebpf:"tl_allowed"`
 	TlBackends  *ebpf.MapSpec `ebpf:"tl_backends"`
+	TlBrief     *ebpf.MapSpec `ebpf:"tl_brief"`
 	TlClosed    *ebpf.MapSpec `ebpf:"tl_closed"`
 	TlCounts    *ebpf.MapSpec `ebpf:"tl_counts"`
 	TlDevices   *ebpf.MapSpec `ebpf:"tl_devices"`
@@ -278,6 +280,7 @@ func (o *objectsObjects) Close() error {
 type objectsMaps struct {
 	TlAllowed   *ebpf.Map `ebpf:"tl_allowed"`
 	TlBackends  *ebpf.Map `ebpf:"tl_backends"`
+	TlBrief     *ebpf.Map `ebpf:"tl_brief"`
 	TlClosed    *ebpf.Map `ebpf:"tl_closed"`
 	TlCounts    *ebpf.Map `ebpf:"tl_counts"`
 	TlDevices   *ebpf.Map `ebpf:"tl_devices"`
@@ -298,6 +301,7 @@ func (m *objectsMaps) Close() error {
 	return _ObjectsClose(
 		m.TlAllowed,
 		m.TlBackends,
+		m.TlBrief,
 		m.TlClosed,
 		m.TlCounts,
 		m.TlDevices,

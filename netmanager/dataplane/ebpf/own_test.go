@@ -2,6 +2,8 @@ package ebpf_test
 
 import (
 	"bufio"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -111,4 +113,58 @@ func echo(c net.Conn, say string, first bool) error {
 		return fmt.Errorf("heard %q", b[:n])
 	}
 	return err
+}
+
+// Who floods pushes out nobody's connection, also one that is silent.
+func TestFloodsPushOutNoConnection(t *testing.T) {
+	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
+	w.C(4).Serve("c4", 80)
+	s := service(1, 4, w.C(4).Addr)
+	w.Hosts[0].MustApply(plane.Change{SetServices: []plane.Service{s}})
+	c, err := w.C(1).Dial("tcp", netip.AddrPortFrom(s.Address, 80), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := echo(c, "before", true); err != nil {
+		t.Fatal(err)
+	}
+	w.C(2).Do(func() { err = flood(w.C(2).Addr, s.Address, 300_000) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := echo(c, "after", false); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.C(3).Ask("tcp", netip.AddrPortFrom(s.Address, 80)); got != "c4" {
+		t.Fatalf("a new flow: %q, %v", got, err)
+	}
+}
+
+// flood sends n first packets of flows that nobody answers, by turns of UDP and
+// TCP, from and to ever other ports.
+func flood(from, to netip.Addr, n int) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 40)
+	b[0], b[8] = 0x45, 64
+	copy(b[12:], from.AsSlice())
+	copy(b[16:], to.AsSlice())
+	for i := range n {
+		b[9] = [2]byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP}[i%2]
+		binary.BigEndian.PutUint32(b[20:], uint32(i)*2654435761|1<<10|1<<26) // both ports
+		binary.BigEndian.PutUint32(b[24:], uint32(i))
+		b[32], b[33] = 5<<4, 2 // SYN
+		if b[9] == unix.IPPROTO_UDP {
+			binary.BigEndian.PutUint16(b[24:], 20)
+		}
+		err := unix.Sendto(fd, b, 0, &unix.SockaddrInet4{Addr: to.As4()})
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return err
+		}
+	}
+	return nil
 }

@@ -71,7 +71,7 @@ static __noinline int error(struct __sk_buff *skb, const struct settings *s, con
 	l4 = quoted(skb, s, at, p->t.family, &t);
 	if (!l4)
 		goto none;
-	f = bpf_map_lookup_elem(&tl_flows, &t);
+	f = find(&t);
 	if (!f)
 		goto none;
 	to = (struct tuple){f->src, f->dst, f->sport, f->dport, t.proto, t.family, 0};

@@ -82,6 +82,41 @@ static __always_inline struct tuple turned(const struct tuple *t, const struct f
 	return (struct tuple){f->dst, f->src, f->dport, f->sport, t->proto, t->family, 0};
 }
 
+static __always_inline int connected(const struct tuple *t)
+{
+	return t->proto == IPPROTO_TCP || t->proto == PROTO_SCTP;
+}
+
+// find is a direction of a flow, NULL if there is none.
+static __noinline struct flow *find(const struct tuple *t)
+{
+	struct flow *f = NULL;
+
+	if (connected(t))
+		f = bpf_map_lookup_elem(&tl_flows, t);
+	return f ? f : bpf_map_lookup_elem(&tl_brief, t);
+}
+
+// forget ends a direction of a flow.
+static __always_inline void forget(const struct tuple *t)
+{
+	bpf_map_delete_elem(&tl_flows, t);
+	bpf_map_delete_elem(&tl_brief, t);
+}
+
+// settle keeps a connection that was answered: t and f are the answer's.
+static __noinline struct flow *settle(const struct tuple *t, struct flow *f)
+{
+	struct tuple other = turned(t, f);
+	struct flow *o = bpf_map_lookup_elem(&tl_brief, &other);
+
+	if (!o || bpf_map_update_elem(&tl_flows, &other, o, BPF_ANY) || bpf_map_update_elem(&tl_flows, t, f, BPF_ANY))
+		return f;
+	bpf_map_delete_elem(&tl_brief, &other);
+	bpf_map_delete_elem(&tl_brief, t);
+	return find(t);
+}
+
 static __always_inline struct peer *peer_of(__be32 a)
 {
 	struct prefix key = {32, a};
@@ -231,12 +266,12 @@ static __always_inline int lives(const struct packet *p, const struct flow *f, _
 	struct flow *o;
 	__u32 last;
 
-	if (p->t.proto == IPPROTO_TCP || p->t.proto == PROTO_SCTP)
+	if (connected(&p->t))
 		return !p->begins || f->flags & FLOW_ANSWER || f->isn == p->isn;
 	if (f->seen && now - f->seen < UNANSWERED)
 		return 1;
 	other = turned(&p->t, f);
-	o = bpf_map_lookup_elem(&tl_flows, &other);
+	o = find(&other);
 	if (!o)
 		return 0;
 	last = !f->seen || (o->seen && (__s32)(o->seen - f->seen) > 0) ? o->seen : f->seen;
@@ -253,12 +288,12 @@ static __always_inline void bury(__u32 now)
 
 	if (bpf_map_peek_elem(&tl_graves, &g) || now - g.closed < LINGER || bpf_map_pop_elem(&tl_graves, &g))
 		return;
-	f = bpf_map_lookup_elem(&tl_flows, &g.key);
+	f = find(&g.key);
 	if (!f || !(f->flags & FLOW_CLOSED))
 		return;
 	other = turned(&g.key, f);
-	bpf_map_delete_elem(&tl_flows, &other);
-	bpf_map_delete_elem(&tl_flows, &g.key);
+	forget(&other);
+	forget(&g.key);
 }
 
 // ended notes the end of a connection, for its place to be given to others.
@@ -271,7 +306,7 @@ static __always_inline void ended(const struct packet *p, struct flow *f, __u32 
 	f->flags |= FLOW_FIN;
 	if (p->ends != 2) {
 		struct tuple other = turned(&p->t, f);
-		struct flow *o = bpf_map_lookup_elem(&tl_flows, &other);
+		struct flow *o = find(&other);
 
 		if (!o || !(o->flags & FLOW_FIN))
 			return;
@@ -331,7 +366,7 @@ static __always_inline int admit(const struct packet *p, __be32 backend, __u32 f
 		struct flow *taken;
 
 		key = turned(t, &f);
-		taken = bpf_map_lookup_elem(&tl_flows, &key);
+		taken = find(&key);
 		if (!taken || taken->flags & FLOW_CLOSED ||
 		    (taken->src == back.src && taken->dst == back.dst && taken->sport == back.sport && taken->dport == back.dport))
 			goto free;
@@ -341,7 +376,11 @@ static __always_inline int admit(const struct packet *p, __be32 backend, __u32 f
 	}
 	return TC_DROP;
 free:
-	if (bpf_map_update_elem(&tl_flows, &key, &back, BPF_ANY) || bpf_map_update_elem(&tl_flows, t, &f, BPF_ANY))
+	if (connected(t)) { // one that has ended, under the same name
+		bpf_map_delete_elem(&tl_flows, &key);
+		bpf_map_delete_elem(&tl_flows, t);
+	}
+	if (bpf_map_update_elem(&tl_brief, &key, &back, BPF_ANY) || bpf_map_update_elem(&tl_brief, t, &f, BPF_ANY))
 		return TC_DROP;
 	return GO;
 }
@@ -439,7 +478,7 @@ static __always_inline int emit(struct __sk_buff *skb, const struct packet *p, s
 static __always_inline int pass(struct __sk_buff *skb, const struct settings *s, const struct packet *p, int l2,
 				enum where where)
 {
-	struct flow *f = bpf_map_lookup_elem(&tl_flows, &p->t);
+	struct flow *f = find(&p->t);
 	__u32 in = p->in;
 	__u32 now = ticks();
 	struct tuple to;
@@ -449,7 +488,7 @@ static __always_inline int pass(struct __sk_buff *skb, const struct settings *s,
 		r = begin(skb, s, p);
 		if (r != GO)
 			return r;
-		f = bpf_map_lookup_elem(&tl_flows, &p->t);
+		f = find(&p->t);
 		if (!f)
 			return TC_DROP;
 	}
@@ -457,6 +496,11 @@ static __always_inline int pass(struct __sk_buff *skb, const struct settings *s,
 		r = check(skb, s, p, f);
 		if (r != GO)
 			return r;
+	}
+	if (!f->seen && f->flags & FLOW_ANSWER && connected(&p->t) && p->ends != 2) {
+		f = settle(&p->t, f);
+		if (!f)
+			return TC_DROP;
 	}
 	f->seen = now;
 	if (p->ack)

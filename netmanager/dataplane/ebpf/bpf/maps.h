@@ -61,12 +61,18 @@ struct {
 	__type(value, struct counts);
 } tl_counts SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 131072);
-	__type(key, struct tuple);
-	__type(value, struct flow);
-} tl_flows SEC(".maps");
+#define FLOWS(name)                                                                                                    \
+	struct {                                                                                                       \
+		__uint(type, BPF_MAP_TYPE_LRU_HASH);                                                                   \
+		__uint(max_entries, 65536);                                                                            \
+		__type(key, struct tuple);                                                                             \
+		__type(value, struct flow);                                                                            \
+	} name SEC(".maps")
+
+// Connections that were answered have a map of their own: who sends to many
+// ports, or opens what nobody answers, pushes none of them out.
+FLOWS(tl_flows);
+FLOWS(tl_brief);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
