@@ -38,8 +38,16 @@ func network(r *run) error {
 	if os.Getuid() != 0 {
 		return errors.New("network namespaces need root")
 	}
-	s := &session{run: r, beds: map[string]*bedInUse{}, taken: map[figure]*series{}, notes: map[figure]string{}, without: map[string]error{}}
+	dir, err := os.MkdirTemp("", "bench-net-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	s := &session{run: r, dir: dir, beds: map[string]*bedInUse{}, taken: map[figure]*series{}, notes: map[figure]string{}, without: map[string]error{}}
 	defer s.close()
+	if s.netmanager, err = netbench.Build(s.dir); err != nil {
+		return err
+	}
 	figures := figuresOf(rows, !r.net.quick)
 	rounds := r.n
 	if r.net.quick {
@@ -114,13 +122,15 @@ func figuresOf(rows []row, beside bool) []figure {
 // session is a run of the benchmark on its way.
 type session struct {
 	*run
-	beds     map[string]*bedInUse
-	taken    map[figure]*series
-	notes    map[figure]string
-	without  map[string]error // paths that this machine cannot make, and why
-	retries  int              // polluted samples that may still be taken again
-	patience time.Time        // and until when
-	polluted int
+	dir        string // for what is built
+	netmanager string // the program
+	beds       map[string]*bedInUse
+	taken      map[figure]*series
+	notes      map[figure]string
+	without    map[string]error // paths that this machine cannot make, and why
+	retries    int              // polluted samples that may still be taken again
+	patience   time.Time        // and until when
+	polluted   int
 }
 
 // bedInUse is a bed with its path up and its servers running.
@@ -208,7 +218,7 @@ func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, e
 	if err != nil {
 		return nil, err
 	}
-	b := &bedInUse{Bed: bed, path: p.make()}
+	b := &bedInUse{Bed: bed, path: p.make(s)}
 	s.beds[key] = b
 	if err := b.path.Up(ctx, bed); err != nil {
 		return nil, fmt.Errorf("set up %s: %w", key, err)

@@ -24,14 +24,14 @@ type row struct {
 
 // netPaths are the ways from container to container, and what their beds are like.
 var netPaths = map[string]struct {
-	make  func() netbench.Path
+	make  func(*session) netbench.Path
 	shape netbench.Shape
 }{
-	"raw":        {netbench.Raw, netbench.Shape{}},
-	"routed":     {netbench.Routed, netbench.Shape{}},
-	"vxlan":      {netbench.VXLAN, netbench.Shape{}},
-	"wireguard":  {netbench.WireGuard, netbench.Shape{}},
-	"one-a-time": {netbench.OneAtATime, netbench.Shape{}},
+	"raw":        {alone(netbench.Raw), netbench.Shape{}},
+	"routed":     {alone(netbench.Routed), netbench.Shape{}},
+	"vxlan":      {alone(netbench.VXLAN), netbench.Shape{}},
+	"wireguard":  {alone(netbench.WireGuard), netbench.Shape{}},
+	"one-a-time": {alone(netbench.OneAtATime), netbench.Shape{}},
 
 	"nft-route":   {parts("nft", api.PathRoute), replicas},
 	"ebpf-route":  {parts("ebpf", api.PathRoute), replicas},
@@ -40,13 +40,35 @@ var netPaths = map[string]struct {
 	"nft-tunnel":  {parts("nft", api.PathDirect), replicas},
 	"ebpf-tunnel": {parts("ebpf", api.PathDirect), replicas},
 	"ebpf-relay":  {parts("ebpf", api.PathRelay), netbench.Shape{Apart: true}},
+
+	"netmanager":        {daemons("auto", api.PathDirect), netbench.Shape{}},
+	"netmanager-tunnel": {daemons("auto", api.PathDirect), netbench.Shape{}},
+	"netmanager-1000":   {crowded, netbench.Shape{}},
+}
+
+// alone is a path that needs no program.
+func alone(fn func() netbench.Path) func(*session) netbench.Path {
+	return func(*session) netbench.Path { return fn() }
+}
+
+func daemons(plane string, kind api.PathKind) func(*session) netbench.Path {
+	return func(s *session) netbench.Path { return netbench.Daemon(s.netmanager, plane, kind) }
+}
+
+// crowded is a node that holds much.
+func crowded(s *session) netbench.Path {
+	d := netbench.Daemon(s.netmanager, "auto", api.PathDirect)
+	if s.net.quick {
+		return d.Crowd(20, 5)
+	}
+	return d.Crowd(1000, 100)
 }
 
 // replicas are beside the one that most loads go to.
 var replicas = netbench.Shape{More: 9}
 
-func parts(plane string, kind api.PathKind) func() netbench.Path {
-	return func() netbench.Path { return netbench.Parts(plane, kind) }
+func parts(plane string, kind api.PathKind) func(*session) netbench.Path {
+	return func(*session) netbench.Path { return netbench.Parts(plane, kind) }
 }
 
 // load is what is done to a path. Measure says beside the sample what else was
@@ -72,6 +94,9 @@ var netLoads = map[string]load{
 	"fetch-100ms":      fetch("100 ms of round trip", netbench.Wire{RTT: 100 * time.Millisecond}),
 	"fetch-250ms":      fetch("250 ms of round trip", netbench.Wire{RTT: 250 * time.Millisecond}),
 	"fetch-loss":       fetch("1 % of loss each way", netbench.Wire{Loss: 0.01}),
+	"rss":              {unit: "MiB", title: "netmanager's resident memory", measure: resident},
+	"rss-speed":        {unit: "MiB", title: "netmanager's resident memory at full tunnel speed, at most", measure: residentAtSpeed},
+	"cpu-idle":         {unit: "% core", title: "netmanager's CPU when idle", measure: idleCPU},
 	"lookup":           {unit: "µs", title: "10,000 routes: added to a round trip", measure: lookup((*netbench.Bed).RTT)},
 	"lookup-new":       {unit: "µs", title: "10,000 routes: added to a new connection", measure: lookup((*netbench.Bed).ConnectTime)},
 	"sync":             {unit: "s", title: "10,000 routes: full sync of a new plane", measure: fullSync},
@@ -146,6 +171,11 @@ var netRows = []row{
 	{name: "lookup-new-nft", what: "10,000 routes (nftables): added to a new connection, µs", limit: 1, atMost: true, of: figure{"nft-route", "lookup-new"}},
 	{name: "sync", what: "10,000 routes (eBPF): full sync, s", limit: 1, atMost: true, of: figure{"ebpf-route", "sync"}},
 	{name: "sync-nft", what: "10,000 routes (nftables): full sync, s", limit: 1, atMost: true, of: figure{"nft-route", "sync"}},
+
+	{name: "rss-idle", what: "netmanager, idle: resident, MiB", limit: 15, atMost: true, of: figure{"netmanager", "rss"}},
+	{name: "cpu-idle", what: "netmanager, idle: CPU, % of a core", limit: 0.1, atMost: true, of: figure{"netmanager", "cpu-idle"}},
+	{name: "rss-1000", what: "netmanager with 1,000 routes and 100 peers: resident, MiB", limit: 30, atMost: true, of: figure{"netmanager-1000", "rss"}},
+	{name: "rss-speed", what: "netmanager at full tunnel speed: resident, MiB", limit: 40, atMost: true, of: figure{"netmanager-tunnel", "rss-speed"}},
 }
 
 // each is some paths under one load.
@@ -232,4 +262,31 @@ func fullSync(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, st
 	}
 	s, err := b.path.(*netbench.PartsPath).FullSync(ctx, routes)
 	return s, "two instances each, behind a hundred peers", err
+}
+
+func resident(_ context.Context, b *bedInUse, _ bool) (netbench.Sample, string, error) {
+	now, peak, err := netbench.Resident(b.path)
+	return netbench.Sample{Value: now}, fmt.Sprintf("VmRSS, the program's own pages included; the most since its start: %.1f MiB", peak), err
+}
+
+func residentAtSpeed(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
+	if err := netbench.ResetPeak(b.path); err != nil {
+		return netbench.Sample{}, "", err
+	}
+	s, _, err := tcp(4)(ctx, b, quick)
+	if err != nil {
+		return s, "", err
+	}
+	note := fmt.Sprintf("VmHWM of the larger one, at %.1f Gbit/s by 4 flows", s.Value)
+	_, s.Value, err = netbench.Resident(b.path)
+	return s, note, err
+}
+
+func idleCPU(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
+	d := 10 * time.Second
+	if quick {
+		d = 200 * time.Millisecond
+	}
+	s, err := netbench.Idle(ctx, b.path, d)
+	return s, "the process's CPU clock", err
 }

@@ -17,12 +17,13 @@ type Bed struct {
 	Container [2]*Namespace
 	More      []*Namespace // further containers of the second node
 
-	wired  [2]*Namespace // who has the ends of the wire: the nodes, but for Raw
-	wan    *Namespace    // between the nodes, where something is
-	slowly bool          // it is a slow wire
-	wire   *child        // passes its frames on
-	slowAs slowWireOrder // as it does now
-	procs  []*child      // what runs here, in the order of its start
+	wired  [2]*Namespace  // who has the ends of the wire: the nodes, but for Raw
+	ends   []func() error // what else ends with the bed
+	wan    *Namespace     // between the nodes, where something is
+	slowly bool           // it is a slow wire
+	wire   *child         // passes its frames on
+	slowAs slowWireOrder  // as it does now
+	procs  []*child       // what runs here, in the order of its start
 }
 
 // WireAddr are the nodes' addresses on the wire, a /24.
@@ -128,6 +129,9 @@ func (b *Bed) Close() error {
 	}
 	if b.wire != nil {
 		errs = append(errs, b.wire.stop())
+	}
+	for _, fn := range slices.Backward(b.ends) {
+		errs = append(errs, fn())
 	}
 	for _, n := range append([]*Namespace{b.Node[0], b.Node[1], b.Container[0], b.Container[1], b.wan}, b.More...) {
 		if n != nil {

@@ -113,3 +113,42 @@ func TestSlowWireDelaysAndLoses(t *testing.T) {
 		t.Logf("10 MiB at 1 %% loss: %.2f s", s.Value)
 	}
 }
+
+func TestDaemonsJoinNodesByTheirPaths(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	program, err := Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []api.PathKind{api.PathRoute, api.PathVXLAN, api.PathDirect} {
+		for _, plane := range []string{"nft", "ebpf"} {
+			t.Run(plane+"-"+string(kind), func(t *testing.T) {
+				b, err := NewBed(t.Context(), t.Name(), Shape{More: 2})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() {
+					if err := b.Close(); err != nil {
+						t.Error(err)
+					}
+				}()
+				d := Daemon(program, plane, kind)
+				if err := d.Up(t.Context(), b); err != nil {
+					t.Fatal(err)
+				}
+				if err := b.Serve(); err != nil {
+					t.Fatal(err)
+				}
+				for _, replicas := range []int{1, 2} {
+					s, err := b.HTTP(t.Context(), d.Target(replicas), 50*time.Millisecond)
+					if err != nil {
+						t.Error(err)
+					}
+					t.Logf("%d: %+v", replicas, s)
+				}
+			})
+		}
+	}
+}

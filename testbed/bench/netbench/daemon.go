@@ -1,0 +1,229 @@
+package netbench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func init() { roles["daemon"] = as(runDaemon) }
+
+// Daemon is Treeline's path as it is: a netmanager on each node, with the program
+// at that place in the file system. The bed's slow, plain and routed wires make
+// the kinds of path: see PathOf.
+func Daemon(program, plane string, kind api.PathKind) *DaemonPath {
+	return &DaemonPath{program: program, plane: plane, kind: kind}
+}
+
+// DaemonPath is the Path of Daemon.
+type DaemonPath struct {
+	plain
+	program, plane string
+	kind           api.PathKind
+
+	services, nodes int // of the crowd
+
+	cluster *cluster
+	pids    []int
+}
+
+// Target is Path's.
+func (*DaemonPath) Target(replicas int) netip.Addr {
+	if replicas == 1 {
+		return one
+	}
+	return all
+}
+
+// Processes is Path's.
+func (d *DaemonPath) Processes() []int { return d.pids }
+
+// Up is Path's.
+func (d *DaemonPath) Up(ctx context.Context, b *Bed) error {
+	if d.kind == api.PathVXLAN { // the nodes are on no common link
+		for i, n := range b.Node {
+			if err := n.IP(ctx,
+				fmt.Sprintf("addr del %s/24 dev %s", WireAddr[i], WireDevice),
+				fmt.Sprintf("addr add %s/32 dev %s", WireAddr[i], WireDevice),
+				fmt.Sprintf("route add %s dev %s", WireAddr[1-i], WireDevice)); err != nil {
+				return err
+			}
+		}
+	}
+	var err error
+	if d.cluster, err = newCluster(d.kind == api.PathRoute || d.kind == api.PathVXLAN); err != nil {
+		return err
+	}
+	b.ends = append(b.ends, d.cluster.close)
+	for i, n := range b.Node {
+		if err := d.start(ctx, b, i, n); err != nil {
+			return err
+		}
+	}
+	a, others := b.Container[0], append([]*Namespace{b.Container[1]}, b.More...)
+	if err := d.cluster.attach(ctx, 0, a, "caller", 0, netip.Addr{}); err != nil {
+		return err
+	}
+	for i, n := range others {
+		name, number, vip := "all", i, all
+		if i == 0 {
+			name, number, vip = "one", 0, one
+		}
+		if err := d.cluster.attach(ctx, 1, n, name, number, vip); err != nil {
+			return err
+		}
+	}
+	if err := d.proven(ctx, b); err != nil || d.services == 0 {
+		return err
+	}
+	if err := d.cluster.crowd(d.services, d.nodes); err != nil {
+		return err
+	}
+	return d.touched(ctx, b)
+}
+
+// start starts a node's netmanager and waits until it can attach.
+func (d *DaemonPath) start(ctx context.Context, b *Bed, i int, n *Namespace) error {
+	h, err := d.cluster.host(i)
+	if err != nil {
+		return err
+	}
+	c, err := b.start(n, "daemon", daemonOrder{Program: d.program, Log: filepath.Join(h.dir, "log"), Args: []string{
+		"--data", filepath.Join(h.dir, "net"), "--credentials", h.dir, "--socket", h.socket, "--plane", d.plane,
+	}})
+	if err != nil {
+		return err
+	}
+	line, err := c.out.ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name, c.why(err))
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	d.pids = append(d.pids, pid)
+	go h.engine(d.cluster.ctx)
+	select {
+	case <-h.ready:
+		return nil
+	case <-c.done:
+		return fmt.Errorf("%s: %w: %s", c.name, c.why(io.EOF), tail(filepath.Join(h.dir, "log")))
+	case <-time.After(sessionTime):
+		return fmt.Errorf("%s does not get ready: %s", c.name, tail(filepath.Join(h.dir, "log")))
+	}
+}
+
+// proven waits until packets pass, and by the path that is meant.
+func (d *DaemonPath) proven(ctx context.Context, b *Bed) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*sessionTime)
+	defer cancel()
+	for {
+		passed := true
+		for _, to := range []netip.Addr{one, all} {
+			if to == all && len(b.More) == 0 {
+				continue
+			}
+			passed = passed && b.Container[0].Run(ctx, "", "ping", "-c", "1", "-W", "1", to.String()) == nil
+		}
+		path, why := d.PathOf(ctx)
+		if passed && path == d.kind {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("packets pass: %t; the path is %q and not %q: %s; %s", passed, path, d.kind, why, tail(filepath.Join(d.cluster.hosts[0].dir, "log")))
+		}
+		select {
+		case <-time.After(100 * time.Millisecond): // traffic is what has paths looked for
+		case <-ctx.Done():
+		}
+	}
+}
+
+// PathOf is how the first node's netmanager says that it reaches the second, and
+// why no better. It is chosen by what lies between: a network that the cluster
+// calls clear makes it a plain route or, without a common link, VXLAN.
+func (d *DaemonPath) PathOf(ctx context.Context) (api.PathKind, string) {
+	all, err := d.cluster.hosts[0].peers(ctx)
+	if err != nil {
+		return "", err.Error()
+	}
+	for _, p := range all {
+		if p.Node == d.cluster.hosts[1].lease.Node {
+			return p.Path, p.Reason
+		}
+	}
+	return "", "the peer is not known"
+}
+
+func tail(path string) string {
+	text, _ := os.ReadFile(path)
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}
+
+type daemonOrder struct {
+	Program string
+	Args    []string
+	Log     string
+}
+
+// runDaemon keeps a program that knows nothing of us: it ends with this process,
+// however that ends. It says the program's process id.
+func runDaemon(ctx context.Context, o daemonOrder, ready func()) (any, error) {
+	log, err := os.Create(o.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	runtime.LockOSThread() // the kernel takes the thread that started a child for its parent
+	cmd := exec.CommandContext(ctx, o.Program, o.Args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = patience / 2
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ready()
+	out := bufio.NewWriter(os.Stdout)
+	_, _ = fmt.Fprintln(out, cmd.Process.Pid)
+	if err := errors.Join(out.Flush(), cmd.Wait()); ctx.Err() == nil {
+		return nil, fmt.Errorf("%s ended: %w", o.Program, err)
+	}
+	return nil, nil
+}
+
+// Build builds the netmanager into a directory and says where it is.
+// TREELINE_LAB_BIN names a directory that has it already.
+func Build(dir string) (string, error) {
+	if have := os.Getenv("TREELINE_LAB_BIN"); have != "" {
+		if program := filepath.Join(have, "netmanager"); exists(program) {
+			return program, nil
+		}
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "github.com/treeline-edge/treeline/netmanager")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the netmanager: %w\n%s", err, out)
+	}
+	return filepath.Join(dir, "netmanager"), nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
