@@ -22,7 +22,7 @@ type peer struct {
 
 	kernel   kernel
 	prepared time.Time // from when on ours take the kernel path; zero: they do
-	distrust time.Time // until when it is not tried again
+	distrust bool      // because it fell silent
 }
 
 // kernel is a way to a peer in the clear that needs no tunnel.
@@ -206,9 +206,6 @@ func (c *Core) path(in Path) {
 		c.measured(q, in.RTT)
 	}
 	if in.Silent && !old.Silent {
-		if q.kernel.Path != "" {
-			q.distrust = c.now.Add(distrust)
-		}
 		for _, id := range c.hostedBy(q) {
 			c.doubt(c.services[id])
 		}
@@ -226,29 +223,30 @@ func (c *Core) path(in Path) {
 }
 
 // choosePath decides whether a kernel path to the peer may be used: both ends in
-// one network that the operator called clear, no NAT between, and no silence. What
-// was chosen before a restart stays until something speaks against it.
+// one network that the operator called clear, and no NAT between. What was chosen
+// before a restart stays until something speaks against it. Where the peer falls
+// silent, ours take the tunnel for a while; what comes is taken in all the same,
+// for the peer may not have noticed anything.
 func (c *Core) choosePath(q *peer) {
 	key := timerKey{what: timerPath, peer: q.record.Key}
-	want := c.kernelPath(q)
-	if q.distrust.After(c.now) {
-		if want = (kernel{}); q.kernel == want {
-			c.timers.SetEarlier(key, q.distrust)
-			return
-		}
-		c.timers.Set(key, q.distrust)
-	}
-	if want != q.kernel {
-		q.prepared = time.Time{}
+	if want := c.kernelPath(q); want != q.kernel {
+		c.setKernel(q, want)
+		q.prepared, q.distrust = time.Time{}, false
+		c.timers.Clear(key)
 		if want.Path != "" {
 			q.prepared = c.now.Add(prepare)
 			c.timers.Set(key, q.prepared)
 		}
-		c.setKernel(q, want)
-		return
 	}
-	if !q.prepared.IsZero() && !q.prepared.After(c.now) {
-		q.prepared = time.Time{}
+	switch {
+	case q.kernel.Path == "":
+	case q.path.Silent:
+		q.prepared, q.distrust = c.now.Add(distrust), true
+		c.timers.Set(key, q.prepared)
+		c.dirty.peers[q.record.Key] = struct{}{}
+	case !q.prepared.IsZero() && !q.prepared.After(c.now):
+		q.prepared, q.distrust = time.Time{}, false
+		c.timers.Clear(key)
 		c.dirty.peers[q.record.Key] = struct{}{}
 	}
 }
@@ -256,11 +254,11 @@ func (c *Core) choosePath(q *peer) {
 func (c *Core) kernelPath(q *peer) kernel {
 	via := q.path.Addr.Addr().Unmap()
 	switch {
-	case q.path.Silent || c.lease == nil:
+	case c.lease == nil:
 		return kernel{}
-	case q.heard.IsZero() || q.path.Kind == api.PathNone:
-		// The tunnel has not looked since the start, or sees no need to: that says
-		// nothing against a path that it does not use.
+	case q.heard.IsZero() || q.path.Kind == api.PathNone || q.path.Silent:
+		// The tunnel has not looked since the start, or sees no need to, or nothing: that
+		// says nothing of where the peer is.
 		via = q.kernel.Via
 	case q.path.Kind != api.PathDirect || !q.path.Plain:
 		return kernel{}

@@ -142,12 +142,12 @@ func (c *Core) Peers() []api.PeerStatus {
 		switch {
 		case q.kernel.Path != "" && q.prepared.IsZero():
 			st.Path = q.kernel.Path
+		case q.distrust:
+			st.Reason = fmt.Sprintf("it fell silent on %s, which is tried again later", q.kernel.Path)
 		case q.kernel.Path != "":
 			st.Reason = fmt.Sprintf("%s follows when both ends are prepared", q.kernel.Path)
 		case q.path.Silent:
 			st.Reason = "it does not answer"
-		case q.distrust.After(c.now):
-			st.Reason = "it fell silent on a kernel path, which is tried again later"
 		case q.path.Kind == api.PathDirect && !q.path.Plain:
 			st.Reason = "a NAT lies between"
 		case q.path.Kind == api.PathDirect:
