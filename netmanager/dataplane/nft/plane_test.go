@@ -19,3 +19,4 @@ func open(t testing.TB) dataplane.Plane {
 	}
 	return p
 }
+func BenchmarkThroughput(b *testing.B) { dataplanetest.Throughput(b, open) }

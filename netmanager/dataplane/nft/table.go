@@ -64,12 +64,12 @@ func (t table) base(hold int, away [2][]exprs) error {
 	t.chain("forward", nftables.ChainHookForward, filter, 0)
 	t.chain("input", nftables.ChainHookInput, filter, 0)
 	t.chain("post", nftables.ChainHookPostrouting, nat, 100)
-	for _, name := range []string{"outer", "ours", "host", "pass", "choose", "give", "refuse", forged, denied, "hold"} {
+	for _, name := range []string{"outer", "inside", "outside", "state", "host", "pass", "choose", "give", "refuse", forged, denied, "hold"} {
 		t.chain(name, nil, "", 0)
 	}
 	fams := families(t.node.Ranges)
 	for _, f := range fams {
-		for _, name := range []string{"source", "service", "allowed", "new", "arrive", "leave", "away"} {
+		for _, name := range []string{"source", "wire", "service", "allowed", "new", "arrive", "leave", "away"} {
 			t.chain(name+f.suffix, nil, "", 0)
 		}
 	}
@@ -112,26 +112,39 @@ func reset() exprs { return exprs{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
 // dispatch is what both families have in common.
 func (t table) dispatch(fams [2]family) {
 	six := fams[1]
-	t.rule("raw", six.only(), goTo("source6"))
-	t.rule("raw", goTo("source"))
+	for _, f := range []family{six, fams[0]} {
+		t.rule("raw", f.only(), fromOurs(t.node.Prefix), goTo("source"+f.suffix))
+		t.rule("raw", f.only(), goTo("wire"+f.suffix))
+	}
 
 	// Only ours is looked at: to or from a device of ours.
-	t.rule("forward", toOurs(t.node.Prefix), goTo("ours"))
-	t.rule("forward", fromOurs(t.node.Prefix), goTo("ours"))
-	// The SYN and its answer carry the segment size that fits the way there and back.
-	t.rule("ours", protocol(unix.IPPROTO_TCP), transport(13, 1, r(12)), mask(r(12), []byte{syn}), not(r(12), []byte{0}),
+	vxlan := plane.VXLANDevice(t.node.Prefix)
+	t.rule("forward", toOurs(t.node.Prefix), goTo("inside"))
+	t.rule("forward", fromOurs(t.node.Prefix), goTo("outside"))
+	t.rule("inside", to(vxlan), goTo("outside"))
+	t.rule("inside", to(t.node.Tunnel), goTo("outside"))
+	t.rule("inside", goTo("state"))
+	// What leaves for a peer is counted. Its SYN, and the answer to one, carries the
+	// segment size that fits the way there and back: each end does so for its own.
+	for _, f := range fams {
+		t.rule("outside", f.only(), meta(expr.MetaKeyOIFNAME, r(0)), f.key(f.destination, r(4)), mask(r(4), t.subnet()), in(t.outward, r(0)))
+	}
+	t.rule("outside", protocol(unix.IPPROTO_TCP), transport(13, 1, r(12)), mask(r(12), []byte{syn}), not(r(12), []byte{0}),
 		exprs{
 			&expr.Rt{Key: expr.RtTCPMSS, Register: r(0)},
 			&expr.Byteorder{SourceRegister: r(0), DestRegister: r(0), Op: expr.ByteorderHton, Len: 2, Size: 2},
 			&expr.Exthdr{SourceRegister: r(0), Type: 2, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
 		})
+	t.rule("outside", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
+	// A flow that was given its turn was judged before.
 	for _, f := range fams {
-		t.rule("ours", f.only(), meta(expr.MetaKeyOIFNAME, r(0)), f.key(f.destination, r(4)), mask(r(4), t.subnet()), in(t.outward, r(0)))
+		t.rule("outside", f.only(), f.key(f.source, r(0)), in(t.local, r(0)), translated(), f.key(f.destination, r(0)), in(t.backends, r(0)), accept())
 	}
-	t.rule("ours", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
-	t.rule("ours", state(expr.CtStateBitINVALID), drop())
-	t.rule("ours", six.only(), goTo("new6"))
-	t.rule("ours", goTo("new"))
+	t.rule("outside", goTo("state"))
+	t.rule("state", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
+	t.rule("state", state(expr.CtStateBitINVALID), drop())
+	t.rule("state", six.only(), goTo("new6"))
+	t.rule("state", goTo("new"))
 
 	t.rule("input", fromOurs(t.node.Prefix), goTo("host"))
 	for _, f := range fams { // of peers, by plain routes
@@ -162,23 +175,30 @@ func neighbours() exprs {
 // checkSource lets nobody speak as another. It comes before connection tracking,
 // so that a forged segment ends nobody's flow.
 func (t table) checkSource(f family) {
-	c := "source" + f.suffix
+	c, wire := "source"+f.suffix, "wire"+f.suffix
 	device := meta(expr.MetaKeyIIFNAME, r(0))
+	peer := rule(device, f.key(f.source, r(4)), mask(r(4), t.subnet()), in(t.inward, r(0)), accept())
 	t.rule(c, device, f.key(f.source, r(4)), in(t.endpoints, r(0)), accept())
-	t.rule(c, device, f.key(f.source, r(4)), mask(r(4), t.subnet()), in(t.inward, r(0)), accept())
-	// The daemon checked it before it held it; and the tunnel knows who it is from.
+	t.rule(c, peer)
+	// The daemon checked it before it held it; and the tunnel knows who it is from,
+	// but is no way to say that it is from us.
 	t.rule(c, from(t.node.Hold), accept())
+	if own := t.node.Subnet; own.IsValid() {
+		t.rule(c, from(t.node.Tunnel), f.instance(f.source), network(f.source.low, 4, r(12)), mask(r(12), bits(4, own.Bits())), is(r(12), four(own.Masked().Addr())), goTo(forged))
+	}
 	t.rule(c, from(t.node.Tunnel), f.instance(f.source), accept())
 	if f.six() {
 		t.rule(c, neighbours(), accept())
 	}
-	t.rule(c, fromOurs(t.node.Prefix), goTo(forged))
-	t.rule(c, f.instance(f.source), goTo(forged))
-	t.rule(c, f.service(f.source), goTo(forged))
+	t.rule(c, goTo(forged))
+
+	t.rule(wire, peer)
+	t.rule(wire, f.instance(f.source), goTo(forged))
+	t.rule(wire, f.service(f.source), goTo(forged))
 	if t.node.VXLAN == 0 || f.six() {
 		return
 	}
-	t.rule(c, protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)), goTo("outer"))
+	t.rule(wire, protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)), goTo("outer"))
 	// Within: UDP 8, VXLAN 8, Ethernet 14. A clear peer may send what is of its own
 	// subnets; once it is unpacked nobody can tell who sent it.
 	const ethertype, inner = 28, 30
@@ -262,7 +282,7 @@ func (t table) judge(f family) {
 	n, arrive, leave := "new"+f.suffix, "arrive"+f.suffix, "leave"+f.suffix
 	// A client of ours goes on with a flow that ended: it shall know.
 	t.rule(n, midstream(), f.key(f.source, r(0)), in(t.local, r(0)), reset())
-	t.rule(n, f.instance(f.source), translated(), f.key(f.destination, r(0)), in(t.backends, r(0))) // counts
+	t.rule(n, f.key(f.source, r(0)), in(t.local, r(0)), translated(), f.key(f.destination, r(0)), in(t.backends, r(0))) // counts
 	t.who(n, f, f.key(f.destination, r(0)))
 	t.rule(n, f.key(f.destination, r(0)), in(t.local, r(0)), goTo(arrive))
 	t.rule(n, f.instance(f.source), goTo(leave))
@@ -279,7 +299,6 @@ func (t table) judge(f family) {
 	// Not by its route: connection tracking would keep the flow as one that goes to
 	// the hold device, and the packet would never be given a backend.
 	t.rule(leave, to(t.node.Hold), goTo("hold"))
-	t.rule(leave, f.instance(f.destination), translated(), goTo("pass")) // judged before its turn
 	t.rule(leave, f.instance(f.destination), t.pair(), goTo("pass"))
 	t.rule(leave, known(), goTo(denied))
 	t.rule(leave, f.instance(f.destination), goTo("hold"))
