@@ -163,46 +163,40 @@ unmount_below() {
 	done
 }
 
-# choose_ports: sets port to the first of twenty free ones, the same every time. A
-# directory keeps them from an installation that is coming up beside this one.
-choose_ports() {
-	local used base
-	if port=$(cat "$state/port" 2>/dev/null); then
-		return 0
-	fi
-	used=$(ss -Hltn | awk '{ sub(/.*:/, "", $4); print $4 }')
-	for ((base = 18080; base < 30000; base += 20)); do
-		if ! awk -v a=$base -v b=$((base + 20)) '$1 >= a && $1 < b { found = 1 } END { exit !found }' <<<"$used" &&
-			mkdir "/run/treeline-ports-$base" 2>/dev/null; then
-			port=$base
-			echo "$port" >"$state/port"
-			return 0
-		fi
-	done
-	fail "there are no twenty free ports in a row from 18080 to 30000"
-}
-
-# free_ports: lets others have the ports.
-free_ports() { [ ! -f "$state/port" ] || rmdir "/run/treeline-ports-$(cat "$state/port")" 2>/dev/null || true; }
-
-# instance_urls: turns names of instances into lines of "name url".
-instance_urls() {
-	sed -n -e "s/.*hello\.demo\.\(front\)\.demo#\([0-9]*\)$/\1 \2 $port/p" \
-		-e "s/.*hello\.demo\.\(back\)\.demo#\([0-9]*\)$/\1 \2 $((port + 10))/p" |
-		while read -r service number base; do
-			echo "hello/$service#$number http://127.0.0.1:$((base + number))/"
-		done
-}
-
-# answers INSTANCE URL: whether it answers within ten seconds, and says it is it.
-answers() {
-	local i reply at=${2#http://}
-	at=${at%/}
+# front_urls COUNT: asks every node at the port that fronts publish, until COUNT of
+# them have answered who they are and whom they asked, for ten seconds at most;
+# prints lines of "name url".
+front_urls() {
+	local i port host reply found=
+	port=$(sed -n 's/.*port: "\([0-9]*\):.*/\1/p' "$state/hello.yaml")
 	for ((i = 0; i < 100; i++)); do
-		if reply=$({ printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3; } 3<>"/dev/tcp/${at%:*}/${at#*:}" 2>/dev/null); then
-			case $reply in *"#${1#*#}\""*) return 0 ;; esac
-		fi
+		for host in $(awk '$2 == "net" && NF == 5 { a[$1] = $4 } END { for (n in a) print a[n] }' "$state/dev.log"); do
+			reply=$({ { printf 'GET / HTTP/1.0\r\n\r\n' >&3 && timeout 6 cat <&3; } 3<>"/dev/tcp/$host/$port"; } 2>/dev/null) || continue
+			case $reply in
+			*'.front.demo#'*'"asked":{'*'.back.'*)
+				reply=${reply#*.front.demo#}
+				found+="hello/front#${reply%%\"*} http://$host:$port/"$'\n'
+				;;
+			esac
+		done
+		found=$(sort -u <<<"$found" | sed '/^$/d')$'\n'
+		[ "$(grep -c . <<<"$found")" -lt "$1" ] || break
 		sleep 0.1
 	done
-	return 1
+	printf '%s' "$found"
+}
+
+# hosts_end: takes the nodes' network namespaces away, and the bridge between them.
+hosts_end() {
+	local kind what
+	[ -f "$state/dev/network" ] || return 0
+	while read -r kind what; do
+		case $kind in
+		netns) [ ! -e "/run/netns/$what" ] || ip netns delete "$what" ;;
+		link) ip link delete "$what" 2>/dev/null || true ;;
+		table) nft delete table ip "$what" 2>/dev/null || true ;;
+		forward) echo "$what" >/proc/sys/net/ipv4/ip_forward ;;
+		esac
+	done <"$state/dev/network"
+	rm -f "$state/dev/network"
 }
