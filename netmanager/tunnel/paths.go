@@ -61,12 +61,20 @@ type Place struct {
 //	f.SetPlace(ctx, place)
 //	f.SetPeer(ctx, peer, false) // after e.SetPeer
 type Finder struct {
-	cfg FinderConfig
-	in  chan func(*finding)
+	cfg    FinderConfig
+	in     chan func(*finding)
+	events chan Event   // apart, so that no peer's messages push them out
+	heard  chan control // likewise
 }
 
-// hookRoom is how many messages may wait for the finder. What does not fit is
-// lost, as on the network: machines repeat what matters.
+type control struct {
+	peer api.PeerKey
+	msg  paths.Received
+}
+
+// hookRoom is how many messages and events may wait for the finder. What does not
+// fit is lost, as on the network: machines repeat what matters, and polling sees
+// what was lost of events.
 const hookRoom = 1024
 
 // NewFinder returns a finder without peers.
@@ -82,7 +90,9 @@ func NewFinder(cfg FinderConfig) *Finder {
 	if cfg.Report == nil {
 		cfg.Report = func(PathReport) {}
 	}
-	return &Finder{cfg: cfg, in: make(chan func(*finding), hookRoom)}
+	return &Finder{
+		cfg: cfg, in: make(chan func(*finding), 16), events: make(chan Event, hookRoom), heard: make(chan control, hookRoom),
+	}
 }
 
 // Hooks are what the engine is to be made with.
@@ -90,11 +100,16 @@ func (f *Finder) Hooks() Hooks {
 	return Hooks{
 		Raw: f.cfg.Raw, SendTLS: f.cfg.SendTLS,
 		Control: func(peer api.PeerKey, from Path, payload []byte) {
-			msg := paths.Received{From: outer(from), Body: slices.Clone(payload)}
-			f.post(func(v *finding) { v.step(v.peers[peer], msg) })
+			select {
+			case f.heard <- control{peer, paths.Received{From: outer(from), Body: slices.Clone(payload)}}:
+			default:
+			}
 		},
 		Event: func(ev Event) {
-			f.post(func(v *finding) { v.event(ev) })
+			select {
+			case f.events <- ev:
+			default:
+			}
 			if f.cfg.Event != nil {
 				f.cfg.Event(ev)
 			}
@@ -108,13 +123,6 @@ func outer(p Path) paths.Path {
 		return paths.Path{}
 	}
 	return paths.Path{Addr: p.Addr}
-}
-
-func (f *Finder) post(do func(*finding)) {
-	select {
-	case f.in <- do:
-	default:
-	}
 }
 
 func (f *Finder) do(ctx context.Context, do func(*finding)) error {
@@ -201,6 +209,7 @@ type found struct {
 	relay    api.Relay
 	at       netip.AddrPort // the relay's address; zero: not known yet
 	asked    time.Time      // for that
+	session  bool           // the machine was told of one
 	record   []netip.AddrPort
 	wake     time.Time
 	path     Path // as the engine was told last
@@ -226,6 +235,10 @@ func (f *Finder) Run(ctx context.Context, e *Engine) error {
 			return nil
 		case do := <-f.in:
 			do(v)
+		case ev := <-f.events:
+			v.event(ev)
+		case c := <-f.heard:
+			v.step(v.peers[c.peer], c.msg)
 		case <-timer.C:
 			v.tick(time.Now())
 		}
@@ -280,6 +293,10 @@ func (v *finding) poll(now time.Time) {
 			in.Heard = []paths.Path{outer(s.Carried)}
 		}
 		q.sent, q.came = s.SentPackets, s.ReceivedPackets
+		if s.Session && !q.session {
+			q.session = true
+			v.step(q, paths.Established{From: outer(s.From)})
+		}
 		if !in.Sent && in.Heard == nil {
 			continue
 		}
@@ -301,7 +318,10 @@ func (v *finding) event(ev Event) {
 	switch ev := ev.(type) {
 	case Established:
 		v.traffic = now
-		v.step(v.peers[ev.Peer], paths.Established{From: outer(ev.From)})
+		if q := v.peers[ev.Peer]; q != nil {
+			q.session = true
+			v.step(q, paths.Established{From: outer(ev.From)})
+		}
 	case Traffic:
 		v.traffic = now
 		if q := v.peers[ev.Peer]; q != nil {

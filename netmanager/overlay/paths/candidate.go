@@ -15,9 +15,12 @@ const (
 	throughRelay
 )
 
-// maxReflexive is how many addresses are kept of those that only a peer's
-// packets named.
-const maxReflexive = 4
+const (
+	// maxReflexive is how many addresses are kept of those that only a peer's
+	// packets named, and maxWays of all.
+	maxReflexive = 4
+	maxWays      = 2*MaxCandidates + maxReflexive
+)
 
 // way is a path and what is known of it.
 type way struct {
@@ -100,7 +103,7 @@ func (m *Machine) add(a netip.AddrPort, o Origin) *way {
 		}
 		return x
 	}
-	if m.refused(a) {
+	if m.refused(a) || len(m.direct) >= maxWays && o != Reflexive {
 		return nil
 	}
 	if o == Reflexive && !m.roomForReflexive() {
@@ -245,12 +248,14 @@ func (m *Machine) told(from Path, c Candidates) {
 	named := map[netip.AddrPort]bool{}
 	for _, x := range c.List {
 		named[x.Addr] = true
-		m.add(x.Addr, x.Origin)
 	}
 	for _, x := range m.ways() {
-		if !x.proven && x != m.relay && x.origin <= Static && !named[x.path.Addr] {
+		if x != m.current && x != m.relay && x.origin <= Static && !named[x.path.Addr] {
 			m.forget(x)
 		}
+	}
+	for _, x := range c.List {
+		m.add(x.Addr, x.Origin)
 	}
 	if fresh && c.Moved {
 		m.moved()

@@ -321,10 +321,40 @@ func TestHostilePeerCannotFloodOthers(t *testing.T) {
 	if probes > 10*60+24 {
 		t.Errorf("%d probes in a minute", probes)
 	}
-	if n := len(m.direct); n > 2*MaxCandidates+maxReflexive {
+	if n := len(m.direct); n > maxWays {
 		t.Errorf("%d addresses are kept", n)
 	}
 	t.Logf("%d probes, %d bytes to strangers in a minute", probes, bytesOut)
+}
+
+// A peer that proves ever new addresses, all its own, has us keep a few.
+func TestProvenAddressesAreBounded(t *testing.T) {
+	m := lone(Config{})
+	now := time.Unix(1e9, 0)
+	var answer func(Output)
+	answer = func(out Output) {
+		for _, s := range out.Send {
+			if p, ok := first(Parse(s.Body)).(Probe); ok && !s.Path.Relay() {
+				answer(m.Step(now, Received{s.Path, Reply{Token: p.Token}.Append(nil)}))
+			}
+		}
+	}
+	for i := range 3000 {
+		now = now.Add(time.Second)
+		var list []Candidate
+		for j := range MaxCandidates {
+			list = append(list, Candidate{Mapped, netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, byte(j), byte(i >> 8), byte(i)}), 53)})
+		}
+		answer(m.Step(now, Received{Path{}, Candidates{Boot: 1, Rev: uint32(i), Punch: true, List: list}.Append(nil)}))
+		answer(m.Step(now, Received{Path{list[0].Addr}, Ack{1}.Append(nil)}))
+		answer(m.Step(now, Tick{}))
+		if len(m.direct) > maxWays+1 {
+			t.Fatalf("%d addresses are kept", len(m.direct))
+		}
+	}
+	if m.Report().Path.Relay() {
+		t.Error("none of them was believed in; the test proves nothing")
+	}
 }
 
 // Whoever cannot read a probe cannot have its path believed in.

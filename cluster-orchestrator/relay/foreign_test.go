@@ -1,0 +1,41 @@
+package relay
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func TestForeignRelaysAreAllowedByAddress(t *testing.T) {
+	one, two := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
+	names := map[string][]netip.Addr{"relay.example": {one, two}}
+	f := &Foreign{Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+		if a := names[host]; a != nil {
+			return a, nil
+		}
+		return nil, api.ErrNotFound
+	}}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	f.Set([]string{"relay.example:7443", "203.0.113.5:7443", "gone.example:1", "nonsense"})
+	for !f.Allow(netip.AddrPortFrom(one, 7443)) {
+		time.Sleep(time.Millisecond)
+	}
+	for at, want := range map[string]bool{
+		"[2001:db8::1]:7443": true, "203.0.113.5:7443": true, "198.51.100.1:7444": false, "198.51.100.2:7443": false,
+	} {
+		if f.Allow(netip.MustParseAddrPort(at)) != want {
+			t.Errorf("%s: %v", at, !want)
+		}
+	}
+	// The cluster leads nowhere any more.
+	f.Set(nil)
+	for f.Allow(netip.AddrPortFrom(one, 7443)) {
+		time.Sleep(time.Millisecond)
+	}
+}
