@@ -158,7 +158,7 @@ func (tw *twin) report() Report {
 		Cluster: tw.id, Boot: tw.boot, Seq: tw.seq, Gen: tw.gen, Whole: true,
 		Aggregate: api.Aggregate{
 			Nodes: 1, Capacity: api.Resources{MilliCPU: 10_000, MemoryMB: 1000}, Free: free, Largest: free,
-			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Nodes: 1, Free: free, Largest: free}},
+			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Free: free, Largest: free}},
 		},
 	}
 	for _, a := range tw.want {

@@ -99,8 +99,8 @@ func (b *Book) Assign(now time.Time, id api.ServiceID, want *api.Addresses, have
 	}
 	p := Plan{woken: map[netip.Addr]Resting{}}
 	used := map[netip.Addr]bool{}
-	one := func(text string, had netip.Addr) (netip.Addr, error) {
-		a, err := b.choose(now, id, text, had, used, &p)
+	one := func(role int, text string, had netip.Addr) (netip.Addr, error) {
+		a, err := b.choose(now, id, role, text, had, used, &p)
 		if err == nil {
 			used[a] = true
 		}
@@ -121,16 +121,16 @@ func (b *Book) Assign(now time.Time, id api.ServiceID, want *api.Addresses, have
 }
 
 func (b *Book) assign(want *api.Addresses, have api.ServiceAddresses, out *api.ServiceAddresses,
-	one func(string, netip.Addr) (netip.Addr, error),
+	one func(int, string, netip.Addr) (netip.Addr, error),
 ) (err error) {
 	for _, fixed := range []bool{true, false} {
 		if is(want.RoundRobin) == fixed {
-			if out.RoundRobin, err = one(want.RoundRobin, have.RoundRobin); err != nil {
+			if out.RoundRobin, err = one(0, want.RoundRobin, have.RoundRobin); err != nil {
 				return err
 			}
 		}
 		if want.Closest != "" && is(want.Closest) == fixed {
-			if out.Closest, err = one(want.Closest, have.Closest); err != nil {
+			if out.Closest, err = one(1, want.Closest, have.Closest); err != nil {
 				return err
 			}
 		}
@@ -140,7 +140,7 @@ func (b *Book) assign(want *api.Addresses, have api.ServiceAddresses, out *api.S
 			}
 			text := r.Start
 			for n := r.From; n <= r.To; n++ {
-				a, err := one(text, have.Instances[n])
+				a, err := one(2+n, text, have.Instances[n])
 				if err != nil {
 					return err
 				}
@@ -158,15 +158,15 @@ func (b *Book) assign(want *api.Addresses, have api.ServiceAddresses, out *api.S
 func is(text string) bool { return text != "" && text != "auto" }
 
 // choose is the address that text asks for. One that is not fixed stays what it
-// was; a new one is chosen by the service's name, so that it gets its own again
+// was; a new one is chosen by the service's name and what it is for, so that it gets its own again
 // from a root that has forgotten it.
-func (b *Book) choose(now time.Time, id api.ServiceID, text string, had netip.Addr, used map[netip.Addr]bool, p *Plan) (netip.Addr, error) {
+func (b *Book) choose(now time.Time, id api.ServiceID, role int, text string, had netip.Addr, used map[netip.Addr]bool, p *Plan) (netip.Addr, error) {
 	if !is(text) {
 		if had.IsValid() && b.owners[had] == id && !used[had] {
 			return had, nil
 		}
 		for try := range uint64(tries) {
-			a := b.candidate(id, uint64(len(used))*tries+try)
+			a := b.candidate(id, uint64(role)*tries+try)
 			if b.take(now, id, a, p) == nil {
 				return a, nil
 			}

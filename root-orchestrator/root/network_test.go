@@ -1,0 +1,257 @@
+package root
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// net reports for a cluster what its part of the network is.
+func (w *world) net(id api.ClusterID, n api.ClusterNet) (told []api.RootNet) {
+	w.t.Helper()
+	r := w.twins[id].report()
+	r.Net = &n
+	for _, e := range w.must(r).Send {
+		if m, ok := e.Msg.(api.RootNet); ok && e.To == id.Addr() {
+			told = append(told, m)
+		}
+	}
+	return told
+}
+
+func (w *world) shares(id api.ClusterID) []netip.Prefix {
+	cl, _ := w.c.Cluster(id)
+	return cl.Shares
+}
+
+func TestRangesAreLaidOutOnce(t *testing.T) {
+	w := newWorld(t)
+	var docs []store.Doc
+	for _, d := range w.disk {
+		docs = append(docs, d)
+	}
+	other := api.DefaultNetRanges()
+	other.Services = netip.MustParsePrefix("10.31.0.0/16")
+	if err := New(Config{Ranges: other}).Restore(docs); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "10.30.0.0/16") {
+		t.Errorf("other ranges: %v", err)
+	}
+	if err := New(Config{Ranges: api.DefaultNetRanges()}).Restore(docs); err != nil {
+		t.Errorf("the same: %v", err)
+	}
+	for name, spoil := range map[string]func(*api.NetRanges){
+		"overlap": func(r *api.NetRanges) { r.Services = netip.MustParsePrefix("10.16.4.0/24") },
+		"host":    func(r *api.NetRanges) { r.Instances = netip.MustParsePrefix("10.16.0.1/13") },
+		"bits":    func(r *api.NetRanges) { r.Subnet = 19 },
+		"v6":      func(r *api.NetRanges) { r.Services6 = r.Instances6 },
+		"v6 size": func(r *api.NetRanges) { r.Services6 = netip.MustParsePrefix("fd00::/48") },
+	} {
+		r := api.DefaultNetRanges()
+		spoil(&r)
+		if err := (Config{Ranges: r}).Validate(); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func addressed(a *api.Addresses) func(*api.Microservice) {
+	return func(m *api.Microservice) { m.Addresses = a }
+}
+
+func TestAddressesTravelWithAssignmentsAndOutliveTheRoot(t *testing.T) {
+	w := newWorld(t, "a")
+	w.apply(3, addressed(&api.Addresses{Closest: "auto", Instances: []api.AddressRange{{From: 0, To: 1, Start: "10.30.9.1"}}}))
+	w.settle()
+	s, _ := w.c.Service(web)
+	for n := range 3 {
+		got := w.twins["a"].want[web.Instance(n)].Addresses
+		if got.RoundRobin != s.Addresses.RoundRobin || got.Closest != s.Addresses.Closest || !got.Closest.IsValid() ||
+			got.Instances[n] != s.Addresses.Instances[n] || got.Instances[n].IsValid() != (n < 2) || len(got.Instances) > 1 {
+			t.Errorf("instance %d has %+v of %+v", n, got, s.Addresses)
+		}
+	}
+	if s.Addresses.Instances[1] != netip.MustParseAddr("10.30.9.2") {
+		t.Errorf("%+v", s.Addresses)
+	}
+	w.restart()
+	if again, _ := w.c.Service(web); fmt.Sprint(again.Addresses) != fmt.Sprint(s.Addresses) {
+		t.Errorf("restarted it has %+v, had %+v", again.Addresses, s.Addresses)
+	}
+	w.must(DeleteApp{App: shop})
+	w.pass(10 * time.Second)
+	taken := application(1, addressed(&api.Addresses{RoundRobin: s.Addresses.RoundRobin.String()}))
+	taken.Name = "other"
+	w.restart()
+	if err := w.do(Apply{Tenant: "acme", Spec: taken}).Err; !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "rests until") {
+		t.Errorf("an address at rest: %v", err)
+	}
+	w.apply(1)
+	if again, _ := w.c.Service(web); again.Addresses.RoundRobin != s.Addresses.RoundRobin {
+		t.Errorf("the service comes back on %s, was on %s", again.Addresses.RoundRobin, s.Addresses.RoundRobin)
+	}
+	w.must(DeleteApp{App: shop})
+	w.pass(10 * time.Second)
+	w.now = w.now.Add(31 * time.Minute)
+	w.must(Apply{Tenant: "acme", Spec: taken})
+}
+
+func TestARefusedApplyChangesNothing(t *testing.T) {
+	w := newWorld(t, "a")
+	w.apply(1, addressed(&api.Addresses{RoundRobin: "10.30.1.1"}))
+	w.settle()
+	before := maps.Clone(w.disk)
+	app := application(2, addressed(&api.Addresses{RoundRobin: "10.30.1.1"}))
+	app.Name = "second"
+	free := w.c.net.addresses.Free(w.now)
+	eff := w.do(Apply{Tenant: "acme", Spec: app})
+	if !errors.Is(eff.Err, api.ErrConflict) || !strings.Contains(eff.Err.Error(), "shop.prod.web.prod has it") {
+		t.Fatalf("%v", eff.Err)
+	}
+	if len(eff.Save) > 0 || len(w.disk) != len(before) || w.c.net.addresses.Free(w.now) != free || len(w.c.Apps("")) != 1 {
+		t.Errorf("it saved %v", eff.Save)
+	}
+	if err := w.do(Apply{Tenant: "acme", Spec: application(1, addressed(&api.Addresses{RoundRobin: "10.40.0.1"}))}).Err; !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("outside the range: %v", err)
+	}
+	if s, _ := w.c.Service(web); s.Addresses.RoundRobin != netip.MustParseAddr("10.30.1.1") {
+		t.Errorf("it lost its address: %+v", s.Addresses)
+	}
+}
+
+func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	if got := w.shares("a"); len(got) != 0 {
+		t.Fatalf("a cluster without the network has %v", got)
+	}
+	told := w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
+	if len(told) != 1 || len(told[0].Shares) != 1 || told[0].Ranges != api.DefaultNetRanges() {
+		t.Fatalf("told %+v", told)
+	}
+	w.net("a", api.ClusterNet{Subnets: 50, Shares: w.shares("a")})
+	if n := len(w.shares("a")); n != 1 {
+		t.Errorf("%d shares for 50 nodes", n)
+	}
+	w.net("a", api.ClusterNet{Subnets: 60, Shares: w.shares("a")})
+	if n := len(w.shares("a")); n != 2 {
+		t.Errorf("%d shares for 60 nodes, of 64 each", n)
+	}
+	had := w.shares("a")
+	w.restart()
+	if !slices.Equal(w.shares("a"), had) {
+		t.Errorf("restarted: %v, had %v", w.shares("a"), had)
+	}
+	w.net("b", api.ClusterNet{Whole: true, Subnets: 1 << 40})
+	if cl, _ := w.c.Cluster("b"); len(cl.Shares) != 64 || cl.NetworkError == "" {
+		t.Errorf("one cluster gets %d shares: %q", len(cl.Shares), cl.NetworkError)
+	}
+	w.must(ForgetCluster{"a"})
+	w.join("c", 1)
+	w.restart()
+	w.net("c", api.ClusterNet{Whole: true, Subnets: 1 << 40})
+	cl, _ := w.c.Cluster("c")
+	if len(cl.Shares) != 128-64-2 || !strings.Contains(cl.NetworkError, "exhausted") {
+		t.Errorf("%d shares are left, %q", len(cl.Shares), cl.NetworkError)
+	}
+	for _, p := range had {
+		if slices.Contains(cl.Shares, p) {
+			t.Errorf("%s is given again at once", p)
+		}
+	}
+	if e := w.c.Events(EventFilter{Limit: 1}); len(e) == 0 || !strings.Contains(e[0].Detail, "exhausted") {
+		t.Errorf("the story says %+v", e)
+	}
+	w.now = w.now.Add(31 * time.Minute)
+	w.net("c", api.ClusterNet{Subnets: 1 << 40, Shares: cl.Shares})
+	if cl, _ = w.c.Cluster("c"); len(cl.Shares) != 64 {
+		t.Errorf("%d shares once they have rested", len(cl.Shares))
+	}
+}
+
+// TestAnOlderCopyGivesNothingAwayThatIsInUse restores the root from before a
+// share and an address were given.
+func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	old := maps.Clone(w.disk)
+	w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
+	w.apply(1)
+	mine := w.shares("a")
+	s, _ := w.c.Service(web)
+	w.disk = old
+	w.restart()
+	told := w.net("a", api.ClusterNet{
+		Whole: true, Subnets: 1, Shares: mine,
+		InUse: []api.ServiceAddress{{Address: s.Addresses.RoundRobin, Service: web}},
+	})
+	if !slices.Equal(w.shares("a"), mine) || len(told) != 1 || !slices.Equal(told[0].Shares, mine) {
+		t.Errorf("it has %v, had %v", w.shares("a"), mine)
+	}
+	w.net("b", api.ClusterNet{Whole: true, Subnets: 1})
+	if slices.Equal(w.shares("b"), mine) {
+		t.Error("a share is given twice")
+	}
+	app := application(1, addressed(&api.Addresses{RoundRobin: s.Addresses.RoundRobin.String()}))
+	app.Name = "thief"
+	if err := w.do(Apply{Tenant: "acme", Spec: app}).Err; !errors.Is(err, api.ErrConflict) {
+		t.Errorf("an address in use is given away: %v", err)
+	}
+	// And where it was given away meanwhile, who has it by the book keeps it.
+	w.now = w.now.Add(2 * time.Second)
+	told = w.net("b", api.ClusterNet{Rev: 1 << 63, Subnets: 1, Shares: append(slices.Clone(mine), w.shares("b")...)})
+	if len(told) == 0 || slices.Contains(told[0].Shares, mine[0]) {
+		t.Errorf("b is told %+v", told)
+	}
+}
+
+// TestAClusterSpeaksForItselfAlone lets a cluster export what is not its own.
+func TestAClusterSpeaksForItselfAlone(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.twins["a"].room, w.twins["b"].room = 1, 1
+	w.apply(2)
+	w.settle()
+	w.settle()
+	if w.on("a") != 1 || w.on("b") != 1 {
+		t.Fatalf("%d on a, %d on b", w.on("a"), w.on("b"))
+	}
+	w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
+	w.net("b", api.ClusterNet{Whole: true, Subnets: 1})
+	own, foreign := w.shares("b")[0].Addr().Next(), w.shares("a")[0].Addr().Next()
+	peer := func(k byte, at netip.Addr) api.Peer {
+		return api.Peer{Key: api.PeerKey{k}, Node: "secret", Cluster: "a", Subnets: []netip.Prefix{netip.PrefixFrom(at, 26).Masked()}, Rev: 1}
+	}
+	want := api.Want{Service: web, For: web}
+	w.net("a", api.ClusterNet{Wants: []api.Want{want}, Subnets: 1, Shares: w.shares("a"), Wanted: want.Digest()})
+	in := web.Instance(0)
+	if got, _ := w.c.Instance(in); got.Cluster != "b" {
+		in = web.Instance(1)
+	}
+	route := api.Route{
+		Service: web, Rev: 1, Access: api.Access{Callers: []string{"rival/x.y"}}, Addresses: api.ServiceAddresses{RoundRobin: foreign},
+		Peers: []api.Peer{peer(1, own), peer(2, foreign)},
+		Backends: []api.Backend{
+			{Instance: in, Address: own, Peer: api.PeerKey{1}, State: api.BackendUp},
+			{Instance: in, Address: foreign, Peer: api.PeerKey{1}, State: api.BackendUp},
+			{Instance: in, Address: own.Next(), Peer: api.PeerKey{2}, State: api.BackendUp},
+			{Instance: "acme/other.a.b.c#0", Address: own.Next(), Peer: api.PeerKey{1}, State: api.BackendUp},
+		},
+	}
+	r := w.twins["b"].report()
+	r.Net = &api.ClusterNet{Records: api.Records{Routes: []api.Route{route}}, Subnets: 1, Shares: w.shares("b")}
+	var got []api.Route
+	for _, e := range w.must(r).Send {
+		if m, ok := e.Msg.(api.RootNet); ok && e.To == api.ClusterID("a").Addr() {
+			got = append(got, m.Routes...)
+		}
+	}
+	s, _ := w.c.Service(web)
+	if len(got) != 1 || len(got[0].Backends) != 1 || got[0].Backends[0].Address != own || len(got[0].Peers) != 1 ||
+		got[0].Peers[0].Node != "" || got[0].Peers[0].Cluster != "b" || got[0].Access.Callers != nil || got[0].Addresses.RoundRobin != s.Addresses.RoundRobin {
+		t.Errorf("a is told %+v", got)
+	}
+}
