@@ -101,7 +101,8 @@ type host struct {
 	got     int       // data packets
 	last    time.Time // when the last came
 	gap     time.Duration
-	sending bool
+	sending bool // data, if it talks
+	talks   bool
 	sent    bool // data since the last Traffic
 	heard   map[Path]bool
 	probes  map[netip.AddrPort]int // sent to each address
@@ -320,7 +321,7 @@ func (w *world) sameLink() bool { return len(w.hosts[0].nats) == 0 && len(w.host
 
 // talk has a host send a data packet every so often.
 func (w *world) talk(h *host, every time.Duration) {
-	h.sending = true
+	h.sending, h.talks = true, true
 	w.every(every, func() {
 		if h.sending && !h.dead {
 			w.data(h)
