@@ -186,3 +186,9 @@ func (v outside) Peer(k api.PeerKey) (api.Peer, bool) {
 	}
 	return api.Peer{}, false
 }
+
+// RouteOf is a service's route as the cluster's nodes are told it.
+func (b *Book) RouteOf(id api.ServiceID) (api.Route, bool) { return inside{b}.Route(id) }
+
+// Wants lists what a node wants, in order.
+func (b *Book) Wants(n api.NodeID) []api.Want { return b.nodes.Wants(n) }

@@ -1,0 +1,373 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+var (
+	share = netip.MustParsePrefix("10.16.0.0/20")
+	rr    = netip.MustParseAddr("10.30.0.7")
+)
+
+// netWorld is a world with shares, whose nodes have netmanagers.
+func netWorld(t testing.TB, nodes int) *world {
+	w := newWorld(t, nodes)
+	w.step(RootNet{api.RootNet{Rev: 1, Ranges: api.DefaultNetRanges(), Shares: []netip.Prefix{share}}})
+	for i := range nodes {
+		w.net(api.NodeID(fmt.Sprintf("n%d", i)))
+	}
+	return w
+}
+
+// net has a node's netmanager speak for the first time in its boot.
+func (w *world) net(id api.NodeID, wants ...api.Want) []any {
+	self := api.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}}
+	copy(self.Key[:], id)
+	return w.said(id, w.step(NetUp{id, api.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Add: wants}}).Send)
+}
+
+func (w *world) said(id api.NodeID, envs []api.Envelope) (msgs []any) {
+	for _, e := range envs {
+		if e.To == id.Addr() {
+			msgs = append(msgs, e.Msg)
+		}
+	}
+	return msgs
+}
+
+// run has the node run what it should, with addresses of its subnet.
+func (w *world) run(id api.NodeID) []api.Envelope {
+	n := w.nodes[id]
+	n.settle()
+	lease, _ := w.c.Lease(id)
+	for i, o := range n.has {
+		a := lease.Subnet.Addr().As4()
+		a[3] += byte(2 + i.Number())
+		o.Address = netip.AddrFrom4(a)
+		n.has[i] = o
+	}
+	return w.step(n.whole()).Send
+}
+
+func addressedAt(n int, a netip.Addr) api.Assignment {
+	as := assignment(n, 1, spec(1, 100))
+	as.Addresses.RoundRobin = a
+	return as
+}
+
+func down(t testing.TB, msgs []any) api.NetDown {
+	t.Helper()
+	for _, m := range msgs {
+		if d, ok := m.(api.NetDown); ok {
+			return d
+		}
+	}
+	t.Fatalf("no word of the network in %+v", msgs)
+	return api.NetDown{}
+}
+
+func TestANodeKeepsItsSubnetAndItsSecrets(t *testing.T) {
+	w := netWorld(t, 2)
+	a, _ := w.c.Lease("n0")
+	b, _ := w.c.Lease("n1")
+	if a.Subnet == b.Subnet || a.Relay.Slot == b.Relay.Slot || a.Relay.Ticket == b.Relay.Ticket || len(a.Secret) != 32 ||
+		!share.Contains(a.Subnet.Addr()) || a.Subnet.Bits() != 26 || a.Interest != 10*time.Minute {
+		t.Fatalf("%+v\n%+v", a, b)
+	}
+	w.restart()
+	if again, _ := w.c.Lease("n0"); again.Digest() != a.Digest() {
+		t.Errorf("after a restart %+v, was %+v", again, a)
+	}
+	w.nodes["n1"].off = true
+	w.pass(20 * time.Second)
+	w.step(RemoveNode{"n1"})
+	w.restart()
+	w.join("n2", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+	w.net("n2")
+	if c, _ := w.c.Lease("n2"); c.Subnet == b.Subnet || !c.Subnet.IsValid() {
+		t.Errorf("a removed node's subnet goes to the next: %s", c.Subnet)
+	}
+	if n, _ := w.c.Node("n2"); !n.Subnet.IsValid() {
+		t.Errorf("the operator is not shown: %+v", n)
+	}
+}
+
+func TestANodeWaitsForAShareAndIsToldByItself(t *testing.T) {
+	w := newWorld(t, 1)
+	w.pass(2 * time.Second)
+	for w.c.root.sent != 0 {
+		w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+	}
+	w.net("n0")
+	var asked bool
+	for _, r := range w.reports() {
+		asked = asked || r.Net != nil && r.Net.Subnets == 1
+	}
+	if !asked {
+		t.Fatalf("the root is told %+v", w.reports())
+	}
+	eff := w.step(RootNet{api.RootNet{Rev: 1, Ranges: api.DefaultNetRanges(), Shares: []netip.Prefix{share}}})
+	if d := down(t, w.said("n0", eff.Send)); d.Lease == nil || !share.Contains(d.Lease.Subnet.Addr()) {
+		t.Fatalf("told %+v", d)
+	}
+}
+
+// TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt: the order of messages
+// in one step.
+func TestNewFlowsAvoidAnInstanceBeforeItsNodeIsToldToStopIt(t *testing.T) {
+	w := netWorld(t, 2)
+	w.wants(addressedAt(0, rr), addressedAt(1, rr))
+	w.run("n0")
+	w.run("n1")
+	d := down(t, w.net2("n1", api.Want{Address: rr, For: web}))
+	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 2 || d.Routes[0].Addresses.RoundRobin != rr || len(d.Routes[0].Peers) != 2 || !d.WantHeld {
+		t.Fatalf("told %+v", d)
+	}
+	on := w.at(0).Node
+	delete(w.want, web.Instance(0))
+	w.gen++
+	eff := w.step(Desired{api.Desired{Gen: w.gen, Put: []api.Assignment{w.want[web.Instance(1)]}, Digest: w.want[web.Instance(1)].Digest()}})
+	route, stop := -1, -1
+	for i, e := range eff.Send {
+		switch m := e.Msg.(type) {
+		case api.NetDown:
+			for _, be := range m.Routes[0].Backends {
+				if be.Instance == web.Instance(0) && be.State == api.BackendDraining {
+					route = i
+				}
+			}
+		case api.Desired:
+			if e.To == on.Addr() {
+				stop = i
+			}
+		}
+	}
+	if route < 0 || stop < 0 || route > stop {
+		t.Fatalf("the route is message %d, the stop %d of %+v", route, stop, eff.Send)
+	}
+	gone := down(t, w.said("n1", w.run(on)))
+	if len(gone.Routes) != 1 || len(gone.Routes[0].Backends) != 1 || gone.Routes[0].Backends[0].State != api.BackendUp {
+		t.Errorf("when it is gone: %+v", gone)
+	}
+}
+
+// net2 has a node say something further that it wants.
+func (w *world) net2(id api.NodeID, wants ...api.Want) []any {
+	seq := w.c.nodes[id].net.seq + 1
+	return w.said(id, w.step(NetUp{id, api.NetUp{Boot: 1, Seq: seq, Add: wants, Held: w.c.net.book.Held(id)}}).Send)
+}
+
+func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
+	w := netWorld(t, 3)
+	for n := range 3 {
+		w.want[web.Instance(n)] = addressedAt(n, rr)
+	}
+	w.desire()
+	for _, id := range []api.NodeID{"n0", "n1", "n2"} {
+		w.run(id)
+	}
+	w.net2("n0", api.Want{Service: web, For: web})
+	w.nodes["n1"].off = true
+	w.nodes["n2"].has = map[api.InstanceID]api.Observed{} // or beats would lose the addresses
+	for range 20 {
+		w.now = w.now.Add(time.Second)
+		for _, id := range []api.NodeID{"n0", "n2"} {
+			w.step(w.nodes[id].alive())
+		}
+		eff := w.step(Tick{})
+		if n, _ := w.c.Node("n1"); n.Status != api.NodeSilent {
+			continue
+		}
+		r, ok := w.c.net.book.RouteOf(web)
+		if !ok || slices.ContainsFunc(r.Backends, func(be api.Backend) bool { return be.Peer == api.PeerKey{'n', '1'} }) {
+			t.Errorf("the route leads to %+v, told %+v", r.Backends, eff.Send)
+		}
+		return
+	}
+	t.Fatal("it is not found")
+}
+
+// TestRoutesAreWholeBeforeNodesSpeakAgain restarts the cluster, and asks at once.
+func TestRoutesAreWholeBeforeNodesSpeakAgain(t *testing.T) {
+	w := netWorld(t, 3)
+	for n := range 3 {
+		w.want[web.Instance(n)] = addressedAt(n, rr)
+	}
+	w.desire()
+	for _, id := range []api.NodeID{"n0", "n1", "n2"} {
+		w.run(id)
+	}
+	w.restart()
+	d := down(t, w.net("n2", api.Want{Address: rr, For: web}))
+	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 3 || d.Routes[0].Backends[0].State != api.BackendUp {
+		t.Fatalf("told %+v", d)
+	}
+}
+
+func TestWhoMayAsk(t *testing.T) {
+	w := netWorld(t, 2)
+	closed := addressedAt(0, rr)
+	closed.Spec.Callers = []string{"none"}
+	w.wants(closed)
+	host := w.at(0).Node
+	w.run(host)
+	other := map[api.NodeID]api.NodeID{"n0": "n1", "n1": "n0"}[host]
+	inst := w.at(0).Address
+	lease, _ := w.c.Lease(other)
+	for _, c := range []struct {
+		node api.NodeID
+		want api.Want
+		is   string
+	}{
+		{other, api.Want{Address: rr, For: web}, "denied"}, // it does not host who asks
+		{host, api.Want{Address: rr, For: web}, "denied"},  // nobody may call it
+		{host, api.Want{Address: rr}, "denied"},
+		{host, api.Want{Service: web}, "denied"},
+		{host, api.Want{For: web}, "refused"},
+		{host, api.Want{Address: rr, Service: web, For: web}, "refused"},
+		{host, api.Want{Address: netip.MustParseAddr("192.0.2.1"), For: web}, "refused"},
+		{host, api.Want{Address: lease.Subnet.Addr().Next(), For: web}, "refused"}, // nobody is there
+		{host, api.Want{Address: inst, For: web}, "denied"},
+		{host, api.Want{Address: lease.Subnet.Addr()}, "peer"},
+		{host, api.Want{Service: "rival/a.b.c.d", For: web}, "nothing"}, // the root's to say
+	} {
+		d := api.NetDown{}
+		if msgs := w.net2(c.node, c.want); len(msgs) > 0 {
+			d = down(t, msgs)
+		}
+		got := "nothing"
+		switch {
+		case len(d.Refused) == 1 && d.Refused[0].Want == c.want && d.Refused[0].Denied:
+			got = "denied"
+		case len(d.Refused) == 1 && d.Refused[0].Want == c.want:
+			got = "refused"
+		case len(d.Peers) == 1:
+			got = "peer"
+		case len(d.Routes)+len(d.Sources) > 0:
+			got = fmt.Sprintf("%+v", d)
+		}
+		if got != c.is {
+			t.Errorf("%s wants %+v: %s, want %s", c.node, c.want, got, c.is)
+		}
+	}
+}
+
+// TestANodeCannotLieAboutWhereItsInstancesAre: addresses of others, and another
+// node's key, count for nothing.
+func TestANodeCannotLieAboutWhereItsInstancesAre(t *testing.T) {
+	w := netWorld(t, 2)
+	w.wants(addressedAt(0, rr))
+	host := w.at(0).Node
+	n := w.nodes[host]
+	n.settle()
+	o := n.has[web.Instance(0)]
+	o.Address = rr // not of its subnet
+	n.has[web.Instance(0)] = o
+	w.step(n.whole())
+	if r, _ := w.c.net.book.RouteOf(web); len(r.Backends) != 0 {
+		t.Errorf("the route leads to %+v", r.Backends)
+	}
+	self := api.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}}
+	copy(self.Key[:], "n1")
+	if host == "n1" {
+		copy(self.Key[:], "n0")
+	}
+	w.step(NetUp{host, api.NetUp{Boot: 2, Seq: 1, Self: &self, Whole: true}})
+	if w.c.nodes[host].net.self != nil {
+		t.Error("it takes another node's key")
+	}
+}
+
+func TestWantsOfANodeAreBoundedAndExpire(t *testing.T) {
+	w := netWorld(t, 1)
+	w.wants(addressedAt(0, rr))
+	w.run("n0")
+	many := make([]api.Want, 20_000)
+	for i := range many {
+		many[i] = api.Want{Service: api.ServiceID(fmt.Sprintf("acme/a.b.c%d.d", i)), For: web}
+	}
+	w.net2("n0", many...)
+	if n := len(w.c.net.book.Wants("n0")); n != 1<<14 {
+		t.Errorf("%d wants are kept", n)
+	}
+	for end := w.now.Add(11 * time.Minute); w.now.Before(end); { // it lives, and says nothing of them
+		w.now = w.now.Add(2 * time.Second)
+		w.step(w.nodes["n0"].alive())
+		w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+	}
+	if n := len(w.c.net.book.Wants("n0")); n != 0 {
+		t.Errorf("%d wants are left", n)
+	}
+}
+
+// TestOneChangeConcernsThoseWhoAsked counts the messages of one instance's start
+// in a cluster with many services and nodes.
+func TestOneChangeConcernsThoseWhoAsked(t *testing.T) {
+	w := netWorld(t, 40)
+	for n := range 40 {
+		w.want[web.Instance(n)] = addressedAt(n, rr)
+	}
+	w.desire()
+	for id := range w.nodes {
+		w.run(id)
+	}
+	for _, id := range []api.NodeID{"n3", "n7"} {
+		w.net2(id, api.Want{Address: rr, For: web})
+	}
+	n := w.nodes["n9"]
+	for i, o := range n.has {
+		o.State, o.Reason = api.Failed, api.ReasonExited
+		n.has[i] = o
+	}
+	var to []string
+	for _, e := range w.step(n.whole()).Send {
+		if _, ok := e.Msg.(api.NetDown); ok {
+			to = append(to, strings.TrimPrefix(string(e.To), "node/"))
+		}
+	}
+	if !slices.Equal(to, []string{"n3", "n7"}) {
+		t.Errorf("told: %v", to)
+	}
+}
+
+// BenchmarkOneRouteOfMany is a step in which one instance of one service starts
+// or ends, among many that it does not concern.
+func BenchmarkOneRouteOfMany(b *testing.B) {
+	for _, services := range []int{10, 1000} {
+		b.Run(fmt.Sprint(services), func(b *testing.B) {
+			w := netWorld(b, 20)
+			w.deaf = true
+			for i := range services {
+				m := spec(0.01, 1)
+				m.Name = fmt.Sprintf("s%d", i)
+				a := api.Assignment{Instance: api.ServiceID("acme/shop.prod." + m.Name + ".prod").Instance(0), Epoch: api.EpochOf(1, 0), SpecRev: 1, Spec: m}
+				a.Addresses.RoundRobin = netip.AddrFrom4([4]byte{10, 30, byte(i / 250), byte(1 + i%250)})
+				w.want[a.Instance] = a
+			}
+			w.deaf = false
+			w.desire()
+			for id := range w.nodes {
+				w.run(id)
+			}
+			id := api.ServiceID("acme/shop.prod.s1.prod")
+			node := w.c.instances[id.Instance(0)].Node
+			w.net2(node, api.Want{Service: id, For: id})
+			n := w.nodes[node]
+			o := n.has[id.Instance(0)]
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				o.State = []api.State{api.Failed, api.Running}[i%2]
+				n.seq++
+				w.c.Step(w.now, NodeReport{api.NodeReport{Node: node, Boot: 1, Seq: n.seq, Gen: n.gen, Observed: []api.Observed{o}}})
+			}
+		})
+	}
+}
