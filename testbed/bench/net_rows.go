@@ -33,13 +33,16 @@ var netPaths = map[string]struct {
 	"wireguard":  {alone(netbench.WireGuard), netbench.Shape{}},
 	"one-a-time": {alone(netbench.OneAtATime), netbench.Shape{}},
 
-	"nft-route":   {parts("nft", api.PathRoute), replicas},
-	"ebpf-route":  {parts("ebpf", api.PathRoute), replicas},
-	"nft-vxlan":   {parts("nft", api.PathVXLAN), netbench.Shape{}},
-	"ebpf-vxlan":  {parts("ebpf", api.PathVXLAN), netbench.Shape{}},
-	"nft-tunnel":  {parts("nft", api.PathDirect), replicas},
-	"ebpf-tunnel": {parts("ebpf", api.PathDirect), replicas},
-	"ebpf-relay":  {parts("ebpf", api.PathRelay), netbench.Shape{Apart: true}},
+	"nft-route":   {daemons("nft", api.PathRoute), replicas},
+	"ebpf-route":  {daemons("ebpf", api.PathRoute), replicas},
+	"nft-vxlan":   {daemons("nft", api.PathVXLAN), netbench.Shape{}},
+	"ebpf-vxlan":  {daemons("ebpf", api.PathVXLAN), netbench.Shape{}},
+	"nft-tunnel":  {daemons("nft", api.PathDirect), replicas},
+	"ebpf-tunnel": {daemons("ebpf", api.PathDirect), replicas},
+	"ebpf-relay":  {daemons("ebpf", api.PathRelay), netbench.Shape{Apart: true}},
+
+	"nft-table":  {alone(func() netbench.Path { return netbench.Plane("nft") }), netbench.Shape{}},
+	"ebpf-table": {alone(func() netbench.Path { return netbench.Plane("ebpf") }), netbench.Shape{}},
 
 	"netmanager":        {daemons("auto", api.PathDirect), netbench.Shape{}},
 	"netmanager-tunnel": {daemons("auto", api.PathDirect), netbench.Shape{}},
@@ -66,10 +69,6 @@ func crowded(s *session) netbench.Path {
 
 // replicas are beside the one that most loads go to.
 var replicas = netbench.Shape{More: 9}
-
-func parts(plane string, kind api.PathKind) func(*session) netbench.Path {
-	return func(*session) netbench.Path { return netbench.Parts(plane, kind) }
-}
 
 // load is what is done to a path. Measure says beside the sample what else was
 // seen, or nothing.
@@ -165,12 +164,12 @@ var netRows = []row{
 	{name: "http-9-tunnel", what: "encrypted tunnel: HTTP, 9 replicas ÷ 1", limit: 1.15, atMost: true,
 		of: figure{"ebpf-tunnel", "http-9"}, base: figure{"ebpf-tunnel", "http-1"}},
 
-	{name: "lookup", what: "10,000 routes (eBPF): added to a round trip, µs", limit: 1, atMost: true, of: figure{"ebpf-route", "lookup"}},
-	{name: "lookup-nft", what: "10,000 routes (nftables): added to a round trip, µs", limit: 1, atMost: true, of: figure{"nft-route", "lookup"}},
-	{name: "lookup-new", what: "10,000 routes (eBPF): added to a new connection, µs", limit: 1, atMost: true, of: figure{"ebpf-route", "lookup-new"}},
-	{name: "lookup-new-nft", what: "10,000 routes (nftables): added to a new connection, µs", limit: 1, atMost: true, of: figure{"nft-route", "lookup-new"}},
-	{name: "sync", what: "10,000 routes (eBPF): full sync, s", limit: 1, atMost: true, of: figure{"ebpf-route", "sync"}},
-	{name: "sync-nft", what: "10,000 routes (nftables): full sync, s", limit: 1, atMost: true, of: figure{"nft-route", "sync"}},
+	{name: "lookup", what: "10,000 routes (eBPF): added to a round trip, µs", limit: 1, atMost: true, of: figure{"ebpf-table", "lookup"}},
+	{name: "lookup-nft", what: "10,000 routes (nftables): added to a round trip, µs", limit: 1, atMost: true, of: figure{"nft-table", "lookup"}},
+	{name: "lookup-new", what: "10,000 routes (eBPF): added to a new connection, µs", limit: 1, atMost: true, of: figure{"ebpf-table", "lookup-new"}},
+	{name: "lookup-new-nft", what: "10,000 routes (nftables): added to a new connection, µs", limit: 1, atMost: true, of: figure{"nft-table", "lookup-new"}},
+	{name: "sync", what: "10,000 routes (eBPF): full sync, s", limit: 1, atMost: true, of: figure{"ebpf-table", "sync"}},
+	{name: "sync-nft", what: "10,000 routes (nftables): full sync, s", limit: 1, atMost: true, of: figure{"nft-table", "sync"}},
 
 	{name: "rss-idle", what: "netmanager, idle: resident, MiB", limit: 15, atMost: true, of: figure{"netmanager", "rss"}},
 	{name: "cpu-idle", what: "netmanager, idle: CPU, % of a core", limit: 0.1, atMost: true, of: figure{"netmanager", "cpu-idle"}},
@@ -249,7 +248,7 @@ func lookup(fn loadFunc) func(context.Context, *bedInUse, bool) (netbench.Sample
 		if quick {
 			routes, length = 100, 50*time.Millisecond
 		}
-		p := b.path.(*netbench.PartsPath)
+		p := b.path.(*netbench.PlanePath)
 		s, err := p.Lookup(ctx, routes, func() (netbench.Sample, error) { return fn(b.Bed, ctx, p.Target(1), length) })
 		return s, "", err
 	}
@@ -260,7 +259,7 @@ func fullSync(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, st
 	if quick {
 		routes = 100
 	}
-	s, err := b.path.(*netbench.PartsPath).FullSync(ctx, routes)
+	s, err := b.path.(*netbench.PlanePath).FullSync(ctx, routes)
 	return s, "two instances each, behind a hundred peers", err
 }
 

@@ -21,10 +21,11 @@ import (
 // cluster is what netmanagers need of a cluster and of their node engines, and no
 // more: it signs the nodes' certificates, leases subnets and answers wants.
 type cluster struct {
-	ca    *ca.Authority
-	dir   string
-	clear bool
-	hosts []*host
+	ca      *ca.Authority
+	dir     string
+	clear   []netip.Prefix // where nodes may talk without encryption
+	relayed bool           // there is a relay
+	hosts   []*host
 
 	ctx context.Context // of the engines
 	end context.CancelFunc
@@ -53,10 +54,8 @@ func serviceID(name string) api.ServiceID {
 	return api.Tenant("bench").App("net", "prod").Service(name, "prod")
 }
 
-// newCluster is a cluster, on whose nodes' network there need be no encryption if
-// that is clear.
-func newCluster(clear bool) (_ *cluster, err error) {
-	c := &cluster{clear: clear}
+func newCluster() (_ *cluster, err error) {
+	c := &cluster{}
 	now := time.Now()
 	root, err := ca.NewRoot(now)
 	if err != nil {
@@ -91,9 +90,10 @@ func (c *cluster) host(i int) (*host, error) {
 	h := &host{c: c, dir: filepath.Join(c.dir, string(id)), ready: make(chan struct{})}
 	h.socket = filepath.Join(h.dir, "net.sock")
 	h.sock = netsock.New(h.socket)
-	h.lease = api.NetLease{Rev: 1, Node: id, Cluster: clusterID, Ranges: ranges, Subnet: subnets[i]}
-	if c.clear {
-		h.lease.Clear = []netip.Prefix{netip.PrefixFrom(WireAddr[0], 24).Masked()}
+	h.lease = api.NetLease{Rev: 1, Node: id, Cluster: clusterID, Ranges: ranges, Subnet: subnets[i], Clear: c.clear}
+	if c.relayed {
+		slot := uint32(i + 1)
+		h.lease.Relay, h.lease.Secret = api.Relay{Addr: relayAddr.String(), Slot: slot, Ticket: ticketOf(slot)}, relaySecret
 	}
 	if err := os.Mkdir(h.dir, 0o700); err != nil {
 		return nil, err
@@ -222,7 +222,7 @@ func (c *cluster) peer(a netip.Addr) (api.Peer, bool) {
 		if h.lease.Subnet.Contains(a) && h.self != nil {
 			return api.Peer{
 				Key: h.self.Key, Cluster: clusterID, Node: h.lease.Node, Subnets: []netip.Prefix{h.lease.Subnet},
-				Endpoints: h.self.Endpoints, Chain: h.self.Chain, Proof: h.self.Proof, Rev: c.rev,
+				Endpoints: h.self.Endpoints, Relay: h.lease.Relay, Chain: h.self.Chain, Proof: h.self.Proof, Rev: c.rev,
 			}, true
 		}
 	}

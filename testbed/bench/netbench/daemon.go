@@ -21,9 +21,10 @@ import (
 
 func init() { roles["daemon"] = as(runDaemon) }
 
-// Daemon is Treeline's path as it is: a netmanager on each node, with the program
-// at that place in the file system. The bed's slow, plain and routed wires make
-// the kinds of path: see PathOf.
+// Daemon is Treeline's path as it is: a netmanager on each node, by that program.
+// The kind of path is theirs to choose by what lies between the nodes: a network
+// that their cluster calls clear makes it a plain route or, without a common link,
+// VXLAN; otherwise it is the tunnel, which needs a relay where the nodes are Apart.
 func Daemon(program, plane string, kind api.PathKind) *DaemonPath {
 	return &DaemonPath{program: program, plane: plane, kind: kind}
 }
@@ -64,10 +65,21 @@ func (d *DaemonPath) Up(ctx context.Context, b *Bed) error {
 		}
 	}
 	var err error
-	if d.cluster, err = newCluster(d.kind == api.PathRoute || d.kind == api.PathVXLAN); err != nil {
+	if d.cluster, err = newCluster(); err != nil {
 		return err
 	}
 	b.ends = append(b.ends, d.cluster.close)
+	switch d.kind {
+	case api.PathRoute, api.PathVXLAN:
+		d.cluster.clear = []netip.Prefix{netip.PrefixFrom(WireAddr[0], 24).Masked()}
+	case api.PathRelay:
+		c, err := b.start(b.wan, "relay", relayOrder{relayAddr, []uint32{1, 2}})
+		if err != nil {
+			return err
+		}
+		d.pids = append(d.pids, c.pid())
+		d.cluster.relayed = true
+	}
 	for i, n := range b.Node {
 		if err := d.start(ctx, b, i, n); err != nil {
 			return err
@@ -129,8 +141,7 @@ func (d *DaemonPath) start(ctx context.Context, b *Bed, i int, n *Namespace) err
 
 // proven waits until packets pass, and by the path that is meant.
 func (d *DaemonPath) proven(ctx context.Context, b *Bed) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*sessionTime)
-	defer cancel()
+	late := time.Now().Add(3 * sessionTime)
 	for {
 		passed := true
 		for _, to := range []netip.Addr{one, all} {
@@ -139,11 +150,11 @@ func (d *DaemonPath) proven(ctx context.Context, b *Bed) error {
 			}
 			passed = passed && b.Container[0].Run(ctx, "", "ping", "-c", "1", "-W", "1", to.String()) == nil
 		}
-		path, why := d.PathOf(ctx)
+		path, why := d.pathOf(ctx)
 		if passed && path == d.kind {
 			return nil
 		}
-		if ctx.Err() != nil {
+		if time.Now().After(late) || ctx.Err() != nil {
 			return fmt.Errorf("packets pass: %t; the path is %q and not %q: %s; %s", passed, path, d.kind, why, tail(filepath.Join(d.cluster.hosts[0].dir, "log")))
 		}
 		select {
@@ -153,10 +164,9 @@ func (d *DaemonPath) proven(ctx context.Context, b *Bed) error {
 	}
 }
 
-// PathOf is how the first node's netmanager says that it reaches the second, and
-// why no better. It is chosen by what lies between: a network that the cluster
-// calls clear makes it a plain route or, without a common link, VXLAN.
-func (d *DaemonPath) PathOf(ctx context.Context) (api.PathKind, string) {
+// pathOf is how the first node's netmanager says that it reaches the second, and
+// why no better.
+func (d *DaemonPath) pathOf(ctx context.Context) (api.PathKind, string) {
 	all, err := d.cluster.hosts[0].peers(ctx)
 	if err != nil {
 		return "", err.Error()
@@ -206,6 +216,9 @@ func runDaemon(ctx context.Context, o daemonOrder, ready func()) (any, error) {
 	}
 	return nil, nil
 }
+
+// sessionTime is how long a binding and a handshake may take.
+const sessionTime = 10 * time.Second
 
 // Build builds the netmanager into a directory and says where it is.
 // TREELINE_LAB_BIN names a directory that has it already.

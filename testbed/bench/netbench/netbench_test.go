@@ -19,18 +19,11 @@ func TestPathsCarryEveryLoad(t *testing.T) {
 	}
 	for name, path := range map[string]func() Path{
 		"raw": Raw, "routed": Routed, "vxlan": VXLAN, "wireguard": WireGuard, "one-a-time": OneAtATime,
-		"tunnel":      func() Path { return Parts("", api.PathDirect) },
-		"nft-route":   func() Path { return Parts("nft", api.PathRoute) },
-		"nft-vxlan":   func() Path { return Parts("nft", api.PathVXLAN) },
-		"ebpf-route":  func() Path { return Parts("ebpf", api.PathRoute) },
-		"ebpf-vxlan":  func() Path { return Parts("ebpf", api.PathVXLAN) },
-		"ebpf-tunnel": func() Path { return Parts("ebpf", api.PathDirect) },
-		"ebpf-relay":  func() Path { return Parts("ebpf", api.PathRelay) },
-		"nft-tunnel":  func() Path { return Parts("nft", api.PathDirect) },
+		"nft": func() Path { return Plane("nft") }, "ebpf": func() Path { return Plane("ebpf") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, err := NewBed(t.Context(), name, Shape{Apart: name == "ebpf-relay"})
+			b, err := NewBed(t.Context(), name, Shape{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,10 +115,10 @@ func TestDaemonsJoinNodesByTheirPaths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []api.PathKind{api.PathRoute, api.PathVXLAN, api.PathDirect} {
+	for _, kind := range []api.PathKind{api.PathRoute, api.PathVXLAN, api.PathDirect, api.PathRelay} {
 		for _, plane := range []string{"nft", "ebpf"} {
 			t.Run(plane+"-"+string(kind), func(t *testing.T) {
-				b, err := NewBed(t.Context(), t.Name(), Shape{More: 2})
+				b, err := NewBed(t.Context(), t.Name(), Shape{More: 2, Apart: kind == api.PathRelay})
 				if err != nil {
 					t.Fatal(err)
 				}
