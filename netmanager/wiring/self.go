@@ -92,7 +92,11 @@ func watchPlace(ctx context.Context, log *slog.Logger, nudge <-chan struct{}, mo
 	done := make(chan struct{})
 	defer close(done)
 	err := netlink.AddrSubscribeWithOptions(updates, done, netlink.AddrSubscribeOptions{
-		ErrorCallback: func(err error) { log.Warn("changes of the machine's addresses may have been missed", "err", err) },
+		ErrorCallback: func(err error) {
+			if ctx.Err() == nil {
+				log.Warn("changes of the machine's addresses may have been missed", "err", err)
+			}
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("watch the machine's addresses: %w", err)

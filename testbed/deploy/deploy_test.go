@@ -14,6 +14,7 @@ import (
 	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/yaml"
+	net "github.com/treeline-edge/treeline/netmanager/wiring"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
@@ -31,6 +32,7 @@ var programs = []struct {
 	{"root-orchestrator", "root.yaml", root.Defaults(), printed("root-orchestrator", root.Defaults())},
 	{"cluster-orchestrator", "cluster.yaml", cluster.Defaults(), printed("cluster-orchestrator", cluster.Defaults())},
 	{"node-engine", "node.yaml", node.Defaults(), printed("node-engine", node.Defaults())},
+	{"netmanager", "net.yaml", net.Defaults(), printed("netmanager", net.Defaults())},
 }
 
 func printed[C any](name string, defaults C) func(...string) (string, error) {
@@ -131,7 +133,7 @@ func TestUnitsAreUnderstood(t *testing.T) {
 	}
 	into := t.TempDir()
 	var units []string
-	for _, tier := range []string{"root", "cluster", "node"} {
+	for _, tier := range []string{"root", "cluster", "node", "net"} {
 		install(t, into, tier, "a-token")
 		unit := filepath.Join(into, "etc/systemd/system/treeline-"+tier+".service")
 		text, err := os.ReadFile(unit)
@@ -186,6 +188,21 @@ func TestInstallPutsFilesInPlace(t *testing.T) {
 	}
 }
 
+// A node that gets a network is told where, and told otherwise when that goes.
+func TestInstallJoinsNodeAndNetwork(t *testing.T) {
+	into := t.TempDir()
+	install(t, into, "net", "")
+	joint := filepath.Join(into, "etc/systemd/system/treeline-node.service.d/net.conf")
+	socket := "TREELINE_NETMANAGER_SOCKET=" + net.Defaults().Socket + "\n"
+	if text, err := os.ReadFile(joint); err != nil || !strings.Contains(string(text), socket) {
+		t.Errorf("%s says %q, %v", joint, text, err)
+	}
+	run(t, true, "remove", "net", "--root", into)
+	if _, err := os.Stat(joint); !os.IsNotExist(err) {
+		t.Errorf("the node is still told of a network: %v", err)
+	}
+}
+
 func TestInstallRefuses(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no tier":          {},
@@ -205,7 +222,11 @@ func TestInstallRefuses(t *testing.T) {
 // install runs the install script for a directory.
 func install(t *testing.T, into, tier, token string) {
 	t.Helper()
-	run(t, true, tier, "--root", into, "--bin", programsDir(t), "--token", token)
+	args := []string{tier, "--root", into, "--bin", programsDir(t)}
+	if token != "" {
+		args = append(args, "--token", token)
+	}
+	run(t, true, args...)
 }
 
 // programsDir has something executable under each program's name.
