@@ -37,11 +37,21 @@ import (
 //     pass. Nothing depends on a packet's size; fragments pass.
 //   - An instance that calls its own service may be answered by itself.
 //   - A packet whose source is not its endpoint's own address is dropped, and so is
-//     one that comes from another way than its peer's.
+//     one that comes from another way than its peer's. What comes out of the tunnel
+//     device was checked by the tunnel, and is taken in from any peer's subnet or an
+//     unknown one, but not from this node's: so a way may change at one end first.
 //   - A flow that Pair does not allow is dropped where it leaves and where it arrives.
+//     One that was allowed ends when the pair is denied, and all flows of an address end
+//     when it is given to another ident or its endpoint is dropped.
 //   - A packet to an address of the ranges that the plane does not know, or from an
 //     address that it does not know to an endpoint, goes to the hold device; what the hold
-//     device sends is treated as if it had come the usual way.
+//     device sends is treated as if it had come the usual way. A packet from an unknown
+//     address that comes in the clear from no known peer's subnet is forged.
+//   - A client on this node that goes on with a TCP flow that ended, or that the plane does
+//     not know, is reset.
+//
+// The networks that the host is connected to are closed as they were at the last Sync or
+// change of Node: whoever sees them change applies the Node again.
 type Plane interface {
 	Sync(ctx context.Context, s plane.State) error
 	Apply(ctx context.Context, c plane.Change) error

@@ -9,9 +9,10 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Run holds the planes that f makes to their promises.
+// Run holds the planes that f makes to their promises, on every kind of way
+// between the hosts.
 func Run(t *testing.T, f Factory) {
-	for _, path := range []api.PathKind{api.PathRoute, api.PathVXLAN} {
+	for _, path := range []api.PathKind{api.PathRoute, api.PathVXLAN, api.PathDirect} {
 		t.Run(string(path), func(t *testing.T) {
 			for _, promise := range promises {
 				t.Run(promise.name, func(t *testing.T) { promise.test(t, NewWorld(t, f, path)) })

@@ -25,7 +25,8 @@ const (
 
 var ranges = api.DefaultNetRanges()
 
-// World is two hosts on one link, joined by path, and what lies outside:
+// World is two hosts on one link, joined by path (PathDirect: their tunnel devices,
+// whose packets the test carries), and what lies outside:
 //
 //	c1 c2 c3 ─ h1 ── 192.168.77.0/24 ── h2 ─ c4 c5 c6
 //	            └─ 203.0.113.0/24 ─ outside (198.51.100.1, 2001:db8:100::1)
@@ -96,6 +97,10 @@ func NewWorld(t testing.TB, f Factory, path api.PathKind) *World {
 			h.addContainer(i*3+n+1, n)
 		}
 		w.join(h, w.Hosts[1-i])
+	}
+	if path == api.PathDirect {
+		go a.Tunnel.pump(b.Tunnel)
+		go b.Tunnel.pump(a.Tunnel)
 	}
 	for i, h := range w.Hosts {
 		h.State = w.state(h, w.Hosts[1-i])

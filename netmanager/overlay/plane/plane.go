@@ -112,7 +112,8 @@ type Peer struct {
 	MTU      int // of inner packets; larger ones are answered with ICMP. 0: the device's
 }
 
-// Usage says what was used since the plane was made; counters only grow.
+// Usage says what was used since the plane was made; counters only grow. What is
+// dropped from the plane is forgotten: it counts from 0 if it comes again.
 type Usage struct {
 	Services map[netip.Addr]uint64     // new flows, by semantic address
 	Backends map[netip.Addr]uint64     // new flows, by backend's address

@@ -1,0 +1,138 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+var ranges = api.DefaultNetRanges()
+
+func backend(n, weight int) plane.Backend {
+	return plane.Backend{Address: netip.AddrFrom4([4]byte{10, 16, 0, byte(n)}), Weight: weight}
+}
+
+func TestTurnsAreInProportionAndSpread(t *testing.T) {
+	for _, c := range []struct {
+		weights []int
+		start   int
+		want    string
+	}{
+		{nil, 0, "[]"},
+		{[]int{3}, 5, "[0]"},
+		{[]int{1, 1, 1}, 0, "[0 1 2]"},
+		{[]int{1, 1, 1}, 4, "[1 2 0]"},
+		{[]int{8, 8}, 0, "[0 1]"},
+		{[]int{4, 2, 1}, 0, "[0 1 0 2 0 1 0]"},
+		{[]int{16, 1}, 1, "[0 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0]"},
+	} {
+		var bs []plane.Backend
+		for n, w := range c.weights {
+			bs = append(bs, backend(n, w))
+		}
+		got := []byte{}
+		for _, a := range turnsOf(bs, c.start) {
+			got = append(got, a.As4()[3])
+		}
+		if s := fmt.Sprint(got); s != c.want {
+			t.Errorf("weights %v from %d: %s, want %s", c.weights, c.start, s, c.want)
+		}
+	}
+}
+
+func TestEveryBackendHasItsTurns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		weights := rapid.SliceOfN(rapid.IntRange(1, 16), 1, 20).Draw(t, "weights")
+		var bs []plane.Backend
+		for n, w := range weights {
+			bs = append(bs, backend(n, w))
+		}
+		turns := turnsOf(bs, rapid.IntRange(0, 1000).Draw(t, "start"))
+		count := map[netip.Addr]int{}
+		for _, a := range turns {
+			count[a]++
+		}
+		for _, b := range bs {
+			if count[b.Address]*bs[0].Weight != count[bs[0].Address]*b.Weight {
+				t.Fatalf("%v: %v turns", weights, count)
+			}
+		}
+	})
+}
+
+// TestDeltasAddUp applies random changes, some of which the kernel refuses, and
+// compares the elements with those of a model made at once.
+func TestDeltasAddUp(t *testing.T) {
+	via := func(netip.Addr) (string, error) { return "up0", nil }
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(newSets((&Plane{prefix: "tl"}).table()))
+		m.node.Ranges = ranges
+		for range rapid.IntRange(1, 20).Draw(t, "changes") {
+			c := drawChange(t)
+			d, err := m.step(c, via)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rapid.Bool().Draw(t, "refused") {
+				d.back()
+			}
+		}
+		whole := newModel(m.sets)
+		if _, err := whole.step(m.state(), via); err != nil {
+			t.Fatal(err)
+		}
+		for e, v := range m.elements {
+			// Who is first among backends is not of the state.
+			if w := whole.elements[e]; w.refs != v.refs || e.set != m.slots && w.val != v.val {
+				t.Fatalf("%s %x: %v, and made at once %v", e.set.Name, e.key, v, w)
+			}
+		}
+		if len(m.elements) != len(whole.elements) {
+			t.Fatalf("%d elements, and made at once %d", len(m.elements), len(whole.elements))
+		}
+	})
+}
+
+func drawChange(t *rapid.T) plane.Change {
+	var c plane.Change
+	at := func(third byte) netip.Addr {
+		return netip.AddrFrom4([4]byte{10, third, 0, byte(rapid.IntRange(1, 4).Draw(t, "address"))})
+	}
+	switch rapid.IntRange(0, 7).Draw(t, "kind") {
+	case 0:
+		c.DropServices = []netip.Addr{at(30)}
+	case 1:
+		c.DropEndpoints = []netip.Addr{at(16)}
+	case 2:
+		c.DropSources = []netip.Addr{at(17)}
+	case 3:
+		c.SetEndpoints = []plane.Endpoint{{Address: at(16), Ident: plane.Ident(rapid.IntRange(1, 3).Draw(t, "ident")), Device: "tl0"}}
+	case 4:
+		c.SetSources = []plane.Source{{Address: at(17), Ident: 4}}
+	case 5:
+		c.Allow = []plane.Pair{{From: 1, To: plane.Ident(rapid.IntRange(1, 3).Draw(t, "to"))}}
+	case 6:
+		c.Deny = []plane.Pair{{From: 1, To: plane.Ident(rapid.IntRange(1, 3).Draw(t, "to"))}}
+	default:
+		s := plane.Service{Address: at(30), Ident: 9}
+		for n, w := range rapid.SliceOfN(rapid.IntRange(1, 16), 0, 4).Draw(t, "weights") {
+			s.Backends = append(s.Backends, backend(n, w))
+		}
+		c.SetServices = []plane.Service{s}
+	}
+	return c
+}
+
+func TestSubnetsAreSplit(t *testing.T) {
+	got := split(netip.MustParsePrefix("10.16.1.0/24"), 26)
+	want := []netip.Addr{netip.MustParseAddr("10.16.1.0"), netip.MustParseAddr("10.16.1.64"), netip.MustParseAddr("10.16.1.128"), netip.MustParseAddr("10.16.1.192")}
+	if !slices.Equal(got, want) {
+		t.Error(got)
+	}
+}
