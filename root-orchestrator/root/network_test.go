@@ -1,6 +1,7 @@
 package root
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -254,4 +255,36 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 		got[0].Peers[0].Node != "" || got[0].Peers[0].Cluster != "b" || got[0].Access.Callers != nil || got[0].Addresses.RoundRobin != s.Addresses.RoundRobin {
 		t.Errorf("a is told %+v", got)
 	}
+}
+
+// FuzzClusterNet feeds the core what a hostile cluster may say of the network,
+// while another one listens.
+func FuzzClusterNet(f *testing.F) {
+	f.Add([]byte(`{"whole":true,"subnets":3,"shares":["10.16.0.0/20","::/0","10.16.0.0/20"],"in_use":[{"address":"10.30.0.1","service":"acme/a.b.c.d"},{}],
+		"wants":[{"service":"acme/shop.prod.web.prod","for":"acme/shop.prod.web.prod"},{"address":"10.16.0.64"},{"address":"fe80::1%x"},{}],
+		"routes":[{"service":"acme/shop.prod.web.prod","rev":1,"backends":[{"instance":"x","address":"10.16.0.9","peer":"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE"}],"peers":[{"subnets":["10.16.0.0/26"]}]}],
+		"sources":[{"address":"10.16.0.2","service":"acme/shop.prod.web.prod"}],"peers":[{"subnets":["10.16.0.64/26","0.0.0.0/0"]}],"refused":[{"service":"acme/shop.prod.web.prod"}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var n api.ClusterNet
+		if json.Unmarshal(text, &n) != nil {
+			return
+		}
+		w := newWorld(t, "a", "b")
+		w.apply(2)
+		w.settle()
+		want := api.Want{Service: web, For: web}
+		listen := api.ClusterNet{Whole: true, Subnets: 1, Wants: []api.Want{want, {Address: netip.MustParseAddr("10.16.0.64")}}, Wanted: want.Digest()}
+		w.net("b", listen)
+		w.net("a", n)
+		w.net("b", listen)
+		w.net("a", n)
+		w.must(ForgetCluster{"a"})
+		for _, e := range w.last.Send {
+			if m, ok := e.Msg.(api.RootNet); ok {
+				if _, err := json.Marshal(m); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
 }

@@ -1,0 +1,179 @@
+package interest
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// says is a view whose records have the revisions that a map gives; 0: none.
+type says map[Key]uint64
+
+func (s says) Route(id api.ServiceID) (api.Route, bool) {
+	rev := s[RouteOf(id)]
+	return api.Route{Service: id, Rev: rev}, rev > 0
+}
+
+func (s says) Source(a netip.Addr) (api.Source, bool) {
+	rev := s[SourceOf(a)]
+	return api.Source{Address: a, Rev: rev}, rev > 0
+}
+
+func (s says) Peer(k api.PeerKey) (api.Peer, bool) {
+	rev := s[PeerOf(k)]
+	return api.Peer{Key: k, Rev: rev}, rev > 0
+}
+
+// TestHoldersHoldWhatTheBookSays answers wants at random, changes records, loses
+// messages and mends the loss by telling all, and compares with a plain map.
+func TestHoldersHoldWhatTheBookSays(t *testing.T) {
+	keys := []Key{
+		RouteOf("acme/a.b.c.d"), RouteOf("acme/e.f.g.h"), SourceOf(netip.MustParseAddr("10.16.0.2")), PeerOf(api.PeerKey{1}), {},
+	}
+	subs := []string{"x", "y"}
+	var wants []api.Want
+	for i := range 4 {
+		wants = append(wants, api.Want{Service: api.ServiceID(fmt.Sprintf("acme/s%d.b.c.d", i)), For: "acme/w.x.y.z"})
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		b, view := New[string](), says{}
+		holders := map[string]*Holder{"x": {}, "y": {}}
+		answers := map[string]map[api.Want]Key{"x": {}, "y": {}}
+		for range rapid.IntRange(1, 120).Draw(t, "steps") {
+			s := rapid.SampledFrom(subs).Draw(t, "sub")
+			w := rapid.SampledFrom(wants).Draw(t, "want")
+			switch rapid.IntRange(0, 6).Draw(t, "do") {
+			case 0, 1:
+				if isNew := b.Add(s, w, epoch); isNew != (!has(answers[s], w)) {
+					t.Fatalf("new: %v", isNew)
+				} else if isNew {
+					answers[s][w] = Key{}
+				}
+			case 2:
+				if b.Drop(s, w) != has(answers[s], w) {
+					t.Fatal("dropped what it had not, or not what it had")
+				}
+				delete(answers[s], w)
+			case 3:
+				k := rapid.SampledFrom(keys).Draw(t, "key")
+				if rapid.IntRange(0, 3).Draw(t, "refuse") == 0 {
+					k = RefusalOf(w, rapid.Bool().Draw(t, "denied"))
+				}
+				if b.Answer(s, w, k); has(answers[s], w) {
+					answers[s][w] = k
+				}
+			case 4:
+				k := rapid.SampledFrom(keys[:4]).Draw(t, "key")
+				if view[k]++; rapid.IntRange(0, 4).Draw(t, "gone") == 0 {
+					view[k] = 0
+				}
+				b.Changed(k)
+			case 5:
+				if rapid.Bool().Draw(t, "restarts") {
+					b.Lost(s)
+					holders[s] = &Holder{}
+				}
+			case 6:
+				b.Forget(s)
+				holders[s], answers[s] = &Holder{}, map[api.Want]Key{}
+			}
+			before := b.Held(s)
+			told, without := b.Flush(s, false, view)
+			if before == holders[s].Digest() && without != before && len(told.Gone)+len(told.GoneSources)+len(told.GonePeers)+len(told.Answered) == 0 {
+				t.Fatalf("nothing is gone, and yet %x becomes %x", before, without)
+			}
+			if rapid.IntRange(0, 3).Draw(t, "lost") > 0 {
+				holders[s].Take(told, false)
+			}
+			if holders[s].Digest() != b.Held(s) { // the loss shows, and is mended
+				all, _ := b.Flush(s, true, view)
+				holders[s].Take(all, true)
+			}
+			agree(t, holders[s], answers[s], view)
+			if holders[s].Digest() != b.Held(s) || b.Count(s) != len(answers[s]) {
+				t.Fatalf("digest %x, want %x; %d wants of %d", holders[s].Digest(), b.Held(s), b.Count(s), len(answers[s]))
+			}
+			open := 0
+			for _, k := range answers[s] {
+				if k == (Key{}) {
+					open++
+				}
+			}
+			if b.Open(s) != open {
+				t.Fatalf("%d open, want %d", b.Open(s), open)
+			}
+		}
+	})
+}
+
+func has[K comparable, V any](m map[K]V, k K) bool { _, ok := m[k]; return ok }
+
+func agree(t *rapid.T, h *Holder, answers map[api.Want]Key, view says) {
+	want := map[Key]bool{}
+	for _, k := range answers {
+		if k.Kind == Refused || view[k] > 0 {
+			want[k] = true
+		}
+	}
+	got := map[Key]bool{}
+	for id, r := range h.Routes {
+		got[RouteOf(id)] = r.Rev == view[RouteOf(id)]
+	}
+	for a, s := range h.Sources {
+		got[SourceOf(a)] = s.Rev == view[SourceOf(a)]
+	}
+	for k, p := range h.Peers {
+		got[PeerOf(k)] = p.Rev == view[PeerOf(k)]
+	}
+	for w, r := range h.Refused {
+		got[RefusalOf(w, r.Denied)] = true
+	}
+	if len(got) != len(want) {
+		t.Fatalf("holds %v, want %v", got, want)
+	}
+	for k := range want {
+		if !got[k] {
+			t.Fatalf("holds %v, want %v", got, want)
+		}
+	}
+}
+
+func TestWantsAreFoundByTheirSubjectInAnyCase(t *testing.T) {
+	b := New[string]()
+	a := api.Want{Service: "acme/Shop.prod.Web.prod", For: "acme/x.y.z.w"}
+	c := api.Want{Service: "acme/shop.prod.web.prod", For: "acme/q.y.z.w"}
+	b.Add("n1", a, epoch.Add(time.Minute))
+	b.Add("n2", c, epoch.Add(time.Hour))
+	if got := b.Of(api.Want{Service: "acme/SHOP.prod.web.prod"}); len(got) != 2 || got[0].Want != a {
+		t.Errorf("%v", got)
+	}
+	if got := b.CalledBy("acme/q.y.z.w"); len(got) != 1 || got[0].Sub != "n2" {
+		t.Errorf("%v", got)
+	}
+	if over, next := b.Expired("n1", epoch.Add(time.Minute)); len(over) != 1 || !next.IsZero() {
+		t.Errorf("%v %v", over, next)
+	}
+	b.Add("n1", a, epoch.Add(time.Hour))
+	if over, next := b.Expired("n1", epoch.Add(time.Minute)); len(over) != 0 || !next.Equal(epoch.Add(time.Hour)) {
+		t.Errorf("%v %v", over, next)
+	}
+	names := Names{}
+	names.Add("acme/shop.prod.web.prod")
+	if id, ok := names.Find("acme/SHOP.prod.Web.prod"); !ok || id != "acme/shop.prod.web.prod" {
+		t.Error(id, ok)
+	}
+	names.Add("acme/shop.prod.WEB.prod")
+	if _, ok := names.Find("acme/SHOP.prod.Web.prod"); ok {
+		t.Error("one of two is meant")
+	}
+	if id, ok := names.Find("acme/shop.prod.WEB.prod"); !ok || id != "acme/shop.prod.WEB.prod" {
+		t.Error("the one that is spelt so is not found")
+	}
+}
