@@ -282,6 +282,7 @@ func BenchmarkRTT(b *testing.B) {
 			c := x.dial("tcp", netip.AddrPortFrom(y.addr(), 7).String()).(*net.TCPConn)
 			buf := make([]byte, 64)
 			var took []time.Duration
+			before := x.wakeups()
 			for b.Loop() {
 				t := time.Now()
 				c.Write(buf)
@@ -290,9 +291,35 @@ func BenchmarkRTT(b *testing.B) {
 				}
 				took = append(took, time.Since(t))
 			}
+			b.ReportMetric(float64(x.wakeups()-before)/float64(len(took)), "sleeps/op")
 			slices.Sort(took)
 			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+		})
+	}
+}
+
+// BenchmarkCPU is what each end's process takes for 100 Mbit/s of single packets.
+func BenchmarkCPU(b *testing.B) {
+	for _, kind := range []string{"ours", "wireguard"} {
+		b.Run(kind, func(b *testing.B) {
+			x, y := ends(b, kind)
+			server := exec.Command("ip", "netns", "exec", y.ns, "iperf3", "-s")
+			if err := server.Start(); err != nil {
+				b.Fatal(err)
+			}
+			defer server.Wait()
+			defer server.Process.Kill()
+			eventually(b, "iperf3 listens", func() bool { return strings.Contains(y.exec("ss", "-Hltn"), ":5201") })
+			for b.Loop() {
+				x0, _ := x.used()
+				y0, _ := y.used()
+				x.exec("iperf3", "-u", "-b", "100M", "-l", "1300", "-c", y.addr().String(), "-t", "4")
+				x1, _ := x.used()
+				y1, _ := y.used()
+				b.ReportMetric((x1-x0).Seconds()/4*100, "sender-%")
+				b.ReportMetric((y1-y0).Seconds()/4*100, "receiver-%")
+			}
 		})
 	}
 }

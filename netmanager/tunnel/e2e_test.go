@@ -169,6 +169,78 @@ func TestLongPacketsAreAnsweredNotLost(t *testing.T) {
 	}
 }
 
+// What this host's own devices cannot carry is found without help.
+func TestANarrowLinkIsNoBlackHole(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	for _, h := range []*host{a, b} {
+		run(t, "ip", "-n", h.ns, "link", "set", "dev", "eth0", "mtu", "1300")
+	}
+	l := b.serve(netip.AddrPortFrom(b.addr(), 0).String())
+	if err := a.upload(l.Addr(), noise(3_000_000)); err != nil {
+		t.Error(err)
+	}
+	if s := a.Stats()[0]; s.MTU != 1220 {
+		t.Errorf("MTU %d", s.MTU)
+	}
+}
+
+func TestIPv6CarriesTheTunnel(t *testing.T) {
+	hs := newHosts(t, 2)
+	for i, h := range hs {
+		h.under = netip.MustParseAddr("2001:db8::1")
+		if i == 1 {
+			h.under = h.under.Next()
+		}
+		run(t, "ip", "-n", h.ns, "addr", "add", h.under.String()+"/64", "dev", "eth0", "nodad")
+		h.start(Hooks{})
+	}
+	a, b := hs[0], hs[1]
+	a.SetPeer(b.record())
+	b.SetPeer(a.record())
+	l := b.serve(netip.AddrPortFrom(b.six(), 0).String())
+	if err := a.upload(l.Addr(), noise(3_000_000)); err != nil {
+		t.Error(err)
+	}
+	if s := b.Stats()[0]; s.From.Addr.Addr() != a.under {
+		t.Errorf("from %v", s.From)
+	}
+}
+
+func TestRebindKeepsThePortAndTheSession(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	before := a.Local()
+	a.inside(func() {
+		if err := a.Rebind(); err != nil {
+			t.Error(err)
+		}
+	})
+	if a.Local() != before {
+		t.Errorf("%v became %v", before, a.Local())
+	}
+	a.exec("ping", "-c2", "-i0.1", "-W10", b.addr().String())
+	until[Established](a)
+	if s := a.Stats()[0]; s.Drops != (Drops{}) {
+		t.Errorf("%v", s.Drops)
+	}
+}
+
+func TestADroppedPeerIsForgotten(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+	b.DropPeer(a.Public())
+	out := a.dial("udp", netip.AddrPortFrom(b.addr(), 9).String())
+	out.Write([]byte("still there?"))
+	eventually(t, "its messages mean nothing", func() bool { return b.Engine.Drops()[Unknown] > 0 })
+	until[UnknownPeer](b) // it tries anew, and is a stranger
+	if n := len(b.Stats()); n != 0 {
+		t.Errorf("%d peers", n)
+	}
+	b.SetPeer(a.record())
+	a.exec("ping", "-c1", "-W10", b.addr().String())
+}
+
 func TestAnUnknownPeerIsAskedAboutAndThenAnswered(t *testing.T) {
 	hs := newHosts(t, 2)
 	a, b := hs[0], hs[1]

@@ -222,13 +222,18 @@ func (e *Engine) SetTries(key api.PeerKey, paths ...Path) {
 	}
 }
 
-// SetMTU says how long packets to a peer may be. Longer ones are answered with what
-// makes their sender send shorter ones.
+// SetMTU says how long packets to a peer may be; 0 is DefaultMTU, and less than
+// minMTU is not believed. Longer ones are answered with what makes their sender send
+// shorter ones. The engine lowers it by itself when a device of this host refuses a
+// datagram for its length.
 func (e *Engine) SetMTU(key api.PeerKey, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if p := e.peers[key]; p != nil {
-		p.mtu.Store(int32(n))
+		if n == 0 {
+			n = DefaultMTU
+		}
+		p.mtu.Store(int32(max(n, minMTU)))
 	}
 }
 

@@ -130,6 +130,21 @@ func (p *peer) back(from Path) []Path {
 	return out
 }
 
+// plateaus are what MTUs of paths make of inner ones, and minMTU the least that any
+// host must take (RFC 791).
+var plateaus = []int{1340, 1280, 1220, 1100, 1000, minMTU}
+
+const minMTU = 576
+
+// narrow lowers the MTU below n, which was too much.
+func (p *peer) narrow(n int) {
+	for _, m := range plateaus {
+		if old := p.mtu.Load(); m < n && int(old) >= n {
+			p.mtu.CompareAndSwap(old, int32(m))
+		}
+	}
+}
+
 // Held packets wait for a session: this many, and bytes.
 const (
 	maxHeld      = 16

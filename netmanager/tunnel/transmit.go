@@ -152,6 +152,7 @@ func (t *transmitter) flush() {
 		cause := SendFailed
 		if errors.Is(err, udp.ErrTooLong) {
 			cause = TooLong
+			t.peer.narrow(t.each - len(t.path.header(nil)) - session.Overhead)
 		}
 		t.peer.traffic.drops.add(cause, t.count)
 	}
