@@ -130,3 +130,54 @@ func (w *World) serve(n int) netip.Addr {
 	w.C(n).Serve(w.C(n).Label, 80)
 	return w.C(n).Addr
 }
+
+// waysAreTold has packets come by a way that is not their peer's.
+func waysAreTold(t *testing.T, w *World) {
+	here, there := w.Hosts[0], w.Hosts[1]
+	third := plane.Peer{Key: api.PeerKey{3}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.2.0/26")}, Path: w.path}
+	if w.path != api.PathDirect {
+		third.Via = netip.MustParseAddr("192.168.77.3")
+	}
+	stranger := netip.MustParseAddr("10.16.2.1")
+	here.MustApply(plane.Change{SetPeers: []plane.Peer{third}, SetSources: []plane.Source{{Address: stranger, Ident: 4}}})
+	for six := range 2 {
+		to, own := at(both(w.C(3).Addr)[six], 9), at(both(w.C(4).Addr)[six], 1000)
+		// The tunnel knows whose packets it has, whatever the peer's way is now.
+		if got := w.C(3).first(t, func() {
+			if err := here.Tunnel.Write(udp(own, to, "tunnel")); err != nil {
+				t.Fatal(err)
+			}
+		}); got != "tunnel" {
+			t.Errorf("IPv6 %d: %s", six, got)
+		}
+		forgeries := map[string]func(){
+			"the tunnel for us": func() {
+				if err := here.Tunnel.Write(udp(at(both(w.C(1).Addr)[six], 1000), to, "forged")); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+		if w.path == api.PathVXLAN { // plain routes cannot tell two peers on one link
+			forgeries["a peer for another peer"] = func() { there.Inject(udp(at(both(stranger)[six], 1000), to, "forged")) }
+		}
+		if w.path != api.PathVXLAN {
+			forgeries["another device"] = func() {
+				w.Outside.IP("route replace " + netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String() + []string{" via 203.0.113.2", " via 2001:db8::2"}[six])
+				w.Outside.Inject(udp(own, to, "forged"))
+			}
+		}
+		for name, f := range forgeries {
+			before := here.MustUse().Forged
+			f()
+			late := time.Now().Add(patience)
+			for here.MustUse().Forged == before {
+				if time.Now().After(late) {
+					t.Fatalf("%s, IPv6 %d: not counted", name, six)
+				}
+			}
+			if got := w.C(3).first(t, func() { w.C(4).Inject(udp(own, to, "own")) }); got != "own" {
+				t.Errorf("%s, IPv6 %d: %s", name, six, got)
+			}
+		}
+	}
+}

@@ -39,6 +39,7 @@ var promises = []struct {
 	{"NarrowWaysAreSaid", narrowWaysAreSaid},
 	{"DeniedFlowsAreDropped", deniedFlowsAreDropped},
 	{"ForgedSourcesAreDropped", forgedSourcesAreDropped},
+	{"WaysAreTold", waysAreTold},
 	{"TheUnknownIsHeld", theUnknownIsHeld},
 	{"TheUnknownCallerIsHeld", theUnknownCallerIsHeld},
 	{"HostsAreClosed", hostsAreClosed},
