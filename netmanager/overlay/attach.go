@@ -142,13 +142,19 @@ func (c *Core) leased(l api.NetLease) {
 		c.lease.Rev = l.Rev
 		return
 	}
+	r := l.Ranges
+	if !r.Instances.IsValid() || !r.Services.IsValid() || !r.Instances.Addr().Is4() || !r.Services.Addr().Is4() ||
+		!l.Subnet.IsValid() || !l.Subnet.Addr().Is4() || l.Subnet.Bits() < r.Instances.Bits() || !r.Instances.Contains(l.Subnet.Addr()) ||
+		r.Subnet < r.Instances.Bits() || r.Subnet > 32 {
+		return // not one that can be served; the digest that we report says so
+	}
 	pool := c.pool
 	if c.lease == nil || c.lease.Subnet != l.Subnet {
 		o := poolOptions
 		o.Quarantine = c.cfg.Quarantine
 		var err error
-		if pool, err = ipam.NewPool(l.Subnet, o); err != nil || !l.Subnet.Addr().Is4() || !l.Ranges.Instances.Overlaps(l.Subnet) {
-			return // not a lease that can be served; the digest that we report says so
+		if pool, err = ipam.NewPool(l.Subnet, o); err != nil {
+			return // too small
 		}
 		for a := range c.at {
 			_ = pool.Mark(a) // those of another subnet are none of the pool's

@@ -78,14 +78,15 @@ func (c *Core) accessOf(s *service) api.Access {
 	if s.route != nil {
 		return s.route.Access
 	}
-	var at netip.Addr
-	for a := range s.sources { // the last to be said by its author
-		if !at.IsValid() || cmp.Or(cmp.Compare(c.sources[a].Rev, c.sources[at].Rev), a.Compare(at)) > 0 {
-			at = a
+	var last *api.Source // to be said by its author
+	for a := range s.sources {
+		src := c.sources[a]
+		if last == nil || cmp.Or(cmp.Compare(src.Rev, last.Rev), a.Compare(last.Address)) > 0 {
+			last = &src
 		}
 	}
-	if at.IsValid() {
-		return c.sources[at].Access
+	if last != nil {
+		return last.Access
 	}
 	return api.Access{Closed: true}
 }
@@ -98,6 +99,9 @@ func (c *Core) mayCall(caller, callee api.ServiceID) bool {
 // takeRoute holds a route from now on. A revision that is not newer is late,
 // unless the whole is replaced.
 func (c *Core) takeRoute(r api.Route, whole bool) {
+	if r.Service == "" {
+		return // of nobody
+	}
 	s := c.service(r.Service)
 	old := s.route
 	if old != nil && r.Rev <= old.Rev && (!whole || r.Rev == old.Rev) {
@@ -153,8 +157,8 @@ func (c *Core) keepRoute(s *service, r *api.Route) {
 		}
 		if !stays(b) {
 			c.disown(b.Address, s)
-			if r != nil && c.at[b.Address] == nil {
-				c.dirty.end[b.Address] = struct{}{}
+			if r != nil {
+				c.end(b.Address)
 			}
 		}
 	}
@@ -181,9 +185,7 @@ func (c *Core) loseRoute(s *service, gone bool) {
 	}
 	if gone {
 		for _, b := range s.route.Backends {
-			if c.at[b.Address] == nil {
-				c.dirty.end[b.Address] = struct{}{}
-			}
+			c.end(b.Address)
 		}
 	}
 	about := c.wantsOf(s)
@@ -253,6 +255,13 @@ func allAddresses(a api.ServiceAddresses) []netip.Addr {
 	return out
 }
 
+// end has the flows to a remote instance end.
+func (c *Core) end(a netip.Addr) {
+	if c.isInstance(a) && c.at[a] == nil {
+		c.dirty.end[a] = struct{}{}
+	}
+}
+
 func (c *Core) isInstance(a netip.Addr) bool {
 	return c.lease != nil && a.Is4() && c.lease.Ranges.Instances.Contains(a) && !c.lease.Ranges.Services.Contains(a)
 }
@@ -287,6 +296,9 @@ func (c *Core) disown(a netip.Addr, s *service) {
 
 // takeSource holds a source from now on.
 func (c *Core) takeSource(src api.Source, whole bool) {
+	if src.Service == "" {
+		return // of nobody
+	}
 	old, had := c.sources[src.Address]
 	if had && src.Rev <= old.Rev && (!whole || src.Rev == old.Rev) {
 		return

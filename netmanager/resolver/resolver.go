@@ -142,9 +142,10 @@ func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, s := range servers {
-		started := make(chan struct{})
+		started, ended := make(chan struct{}), make(chan struct{})
 		s.NotifyStartedFunc = func() { close(started) }
 		g.Go(func() error {
+			defer close(ended)
 			if err := s.ActivateAndServe(); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("serve names: %w", err)
 			}
@@ -157,7 +158,7 @@ func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener
 				grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), tcpIdle)
 				defer cancel()
 				_ = s.ShutdownContext(grace) // the answers on their way are not worth more
-			default: // it never came up
+			case <-ended: // it never came up
 			}
 			return nil
 		})

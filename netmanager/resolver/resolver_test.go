@@ -298,6 +298,20 @@ func TestNobodyElseIsServed(t *testing.T) {
 	}
 }
 
+func TestRunEndsWheneverItIsTold(t *testing.T) {
+	r := New(Config{Overlay: newBook()})
+	for range 20 {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		// An address that the machine does not have, in a network for examples.
+		go func() { done <- r.Run(ctx, netip.MustParseAddrPort("192.0.2.53:0")) }()
+		cancel()
+		if err := <-done; err != nil && ctx.Err() == nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestAFloodIsBounded(t *testing.T) {
 	b := newBook()
 	g := newGate(Config{Overlay: b, Rate: 100, PerClient: 10, InFlight: 15})

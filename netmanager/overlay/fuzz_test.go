@@ -1,0 +1,74 @@
+package overlay
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// FuzzDown feeds the core what a cluster may say, however senseless, and holds
+// that the books stay right, that a restart comes to the same, and that the plane
+// is told of nothing that is no address of the network.
+func FuzzDown(f *testing.F) {
+	r := route("web", 1, 1, 1, 2)
+	r.Addresses.Closest = ip("10.30.1.2")
+	for _, d := range []api.NetDown{
+		{},
+		{Routes: []api.Route{r}, Whole: true},
+		{Lease: theLease(), Sources: []api.Source{{Address: instanceAt(4, 9), Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}}},
+		{Peers: []api.Peer{peerRecord(1, 1), peerRecord(7, 1)}, Gone: []api.ServiceID{svc("web")}, GonePeers: []api.PeerKey{key(1)}},
+		{Refused: []api.Refusal{{Want: api.Want{Address: vip(1), For: svc("client")}, Denied: true}}, Held: 4711},
+		{Answered: []api.Want{{Address: vip(1), For: svc("client")}}, GoneSources: []netip.Addr{instanceAt(4, 9)}, WantWhole: true, WantHeld: true},
+	} {
+		b, err := json.Marshal(d)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, b)
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		w := newWorld(t, Config{VXLAN: 7001})
+		w.step(Link{true})
+		w.step(Down{api.NetDown{Rev: 1, Lease: theLease()}})
+		w.step(attachOf("client", 0, 1))
+		at, _ := w.c.Attached(attachOf("client", 0, 1).Key)
+		w.step(Miss{Local: at.Address, Remote: vip(1)})
+		w.step(Query{Local: at.Address, Name: "web.treeline."})
+		for _, raw := range [][]byte{a, b} {
+			var d api.NetDown
+			if json.Unmarshal(raw, &d) != nil {
+				return
+			}
+			for _, ch := range orders[plane.Change](w.answer(d)) {
+				for _, e := range ch.End {
+					if !e.Is4() {
+						t.Fatalf("flows to %s end", e)
+					}
+				}
+				for _, p := range ch.SetPeers {
+					for _, s := range p.Subnets {
+						if !s.IsValid() || s.Overlaps(w.c.lease.Subnet) {
+							t.Fatalf("peer %s has %s", p.Key, s)
+						}
+					}
+				}
+				for _, s := range ch.SetServices {
+					if !w.c.lease.Ranges.Services.Contains(s.Address) {
+						t.Fatalf("%s is a service", s.Address)
+					}
+				}
+			}
+			w.checkBooks()
+		}
+		w.c.Routes()
+		_, _ = w.c.Trace(svc("client").Instance(0), "10.30.1.1")
+		w.pass(time.Minute)
+		w.checkBooks()
+		w.restart()
+		w.checkBooks()
+	})
+}
