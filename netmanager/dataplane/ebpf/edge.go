@@ -90,6 +90,9 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 		}
 	}
 	r := n.Ranges
+	if !r.Instances.IsValid() {
+		return // without ranges nothing is ours
+	}
 	ours := []netip.Prefix{r.Instances, r.Instances6}
 
 	// Connection tracking sees nothing of flows within the ranges, wrapped or not.
@@ -127,6 +130,9 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	input(marked(markClosed), established(), accept())
 	for _, l4 := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		input(marked(markClosed), destination(netip.PrefixFrom(api.ResolverAddr, 32)), proto(l4), port(53), accept())
+	}
+	for _, kind := range []byte{135, 136} { // neighbours find one another
+		input(marked(markClosed), proto(unix.IPPROTO_ICMPV6), icmp(kind), accept())
 	}
 	input(marked(markClosed), drop())
 	// Nobody's instances have business with this host, whatever way they found.
@@ -238,16 +244,17 @@ func local() exprs {
 	return exprs{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true}, is(native(unix.RTN_LOCAL))}
 }
 
+var protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
+
 // published sends what comes to one of the host's own addresses to an instance.
 func published(m api.PortMap, to netip.Addr) []exprs {
-	l4 := map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}[m.Protocol]
 	family := uint32(unix.NFPROTO_IPV4)
 	if to.Is6() {
 		family = unix.NFPROTO_IPV6
 	}
 	return []exprs{
 		{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, is([]byte{byte(family)})},
-		proto(l4), port(m.Host), local(),
+		proto(protocols[m.Protocol]), port(m.Host), local(),
 		{
 			&expr.Immediate{Register: 1, Data: to.AsSlice()},
 			&expr.Immediate{Register: 2, Data: binary.BigEndian.AppendUint16(nil, m.Instance)},

@@ -2,12 +2,14 @@ package ebpf_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -31,15 +33,49 @@ func service(n byte, ident plane.Ident, backends ...netip.Addr) plane.Service {
 	return s
 }
 
-// Kernels before 6.6 have no tcx.
+// Kernels before 6.6 have no tcx: the same programs are filters there.
 func TestPlaneWithoutTCX(t *testing.T) {
-	dataplanetest.Run(t, func(t testing.TB) dataplane.Plane {
+	w := dataplanetest.NewWorld(t, func(t testing.TB) dataplane.Plane {
 		p, err := ebpf.NewClassifier("tl")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
-	})
+	}, api.PathRoute)
+	w.C(4).Serve("c4", 80)
+	s := service(1, 4, w.C(4).Addr)
+	h := w.Hosts[0]
+	h.MustApply(plane.Change{SetServices: []plane.Service{s}})
+	c, err := w.C(1).Dial("tcp", netip.AddrPortFrom(s.Address, 80), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := echo(c, "before", true); err != nil {
+		t.Fatal(err)
+	}
+	h.Kill()
+	if err := echo(c, "while nobody is there", false); err != nil {
+		t.Fatal(err)
+	}
+	state := h.State
+	state.Services = append(state.Services, s)
+	h.MustSync(state)
+	if err := echo(c, "after", false); err != nil {
+		t.Fatal(err)
+	}
+	if u := h.MustUse().Services[s.Address]; u != 1 {
+		t.Errorf("%d flows, want the one", u)
+	}
+	h.Do(func() { err = h.Plane.Remove(context.Background()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, side := range []string{"ingress", "egress"} {
+		if out := h.Output("tc", "filter", "show", "dev", w.C(1).Device, side); out != "" {
+			t.Errorf("left: %s", out)
+		}
+	}
 }
 
 // Two addresses of a service, called from one port, may lead to one backend:
@@ -167,4 +203,46 @@ func flood(from, to netip.Addr, n int) error {
 		}
 	}
 	return nil
+}
+
+// Before its lease a node has nothing, and containers may go while nobody looks.
+func TestSyncTakesWhatItFinds(t *testing.T) {
+	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
+	w.C(1).Serve("c1", 80)
+	h, s := w.Hosts[0], w.Hosts[0].State
+	h.MustSync(plane.State{Node: plane.Node{Prefix: "tl"}})
+	if err := w.C(2).Silent("tcp", netip.AddrPortFrom(w.C(1).Addr, 80)); err != nil {
+		t.Error(err)
+	}
+	h.Kill()
+	h.IP("link del " + w.C(3).Device)
+	h.MustSync(s)
+	if got, err := w.C(2).Ask("tcp", netip.AddrPortFrom(w.C(1).Addr, 80)); got != "c1" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// The tunnel's device has no link layer, and its packets have been checked.
+func TestTunnelledPeers(t *testing.T) {
+	w := dataplanetest.NewWorld(t, newEBPF, api.PathDirect)
+	for i, h := range w.Hosts {
+		go func() {
+			for {
+				p, err := h.Tunnel.Wait(func([]byte) bool { return true })
+				if err != nil || w.Hosts[1-i].Tunnel.Write(p) != nil {
+					return
+				}
+			}
+		}()
+	}
+	w.C(4).Serve("c4", 80)
+	s := service(1, 4, w.C(4).Addr)
+	w.Hosts[0].MustApply(plane.Change{SetServices: []plane.Service{s}})
+	for _, a := range []netip.Addr{s.Address, ranges.Twin(s.Address)} {
+		for _, network := range []string{"tcp", "udp"} {
+			if got, err := w.C(1).AskFrom(network, netip.AddrPortFrom(a, 80), 0, strings.Repeat("x", 1000)); got != "c4" {
+				t.Errorf("%s to %s: %q, %v", network, a, got, err)
+			}
+		}
+	}
 }

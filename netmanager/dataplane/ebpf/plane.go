@@ -244,6 +244,11 @@ func check(c plane.Change) error {
 		if !e.Address.Is4() {
 			return fmt.Errorf("endpoint address %s is not IPv4: %w", e.Address, api.ErrInvalid)
 		}
+		for _, m := range e.Ports {
+			if protocols[m.Protocol] == 0 {
+				return fmt.Errorf("protocol %q of port %d: %w", m.Protocol, m.Host, api.ErrInvalid)
+			}
+		}
 	}
 	for _, s := range c.SetSources {
 		if !s.Address.Is4() {

@@ -61,10 +61,12 @@ func (l *links) index(name string) int {
 func (p *Plane) settings(x *tx, links *links) error {
 	r, old := p.node.Ranges, p.set
 	s := objectsSettings{
-		Layout: layout, Gen: old.Gen + 1,
-		Instances: be32(r.Instances.Masked().Addr()), InstancesMask: mask32(r.Instances.Bits()),
-		Services: be32(r.Services.Masked().Addr()), ServicesMask: mask32(r.Services.Bits()),
+		Layout: layout, Gen: old.Gen + 1, InstancesMask: ^uint32(0), ServicesMask: ^uint32(0),
 		Hold: uint32(links.index(p.node.Hold)), Tunnel: uint32(links.index(p.node.Tunnel)),
+	}
+	if r.Instances.IsValid() && r.Services.IsValid() { // else nothing is ours
+		s.Instances, s.InstancesMask = be32(r.Instances.Masked().Addr()), mask32(r.Instances.Bits())
+		s.Services, s.ServicesMask = be32(r.Services.Masked().Addr()), mask32(r.Services.Bits())
 	}
 	if p.node.VXLAN != 0 {
 		s.Vxlan = uint32(links.index(plane.VXLANDevice(p.node.Prefix)))
@@ -257,6 +259,14 @@ func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) erro
 	set := keys(c.SetEndpoints, func(v plane.Endpoint) netip.Addr { return v.Address })
 	for _, e := range c.SetEndpoints {
 		d := links.get(e.Device)
+		if d == nil && all {
+			// It went while nobody looked. Whose the address is holds nevertheless.
+			if err := p.endpoints.set(x, be32(e.Address), objectsEndpoint{Ident: uint32(e.Ident), Queued: 1}); err != nil {
+				return err
+			}
+			p.publish(x, e.Address, e.Ports)
+			continue
+		}
 		if d == nil {
 			return fmt.Errorf("device %s of %s: %w", e.Device, e.Address, api.ErrNotFound)
 		}

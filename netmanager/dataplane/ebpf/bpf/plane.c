@@ -82,8 +82,12 @@ int tl_leave(struct __sk_buff *skb)
 	if (p.t.dst && !p.error)
 		return p.t.src ? pass(skb, s, &p, ETH_HLEN, LEAVE) : forged();
 	own = bpf_map_lookup_elem(&tl_devices, &(__u32){skb->ifindex});
-	if (!own || *own != p.t.src)
-		return p.local ? TC_NEXT : forged();
+	if (!own || *own != p.t.src) {
+		if (!p.local)
+			return forged();
+		skb->mark = MARK_CLOSED;
+		return TC_NEXT;
+	}
 	return p.t.dst ? error(skb, s, &p, ETH_HLEN, LEAVE) : outside(skb, &p);
 }
 
