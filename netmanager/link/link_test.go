@@ -464,3 +464,46 @@ func benchmark(b *testing.B, attach bool) {
 		b.Fatal(err)
 	}
 }
+
+func TestSetupSharesAndRemovePutsBack(t *testing.T) {
+	host, a := dataplanetest.NewSpace(t, "h"), dataplanetest.NewSpace(t, "a")
+	defer hold(t, host, "tlhold", "tltun")()
+	host.IP("link set tlhold up", "link set tltun up")
+	before := snapshot(host)
+	var was link.Forwarding
+	with(t, host, func(l *link.Links) (err error) {
+		if was, err = l.Setup(node(4789), netip.MustParseAddr("192.168.77.1")); err != nil {
+			return err
+		}
+		again, err := l.Setup(node(4789), netip.MustParseAddr("192.168.77.1"))
+		if was != (link.Forwarding{}) || again != (link.Forwarding{IPv4: true, IPv6: true}) {
+			t.Errorf("forwarded before: %v, then %v", was, again)
+		}
+		if err != nil {
+			return err
+		}
+		return l.Attach(attachment(1, a))
+	})
+	host.Serve("resolver", 53)
+	for _, network := range []string{"tcp", "udp"} {
+		if who, err := a.Ask(network, netip.AddrPortFrom(api.ResolverAddr, 53)); err != nil || who != "resolver" {
+			t.Errorf("%s: %q, %v", network, who, err)
+		}
+	}
+	for _, unknown := range []string{"10.16.9.9", "10.30.0.1", "fd74:6c6e:1::a10:909", "fd74:6c6e:2::a1e:1"} {
+		if out := host.Output("ip", "route", "get", unknown); !strings.Contains(out, "dev tlhold") {
+			t.Errorf("%s: %s", unknown, out)
+		}
+	}
+	with(t, host, func(l *link.Links) error { // another port is another device
+		_, err := l.Setup(node(4790), netip.MustParseAddr("192.168.77.1"))
+		return err
+	})
+	if out := host.Output("ip", "-d", "link", "show", "tlvxlan"); !strings.Contains(out, "dstport 4790") || !strings.Contains(out, "external") {
+		t.Error(out)
+	}
+	with(t, host, func(l *link.Links) error { return l.Remove(was) })
+	if after := snapshot(host); after != before {
+		t.Error(difference(before, after))
+	}
+}

@@ -39,6 +39,9 @@ func NewSpace(t testing.TB, name string) *Space {
 	// Duplicate address detection would have every test wait for a second.
 	s.Sysctl("net/ipv6/conf/all/accept_dad", "0")
 	s.Sysctl("net/ipv6/conf/default/accept_dad", "0")
+	// New namespaces take after the machine's own.
+	s.Sysctl("net/ipv4/ip_forward", "0")
+	s.Sysctl("net/ipv6/conf/all/forwarding", "0")
 	s.IP("link set lo up")
 	return s
 }

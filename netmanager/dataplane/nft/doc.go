@@ -18,6 +18,13 @@
 // So one element serves both families, and both take turns by one counter. A change is a
 // few elements in one transaction, whatever the table holds.
 //
+// Where it ends. UDP flows live as long as net.netfilter.nf_conntrack_udp_timeout and
+// …_udp_timeout_stream say, 30 and 120 s unless a host was told otherwise, and all flows of a
+// host share nf_conntrack_max. A new rule has the kernel check all chains: with
+// 10,000 services a change of one costs some milliseconds. Another table on the host may
+// still drop what this one accepts (Docker's forward chain does). Who wants to see: nft
+// list table inet tl; the bytes that it shows as numbers are addresses.
+//
 // It needs the kernel's nf_tables with nat, numgen, fib, reject and dup
 // expressions (Linux 5.10 and later as distributions build it), and no program.
 package nft

@@ -189,6 +189,8 @@ func (t table) checkSource(f family) {
 	t.rule(c, from(t.node.Tunnel), f.instance(f.source), accept())
 	if f.six() {
 		t.rule(c, neighbours(), accept())
+		// What a kernel says to its link by itself (MLD) is neither forged nor wanted.
+		t.rule(c, network(f.destination.at, 1, r(12)), is(r(12), []byte{0xff}), drop())
 	}
 	t.rule(c, goTo(forged))
 

@@ -1,0 +1,40 @@
+package nft_test
+
+import (
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane/dataplanetest"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// TestFlushedRulesetIsMadeAnew has somebody flush all rules of the host.
+func TestFlushedRulesetIsMadeAnew(t *testing.T) {
+	w := dataplanetest.NewWorld(t, open, api.PathRoute)
+	h := w.Hosts[0]
+	before := h.Output("nft", "-s", "list", "ruleset")
+	h.Output("nft", "flush", "ruleset")
+	// A deletion of what is not there any more.
+	h.MustApply(plane.Change{Deny: []plane.Pair{{From: 1, To: 2}}})
+	h.MustApply(plane.Change{Allow: []plane.Pair{{From: 1, To: 2}}})
+	if after := h.Output("nft", "-s", "list", "ruleset"); len(after) != len(before) {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+// TestOthersRulesStay has tables of the same host live beside ours.
+func TestOthersRulesStay(t *testing.T) {
+	w := dataplanetest.NewWorld(t, open, api.PathRoute)
+	h := w.Hosts[0]
+	h.Output("nft", "add", "table", "inet", "tlx")
+	h.Output("nft", "add", "table", "ip", "filter")
+	h.MustSync(h.State)
+	h.Do(func() {
+		if err := h.Plane.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	if got, want := h.Output("nft", "list", "tables"), "table inet tlx\ntable ip filter\n"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
