@@ -49,7 +49,10 @@ type Options struct {
 	Cluster api.ClusterID
 	// Refuse reports addresses that must not be probed: the overlay's own.
 	Refuse func(netip.Addr) bool
-	Log    *slog.Logger // slog.Default
+	// Lost is told that a path in use fell silent: what broke it may have broken our
+	// binding at the relay as well. It must not block. nil: nobody is.
+	Lost func()
+	Log  *slog.Logger // slog.Default
 }
 
 // Self is where this node is.
@@ -62,14 +65,13 @@ type Self struct {
 
 const (
 	// poll is how often a peer that is spoken to is looked at.
-	poll = 200 * time.Millisecond
+	poll = 100 * time.Millisecond
 	// rest is how long nothing must have passed for that to end.
 	rest = 3 * time.Second
-	// hope is how long a new session's path is believed to carry full packets, before
-	// the probes have said what it carries.
-	hope = 2 * time.Second
 	// told is how long a measurement that changes little is kept to ourselves.
 	told = 5 * time.Second
+	// maxQueue is how many messages of peers may wait.
+	maxQueue = 1024
 )
 
 // Finder finds ways. Its methods are safe for concurrent use and do not block.
@@ -114,6 +116,9 @@ type peer struct {
 func New(o Options) *Finder {
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.Lost == nil {
+		o.Lost = func() {}
 	}
 	return &Finder{
 		opt: o, filled: make(chan struct{}, 1), peers: map[api.PeerKey]*peer{},
@@ -173,8 +178,14 @@ func (f *Finder) DropPeer(k api.PeerKey) {
 	})
 }
 
-// Control is tunnel.Hooks'.
+// Control is tunnel.Hooks'. Of a flood some is lost, as on the network.
 func (f *Finder) Control(k api.PeerKey, from tunnel.Path, payload []byte) {
+	f.mu.Lock()
+	full := len(f.queue) >= maxQueue
+	f.mu.Unlock()
+	if full {
+		return
+	}
 	payload = slices.Clone(payload)
 	f.about(k, func(p *peer) { f.step(p, paths.Received{From: found(from), Body: payload}) })
 }
@@ -196,13 +207,8 @@ func (f *Finder) Event(e tunnel.Event) {
 			f.step(p, paths.Traffic{Sent: true})
 			f.watch(p)
 		})
-	case tunnel.Moved:
-		f.about(e.Peer, func(p *peer) { f.step(p, paths.Traffic{Heard: []paths.Path{found(e.From)}}) })
 	case tunnel.Heard:
-		f.about(e.Peer, func(p *peer) {
-			p.silent = false
-			f.step(p, paths.Traffic{Heard: []paths.Path{found(e.From)}})
-		})
+		f.about(e.Peer, func(p *peer) { p.silent = false })
 	case tunnel.Silent:
 		f.about(e.Peer, func(p *peer) { p.silent = true })
 	}
@@ -309,11 +315,9 @@ func (f *Finder) look(p *peer, s tunnel.Stats) {
 	was := p.seen
 	p.seen = s
 	in := paths.Traffic{Sent: s.SentPackets != was.SentPackets}
-	if s.Heard.After(was.Heard) {
-		in.Heard = append(in.Heard, found(s.From))
-		if s.ReceivedPackets != was.ReceivedPackets && s.Carried != s.From {
-			in.Heard = append(in.Heard, found(s.Carried))
-		}
+	// Data alone: probes come by ways that carry in one direction, too.
+	if s.ReceivedPackets != was.ReceivedPackets {
+		in.Heard = []paths.Path{found(s.Carried)}
 	}
 	if in.Sent || s.ReceivedPackets != was.ReceivedPackets {
 		f.watch(p)
@@ -324,8 +328,13 @@ func (f *Finder) look(p *peer, s tunnel.Stats) {
 
 // step steps the peer's machine and sends what it says.
 func (f *Finder) step(p *peer, in paths.Input) {
+	before := p.m.Report()
 	out := p.m.Step(time.Now(), in)
 	p.wake = out.Wake
+	if r := p.m.Report(); r.Silent && !before.Silent || r.Path.Relay() && !before.Path.Relay() && !before.None {
+		f.opt.Lost()
+		f.lookup(p.record.Relay.Addr) // its relay may be elsewhere by now
+	}
 	for _, s := range out.Send {
 		via := f.via(p, s.Path)
 		if via == (tunnel.Path{}) {
@@ -363,7 +372,12 @@ func (f *Finder) apply(p *peer, tries bool) {
 		p.path = via
 		f.t.SetPath(k, via)
 	}
-	mtu := f.mtu(p, r, via, now)
+	// A path that was not measured yet, which takes a round trip, is taken for a
+	// common one: what its MTU would otherwise shrink to, senders remember for minutes.
+	mtu := tunnel.DefaultMTU
+	if r.Sized {
+		mtu = min(mtu, r.MTU-outer(via))
+	}
 	if mtu != p.mtu {
 		p.mtu = mtu
 		f.t.SetMTU(k, mtu)
@@ -387,18 +401,6 @@ func same(a, b overlay.Path) bool {
 	near := (a.RTT-b.RTT).Abs() <= max(b.RTT/10, 200*time.Microsecond) && max(a.Loss-b.Loss, b.Loss-a.Loss) < 0.02
 	a.RTT, a.Loss = b.RTT, b.Loss
 	return near && a == b
-}
-
-// mtu is how long inner packets may be on the way.
-func (f *Finder) mtu(p *peer, r paths.Report, via tunnel.Path, now time.Time) int {
-	inner := min(r.MTU-outer(via), tunnel.DefaultMTU)
-	if end := p.session.Add(hope); inner < tunnel.DefaultMTU && (p.session.IsZero() || now.Before(end)) {
-		if !p.session.IsZero() && (p.wake.IsZero() || p.wake.After(end)) {
-			p.wake = end
-		}
-		return tunnel.DefaultMTU
-	}
-	return inner
 }
 
 // outer is what a datagram by the way has around an inner packet.
@@ -445,8 +447,15 @@ func (f *Finder) via(p *peer, w paths.Path) tunnel.Path {
 // resolve finds where a peer's relay is, unless that is known. A name that is not
 // found is asked for again when a record names it.
 func (f *Finder) resolve(addr string) {
+	if len(f.relays[addr]) == 0 {
+		f.lookup(addr)
+	}
+}
+
+// lookup finds where a peer's relay is now.
+func (f *Finder) lookup(addr string) {
 	host, port, err := net.SplitHostPort(addr)
-	if err != nil || f.asking[addr] || len(f.relays[addr]) > 0 {
+	if err != nil || f.asking[addr] {
 		return
 	}
 	if a, err := netip.ParseAddrPort(addr); err == nil {
@@ -466,6 +475,9 @@ func (f *Finder) resolve(addr string) {
 		}
 		f.do(func() {
 			delete(f.asking, addr)
+			if len(list) == 0 && len(f.relays[addr]) > 0 {
+				return // what was true is the best guess
+			}
 			f.relays[addr] = list
 			for _, p := range f.peers {
 				if p.record.Relay.Addr == addr {

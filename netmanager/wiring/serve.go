@@ -155,5 +155,8 @@ func (m *manager) Down(ctx context.Context, d api.NetDown) error {
 
 // Link is socket.Overlay's.
 func (m *manager) Link(ctx context.Context, up bool) error {
+	if up { // the relay lives with the cluster, which may have been restarted
+		m.tunnel.rebind()
+	}
 	return m.loop.Do(ctx, overlay.Link{Up: up}, nil)
 }

@@ -54,6 +54,7 @@ func (m *manager) openTunnel(key *ecdh.PrivateKey) (*tunnel, error) {
 	t := &tunnel{post: m.post, mapped: m.sayWhere, leases: make(chan api.NetLease, 1), log: m.log}
 	t.Finder = wayfinder.New(wayfinder.Options{
 		Report: func(p overlay.Path) { m.post(p) }, Cluster: m.creds.Cluster, Refuse: t.refuse, Log: m.log,
+		Lost: t.rebind,
 	})
 	if m.cfg.Relay {
 		t.relay = relaylink.New(relaylink.Options{
@@ -174,6 +175,13 @@ func (t *tunnel) moved(p place) {
 		_ = t.relay.SetOwn(ctx, p.endpoints(t.engine.Local().Port()))
 	}
 	t.tell()
+}
+
+// rebind has our relay told soon where we are: it may have forgotten us, or our NAT.
+func (t *tunnel) rebind() {
+	if t.relay != nil {
+		t.relay.Nudge()
+	}
 }
 
 // relayed is told where the relay sees us.

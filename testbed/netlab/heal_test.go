@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
-	"github.com/treeline-edge/treeline/netmanager/tunnel"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+	"github.com/treeline-edge/treeline/netmanager/wayfinder"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
@@ -21,8 +23,8 @@ func talking(t *testing.T, a, b netlab.Kind) (w *world, x, y *node) {
 	x.knows(y)
 	y.knows(x)
 	x.talk([]*node{y})
-	eventually(t, x.reaches(y, 10, func(r tunnel.PathReport) bool {
-		return r.Path.Kind == api.PathDirect == directIn(a, b) && r.Sized
+	eventually(t, x.reaches(y, 10, func(r overlay.Path) bool {
+		return r.Kind == api.PathDirect == directIn(a, b)
 	}))
 	_, first, direct, _ := x.sees(y)
 	t.Logf("%v to %v: first echo after %v, direct after %v", a, b, first, direct)
@@ -31,7 +33,7 @@ func talking(t *testing.T, a, b netlab.Kind) (w *world, x, y *node) {
 
 // reaches says what is missing until the peer has echoed more times and the path
 // is as wanted.
-func (n *node) reaches(o *node, more int, ok func(tunnel.PathReport) bool) func() string {
+func (n *node) reaches(o *node, more int, ok func(overlay.Path) bool) func() string {
 	_, _, _, before := n.sees(o)
 	return func() string {
 		r, _, _, echoes := n.sees(o)
@@ -42,7 +44,7 @@ func (n *node) reaches(o *node, more int, ok func(tunnel.PathReport) bool) func(
 	}
 }
 
-func anyPath(tunnel.PathReport) bool { return true }
+func anyPath(overlay.Path) bool { return true }
 
 // gap runs something that breaks the path and says how long no echo came.
 func (n *node) gap(o *node, breakIt func()) time.Duration {
@@ -69,7 +71,7 @@ func TestNATThatForgetsHeals(t *testing.T) {
 	if d > healed {
 		t.Errorf("healed after %v", d)
 	}
-	eventually(t, x.reaches(y, 3, func(r tunnel.PathReport) bool { return r.Path.Kind == api.PathDirect }))
+	eventually(t, x.reaches(y, 3, func(r overlay.Path) bool { return r.Kind == api.PathDirect }))
 	if at, _ := x.w.relay.Where(uint32(x.i)); at.Addr() != netip.MustParseAddr("203.0.113.200") {
 		t.Errorf("bound at %v", at)
 	}
@@ -84,15 +86,18 @@ func TestNewAddressHeals(t *testing.T) {
 		own := []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("192.168.1.77"), x.engine.Local().Port())}
 		_ = x.link.SetOwn(w.ctx, own)
 		s := x.link.State()
-		_ = x.finder.SetPlace(w.ctx, tunnel.Place{Self: paths.Self{
-			Own: own, Links: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")}, Mapped: []netip.AddrPort{s.Mapped}, NAT: s.NAT,
-		}})
+		x.finder.SetSelf(wayfinder.Self{
+			Self: paths.Self{
+				Own: own, Links: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")}, Mapped: []netip.AddrPort{s.Mapped}, NAT: s.NAT,
+			},
+			Relay: w.at.String(), Relays: []netip.AddrPort{w.at},
+		})
 	})
 	t.Logf("another address: healed after %v", d)
 	if d > healed {
 		t.Errorf("healed after %v", d)
 	}
-	eventually(t, x.reaches(y, 3, func(r tunnel.PathReport) bool { return r.Path.Kind == api.PathDirect }))
+	eventually(t, x.reaches(y, 3, func(r overlay.Path) bool { return r.Kind == api.PathDirect }))
 }
 
 func TestBlockedUDPGoesOverTLSAndBack(t *testing.T) {
@@ -104,14 +109,14 @@ func TestBlockedUDPGoesOverTLSAndBack(t *testing.T) {
 	if d > 2*healed {
 		t.Errorf("healed after %v", d)
 	}
-	eventually(t, x.reaches(y, 3, func(r tunnel.PathReport) bool {
-		return r.Path.Kind == api.PathRelayTLS && !r.Silent && r.Reason == "UDP is blocked on this side"
+	eventually(t, x.reaches(y, 3, func(r overlay.Path) bool {
+		return r.Kind == api.PathRelayTLS && !r.Silent && x.finder.Reason(y.engine.Public()) == "UDP is blocked on this side"
 	}))
 	if s := w.relay.Stats(); s.Streams != 1 {
 		t.Errorf("%+v", s)
 	}
 	x.host.Router().Nft(`flush chain ip filter forward`)
-	eventually(t, x.reaches(y, 3, func(r tunnel.PathReport) bool { return r.Path.Kind == api.PathDirect }))
+	eventually(t, x.reaches(y, 3, func(r overlay.Path) bool { return r.Kind == api.PathDirect }))
 }
 
 // A relayed pair goes on when the relay has forgotten everything, as soon as the
@@ -163,7 +168,7 @@ func TestDeadPeerIsReported(t *testing.T) {
 	})
 	t.Logf("a dead peer is known after %v", time.Since(began))
 	y.host.Run("ip", "link", "set", "dev", "eth0", "up")
-	eventually(t, x.reaches(y, 3, func(r tunnel.PathReport) bool { return !r.Silent && r.Path.Kind == api.PathDirect }))
+	eventually(t, x.reaches(y, 3, func(r overlay.Path) bool { return !r.Silent && r.Kind == api.PathDirect }))
 }
 
 func TestLongestPacketIsFoundOnARealPath(t *testing.T) {
@@ -176,11 +181,7 @@ func TestLongestPacketIsFoundOnARealPath(t *testing.T) {
 	x.knows(y)
 	y.knows(x)
 	x.talk([]*node{y})
-	eventually(t, x.reaches(y, 5, func(r tunnel.PathReport) bool {
-		return r.Path.Kind == api.PathDirect && r.MTU == 1400
+	eventually(t, x.reaches(y, 5, func(r overlay.Path) bool {
+		return r.Kind == api.PathDirect && r.MTU == 1400-28-session.Overhead
 	}))
-	r, _, _, _ := x.sees(y)
-	if want := 1400 - 28 - 32; r.Inner != want {
-		t.Errorf("inner MTU %d, want %d", r.Inner, want)
-	}
 }

@@ -75,7 +75,7 @@ func TestEveryPairOfNATs(t *testing.T) {
 				if echoes < 20 {
 					return fmt.Sprintf("%v to %v: %d echoes by %v", a.kind, b.kind, echoes, r)
 				}
-				if directIn(a.kind, b.kind) && r.Path.Kind != api.PathDirect {
+				if directIn(a.kind, b.kind) && r.Kind != api.PathDirect {
 					return fmt.Sprintf("%v to %v is not direct: %+v", a.kind, b.kind, r)
 				}
 			}
@@ -90,19 +90,19 @@ func TestEveryPairOfNATs(t *testing.T) {
 		fmt.Fprintf(table, "\n%16v", a.kind)
 		for _, b := range bs {
 			r, first, direct, _ := a.sees(b)
-			cell := fmt.Sprintf("%s %d ms", r.Path.Kind, first.Milliseconds())
-			if r.Path.Kind == api.PathDirect {
+			cell := fmt.Sprintf("%s %d ms", r.Kind, first.Milliseconds())
+			if r.Kind == api.PathDirect {
 				cell += fmt.Sprintf(", %d ms", direct.Milliseconds())
 			}
 			fmt.Fprintf(table, "%24s", cell)
-			if want := directIn(a.kind, b.kind); want != (r.Path.Kind == api.PathDirect) {
-				t.Errorf("%v to %v: %v, direct in theory: %v", a.kind, b.kind, r.Path, want)
+			if want := directIn(a.kind, b.kind); want != (r.Kind == api.PathDirect) {
+				t.Errorf("%v to %v: %v, direct in theory: %v", a.kind, b.kind, r.Kind, want)
 			}
 			if plain := a.kind == netlab.None && b.kind == netlab.None; r.Plain != plain {
 				t.Errorf("%v to %v: plain %v", a.kind, b.kind, r.Plain)
 			}
-			if tls := a.kind == netlab.Blocked; tls != (r.Path.Kind == api.PathRelayTLS) {
-				t.Errorf("%v to %v by %v", a.kind, b.kind, r.Path)
+			if tls := a.kind == netlab.Blocked; tls != (r.Kind == api.PathRelayTLS) {
+				t.Errorf("%v to %v by %v", a.kind, b.kind, r.Kind)
 			}
 		}
 	}

@@ -25,18 +25,17 @@ func BenchmarkRelay(b *testing.B) {
 	y.knows(x)
 	x.engine.Connect(y.engine.Public())
 	eventually(b, func() string {
-		if r, _, _, _ := x.sees(y); r.Path.Kind == api.PathDirect && r.Sized {
+		if r, _, _, _ := x.sees(y); r.Kind == api.PathDirect {
 			return ""
 		}
 		return "no direct path"
 	})
-	direct := tunnel.Path{}
 	r, _, _, _ := x.sees(y)
-	direct = r.Path
+	direct := tunnel.Path{Kind: r.Kind, Addr: r.Addr}
 	relayed := tunnel.Path{Kind: api.PathRelay, Addr: w.at, Slot: uint32(y.i), Ticket: y.ticket()}
 	back := [2]tunnel.Path{{Kind: api.PathRelay, Addr: w.at, Slot: uint32(x.i), Ticket: x.ticket()}}
 	r, _, _, _ = y.sees(x)
-	back[1] = r.Path
+	back[1] = tunnel.Path{Kind: r.Kind, Addr: r.Addr}
 	server := exec.Command("ip", "netns", "exec", y.host.Netns(), "iperf3", "-s", "-B", y.addr().String())
 	if err := server.Start(); err != nil {
 		b.Fatal(err)

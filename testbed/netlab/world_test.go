@@ -22,10 +22,12 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 	"github.com/treeline-edge/treeline/netmanager/relaylink"
 	"github.com/treeline-edge/treeline/netmanager/tunnel"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
+	"github.com/treeline-edge/treeline/netmanager/wayfinder"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
@@ -49,7 +51,7 @@ type node struct {
 	kind   netlab.Kind
 	host   *netlab.Host
 	engine *tunnel.Engine
-	finder *tunnel.Finder
+	finder *wayfinder.Finder
 	link   *relaylink.Link
 	subnet netip.Prefix
 	public string
@@ -57,7 +59,7 @@ type node struct {
 	secret []byte
 
 	mu      sync.Mutex // guards the fields below
-	reports map[api.PeerKey]tunnel.PathReport
+	reports map[api.PeerKey]overlay.Path
 	began   map[api.PeerKey]time.Time
 	first   map[api.PeerKey]time.Duration // until the first echo
 	direct  map[api.PeerKey]time.Duration // until the path was direct
@@ -143,7 +145,7 @@ func (w *world) add(kind netlab.Kind) *node {
 	n := &node{
 		w: w, i: i, kind: kind, subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16, byte(i), 0}), 26),
 		public: fmt.Sprintf("203.0.113.%d", 10+i), secret: []byte(fmt.Sprintf("secret %d", i)),
-		reports: map[api.PeerKey]tunnel.PathReport{}, began: map[api.PeerKey]time.Time{}, first: map[api.PeerKey]time.Duration{},
+		reports: map[api.PeerKey]overlay.Path{}, began: map[api.PeerKey]time.Time{}, first: map[api.PeerKey]time.Duration{},
 		direct: map[api.PeerKey]time.Duration{}, echoes: map[api.PeerKey]int{},
 	}
 	n.host = w.lab.Site(fmt.Sprintf("n%d", i), kind, w.wan, n.public+"/24", fmt.Sprintf("192.168.%d.0/24", i))
@@ -167,22 +169,22 @@ func (n *node) ticket() uint64 { return uint64(n.i) << 32 }
 func (n *node) start() {
 	t := n.w.t
 	cert := certificate(t, string(n.id()))
-	n.finder = tunnel.NewFinder(tunnel.FinderConfig{
-		Refuse: api.DefaultNetRanges().Instances.Contains,
-		Report: n.report,
-		Lost:   func() { n.link.Nudge() },
-		Raw:    func(from netip.AddrPort, b []byte) { n.link.Receive(from, b) },
-		SendTLS: func(to tunnel.Path, b []byte) {
-			n.link.SendTLS(to.Addr, to.Slot, to.Ticket, b)
-		},
+	n.finder = wayfinder.New(wayfinder.Options{
+		Refuse: api.DefaultNetRanges().Instances.Contains, Report: n.report, Lost: func() { n.link.Nudge() },
+		Log: slog.New(slog.DiscardHandler),
 	})
+	hooks := tunnel.Hooks{
+		Control: n.finder.Control, Event: n.finder.Event,
+		Raw:     func(from netip.AddrPort, b []byte) { n.link.Receive(from, b) },
+		SendTLS: func(to tunnel.Path, b []byte) { n.link.SendTLS(to.Addr, to.Slot, to.Ticket, b) },
+	}
 	var key [32]byte
 	_, _ = rand.Read(key[:])
 	var err error
 	n.host.Do(func() {
 		var dev tun.Device
 		if dev, err = tun.Open("tl0", tunnel.DefaultMTU); err == nil {
-			n.engine, err = tunnel.New(tunnel.Config{Device: dev, Key: key, Hooks: n.finder.Hooks(), Listen: netip.AddrPortFrom(netip.IPv4Unspecified(), 0)})
+			n.engine, err = tunnel.New(tunnel.Config{Device: dev, Key: key, Hooks: hooks, Listen: netip.AddrPortFrom(netip.IPv4Unspecified(), 0)})
 		}
 	})
 	if err != nil {
@@ -190,7 +192,10 @@ func (n *node) start() {
 	}
 	n.host.Run("ip", "addr", "add", n.addr().String()+"/13", "dev", "tl0")
 	own := []netip.AddrPort{netip.AddrPortFrom(n.local, n.engine.Local().Port())}
-	place := tunnel.Place{Self: paths.Self{Own: own, Links: []netip.Prefix{netip.PrefixFrom(n.local, 24).Masked()}}}
+	place := wayfinder.Self{
+		Self:  paths.Self{Own: own, Links: []netip.Prefix{netip.PrefixFrom(n.local, 24).Masked()}},
+		Relay: n.w.at.String(), Relays: []netip.AddrPort{n.w.at},
+	}
 	n.engine.SetSelf(tunnel.Lease{Ranges: api.DefaultNetRanges(), Subnet: n.subnet, Relays: []netip.AddrPort{n.w.at}})
 	n.link = relaylink.New(relaylink.Options{
 		Send: n.engine.SendRaw,
@@ -216,7 +221,7 @@ func (n *node) start() {
 			if s.Mapped.IsValid() {
 				place.Mapped = []netip.AddrPort{s.Mapped}
 			}
-			_ = n.finder.SetPlace(n.w.ctx, place)
+			n.finder.SetSelf(place)
 		},
 		Log: slog.New(slog.DiscardHandler),
 	})
@@ -231,9 +236,7 @@ func (n *node) start() {
 			}
 		})
 	}
-	if err := n.finder.SetPlace(ctx, place); err != nil {
-		t.Fatal(err)
-	}
+	n.finder.SetSelf(place)
 	if err := n.link.SetOwn(ctx, own); err != nil {
 		t.Fatal(err)
 	}
@@ -257,22 +260,19 @@ func (n *node) knows(o *node) {
 	n.mu.Lock()
 	n.began[o.engine.Public()] = time.Now()
 	n.mu.Unlock()
-	n.engine.SetPeer(o.record())
-	if err := n.finder.SetPeer(n.w.ctx, o.record(), false); err != nil {
-		n.w.t.Fatal(err)
-	}
+	n.finder.SetPeer(o.record())
 }
 
-func (n *node) report(r tunnel.PathReport) {
+func (n *node) report(r overlay.Path) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.reports[r.Peer] = r
-	if r.Path.Kind == api.PathDirect && n.direct[r.Peer] == 0 {
-		n.direct[r.Peer] = time.Since(n.began[r.Peer])
+	n.reports[r.Key] = r
+	if r.Kind == api.PathDirect && n.direct[r.Key] == 0 {
+		n.direct[r.Key] = time.Since(n.began[r.Key])
 	}
 }
 
-func (n *node) sees(o *node) (r tunnel.PathReport, first, direct time.Duration, echoes int) {
+func (n *node) sees(o *node) (r overlay.Path, first, direct time.Duration, echoes int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	k := o.engine.Public()
