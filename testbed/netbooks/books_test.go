@@ -32,7 +32,7 @@ func (w *world) apply(tenant api.Tenant, a api.Application) {
 // TestEveryNodesViewBecomesTheTruth lets people, machines and the wire do what
 // they like, and then waits until it is quiet.
 func TestEveryNodesViewBecomesTheTruth(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(24)
 	if testing.Short() {
 		seeds = 6
 	}
@@ -46,7 +46,10 @@ func TestEveryNodesViewBecomesTheTruth(t *testing.T) {
 				w.pass(time.Duration(w.rng.IntN(1500)) * time.Millisecond)
 			}
 			w.lossy = false
-			w.root.off = false
+			w.root.off, w.root.snip = false, nil
+			for _, p := range w.clusters {
+				p.snip = nil
+			}
 			for _, id := range step.Keys(w.nodes) {
 				w.nodes[id].off = false
 			}
@@ -72,7 +75,12 @@ func (w *world) anything() {
 	name := names[rng.IntN(len(names))]
 	nodes, clusters := step.Keys(w.nodes), step.Keys(w.clusters)
 	n := w.nodes[nodes[rng.IntN(len(nodes))]]
-	switch rng.IntN(24) {
+	snip := func(n int) int { return rng.IntN(n + 1) }
+	switch rng.IntN(26) {
+	case 24:
+		w.root.snip = snip
+	case 25:
+		w.clusters[clusters[rng.IntN(len(clusters))]].snip = snip
 	case 0, 1, 2, 3:
 		_ = w.root.step(w.t, w.now, root.Apply{Tenant: tenant, Spec: app(name, rng.IntN(8), access(rng))})
 	case 4:

@@ -47,6 +47,8 @@ type process[In any, C step.Core[In]] struct {
 	disk map[string]store.Doc
 	wake time.Time
 	off  bool
+	snip func(docs int) int // crash within the next step that saves, after so many of its saves
+	fell func()
 }
 
 func (p *process[In, C]) step(t *testing.T, now time.Time, in In) error {
@@ -54,6 +56,12 @@ func (p *process[In, C]) step(t *testing.T, now time.Time, in In) error {
 		return nil
 	}
 	eff := p.core.Step(now, in)
+	if p.snip != nil && len(eff.Save) > 0 {
+		p.save(t, eff.Save[:p.snip(len(eff.Save))])
+		p.snip = nil
+		p.fell()
+		return eff.Err
+	}
 	p.save(t, eff.Save)
 	p.wake = eff.Wake
 	p.send(eff.Send)
@@ -92,7 +100,7 @@ func newWorld(t *testing.T, seed uint64, clusters, nodes int) *world {
 		check(t, c.Restore(docs))
 		return c
 	}}
-	w.root.send = w.fromRoot
+	w.root.send, w.root.fell = w.fromRoot, w.startRoot
 	w.startRoot()
 	for i := range clusters {
 		id := api.ClusterID(fmt.Sprintf("c%d", i))
@@ -104,6 +112,7 @@ func newWorld(t *testing.T, seed uint64, clusters, nodes int) *world {
 		}}
 		p.send = func(envs []api.Envelope) { w.fromCluster(id, envs) }
 		w.clusters[id] = p
+		p.fell = func() { w.startCluster(id) }
 		w.startCluster(id)
 		for j := range nodes {
 			w.join(id, api.NodeID(fmt.Sprintf("%s-n%d", id, j)))
