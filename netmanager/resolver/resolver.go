@@ -237,7 +237,10 @@ func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tc
 		return new(dns.Msg).SetRcode(q, dns.RcodeFormatError)
 	}
 	question := q.Question[0]
+	o := q.IsEdns0()
 	switch {
+	case o != nil && o.Version() != 0:
+		return new(dns.Msg).SetRcode(q, dns.RcodeBadVers) // RFC 6891, 6.1.3
 	case question.Qclass != dns.ClassINET:
 		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented)
 	case question.Qtype == dns.TypeANY || question.Qtype == dns.TypeAXFR || question.Qtype == dns.TypeIXFR:

@@ -142,6 +142,17 @@ func TestOwnNames(t *testing.T) {
 	}
 }
 
+func TestALaterEDNSIsRefusedAsSuch(t *testing.T) {
+	_, at := serve(t, Config{Overlay: newBook()})
+	q := new(dns.Msg).SetQuestion("web.treeline.", dns.TypeA)
+	q.SetEdns0(1232, false)
+	q.IsEdns0().SetVersion(1)
+	c := dns.Client{Timeout: 20 * time.Second}
+	if m, _, err := c.Exchange(q, at); err != nil || m.Rcode != dns.RcodeBadVers || m.IsEdns0().Version() != 0 {
+		t.Fatalf("%v %v", err, m)
+	}
+}
+
 func TestANameThatIsNotKnownYetIsAwaited(t *testing.T) {
 	b := newBook()
 	b.heard = make(chan string, 1)
