@@ -62,12 +62,16 @@ static __always_inline __u32 quoted(struct __sk_buff *skb, const struct settings
 }
 
 // error passes on an ICMP error about a flow, and drops one about none.
-static __noinline int error(struct __sk_buff *skb, const struct settings *s, const struct packet *p, int l2, enum where where)
+__noinline int error(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
 {
-	__u32 sum = p->l4 + 2, at = p->l4 + 8, l4;
 	struct tuple t = {}, q, to;
+	__u32 sum, at, l4, where;
 	struct flow *f;
 
+	if (!s || !p)
+		return TC_DROP;
+	where = p->where;
+	sum = p->l4 + 2, at = p->l4 + 8;
 	l4 = quoted(skb, s, at, p->t.family, &t);
 	if (!l4)
 		goto none;
@@ -119,7 +123,7 @@ static __noinline int error(struct __sk_buff *skb, const struct settings *s, con
 	q.src = p->t.src && p->t.src == t.src ? to.src : 0;
 	q.dst = p->t.dst == t.dst ? to.dst : 0;
 	{
-		__u32 d = addresses(skb, s, l2, t.family, q.src, q.dst);
+		__u32 d = addresses(skb, s, ETH_HLEN, t.family, q.src, q.dst);
 
 		if (t.family == 6 && adjust(skb, sum, IPPROTO_ICMPV6, 6, d))
 			return TC_DROP;

@@ -191,15 +191,22 @@ static __always_inline void route(struct __sk_buff *skb, const struct settings *
 
 // check looks at all that a direction of a flow rests on: where its packets come
 // from, whether policy allows the flow, and where its packets go. GO: it stands.
-static __noinline int check(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *f)
+//
+// It is not static, nor are begin and error: the kernel proves each by itself,
+// and not once more for every way that leads to it.
+__noinline int check(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *f)
 {
-	const struct tuple *t = &p->t;
-	__u32 in = p->in, where = p->where;
-	struct endpoint *from = bpf_map_lookup_elem(&tl_endpoints, &t->src);
-	struct endpoint *to = bpf_map_lookup_elem(&tl_endpoints, &f->dst);
-	__u32 sender, receiver;
+	__u32 sender, receiver, in, where;
+	struct endpoint *from, *to;
+	const struct tuple *t;
 	struct peer *peer;
 
+	if (!s || !p || !f)
+		return TC_DROP;
+	t = &p->t;
+	in = p->in, where = p->where;
+	from = bpf_map_lookup_elem(&tl_endpoints, &t->src);
+	to = bpf_map_lookup_elem(&tl_endpoints, &f->dst);
 	f->peer = 0;
 	f->flags &= ~FLOW_OUT;
 	f->mtu = 0;
@@ -386,16 +393,21 @@ free:
 }
 
 // begin is what becomes of a packet that belongs to no flow. GO: it does now.
-static __noinline int begin(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
+__noinline int begin(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
 {
-	const struct tuple *t = &p->t;
-	__u32 in = p->in, where = p->where;
-	struct endpoint *e = bpf_map_lookup_elem(&tl_endpoints, &t->src);
-	__be32 backend = t->dst;
+	__u32 from, to, in, where;
+	const struct tuple *t;
 	struct service *svc;
-	__u32 from, to;
+	struct endpoint *e;
+	__be32 backend;
 	int r;
 
+	if (!s || !p)
+		return TC_DROP;
+	t = &p->t;
+	in = p->in, where = p->where;
+	backend = t->dst;
+	e = bpf_map_lookup_elem(&tl_endpoints, &t->src);
 	if (e) {
 		if (in != e->ifindex && in != s->hold)
 			return forged();

@@ -88,7 +88,7 @@ int tl_leave(struct __sk_buff *skb)
 		skb->mark = MARK_CLOSED;
 		return TC_NEXT;
 	}
-	return p.t.dst ? error(skb, s, &p, ETH_HLEN, LEAVE) : outside(skb, &p);
+	return p.t.dst ? error(skb, s, &p) : outside(skb, &p);
 }
 
 // arrive sees what peers send in clear: ingress of the host's own devices and of
@@ -132,7 +132,7 @@ int tl_last(struct __sk_buff *skb)
 	if (!p.t.dst)
 		return TC_NEXT;
 	if (p.error)
-		return error(skb, s, &p, ETH_HLEN, LAST);
+		return error(skb, s, &p);
 	// The host itself, and the outside as far as nftables let it in.
 	if (!skb->ingress_ifindex || !p.t.src)
 		return TC_NEXT;
