@@ -38,3 +38,15 @@ func TestOthersRulesStay(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+// TestAnotherVersionsTableIsReplaced has a table of our name that we did not make.
+func TestAnotherVersionsTableIsReplaced(t *testing.T) {
+	w := dataplanetest.NewWorld(t, open, api.PathRoute)
+	h := w.Hosts[0]
+	h.Output("nft", "delete", "table", "inet", "tl")
+	h.Output("nft", "add", "table", "inet", "tl")
+	h.Output("nft", "add", "set", "inet", "tl", "backends", "{ type ipv4_addr; flags interval; }")
+	h.Kill()
+	h.MustSync(h.State)
+	h.MustUse()
+}

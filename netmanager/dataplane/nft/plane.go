@@ -58,9 +58,11 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 	if err != nil {
 		return err
 	}
+	// Counters are no reason to be without a plane: another version's table, or half
+	// of one, may have none that can be read.
 	used, err := p.read()
 	if err != nil {
-		return err
+		used = p.base
 	}
 	networks, err := p.host.networks()
 	if err != nil {

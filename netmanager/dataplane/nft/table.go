@@ -112,7 +112,7 @@ func reset() exprs { return exprs{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
 // dispatch is what both families have in common.
 func (t table) dispatch(fams [2]family) {
 	six := fams[1]
-	for _, f := range []family{six, fams[0]} {
+	for _, f := range fams {
 		t.rule("raw", f.only(), fromOurs(t.node.Prefix), goTo("source"+f.suffix))
 		t.rule("raw", f.only(), goTo("wire"+f.suffix))
 	}
