@@ -135,6 +135,7 @@ const (
 	timerFreed                    // an address has rested
 	timerPath                     // a peer's kernel path may be used, or tried again
 	timerClosest                  // a closer backend is in sight
+	timerLeft                     // a service has been away for long
 )
 
 // New is the core of a node that nothing is known of yet.
@@ -266,6 +267,8 @@ func (c *Core) expire() {
 			if p := c.peers[k.peer]; p != nil {
 				c.choosePath(p)
 			}
+		case timerLeft:
+			c.left(k.service)
 		case timerClosest:
 			if s := c.services[k.service]; s != nil {
 				c.weigh(s, api.PeerKey{}, true)

@@ -617,7 +617,22 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 	if len(up) != 1 || up[0].Add[0].For != svc("other") || up[0].Drop[0].For != svc("client") {
 		t.Fatalf("%+v", up)
 	}
+	w.step(Link{false})
 	w.step(Detach{attachOf("other", 0, 1).Key})
+	w.checkBooks()
+	w.pass(time.Minute)
+	w.step(attachOf("other", 0, 2)) // started anew, while the cluster is away
+	w.pass(2 * time.Minute)
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
+		t.Fatal(got)
+	}
+	from, to := w.c.services[svc("other")].ident, w.c.services[svc("web")].ident
+	if !w.plane.allowed[plane.Pair{From: from, To: to}] {
+		t.Fatal(w.plane.allowed)
+	}
+	w.checkBooks()
+	w.step(Detach{attachOf("other", 0, 2).Key})
+	w.pass(3 * time.Minute)
 	if len(w.plane.services)+len(w.plane.peers)+len(w.plane.allowed)+len(w.c.services) > 0 {
 		t.Fatalf("%+v", w.plane)
 	}

@@ -609,8 +609,10 @@ func (c *Core) release(s *service) {
 	}
 }
 
-// leave ends what a service wanted that is no longer on the node. What another
-// local service may call, and is in use, is wanted on behalf of that from now on.
+// leave is when a service's last instance has left the node. What it used is kept
+// for a while, for the instance may only be started anew, and the cluster may be
+// away by then; or wanted on behalf of another local service that may call it, and
+// perhaps does.
 func (c *Core) leave(id api.ServiceID) {
 	a := c.asking[id]
 	if a == nil {
@@ -618,20 +620,37 @@ func (c *Core) leave(id api.ServiceID) {
 	}
 	for _, k := range c.inOrder(a.wants) {
 		w := c.wants[k]
-		if c.outcome(w) == answered && c.now.Sub(w.used) < c.cfg.Idle {
-			if heir := c.heir(w); heir != "" {
-				n := k
-				n.For = heir
-				if c.wants[n] == nil {
-					if nw := c.want(n); nw != nil {
-						nw.used = w.used
-					}
+		if w == nil {
+			continue // it made room for an heir's
+		}
+		if _, pending := a.pending[k]; pending || c.now.Sub(w.used) >= c.cfg.Idle {
+			c.drop(w)
+		} else if heir := c.heir(w); heir != "" {
+			n := k
+			n.For = heir
+			if c.wants[n] == nil {
+				if nw := c.want(n); nw != nil {
+					nw.used = w.used
 				}
 			}
+			if c.wants[k] != nil { // it did not have to make room
+				c.drop(w)
+			}
 		}
-		if c.wants[k] != nil {
-			c.drop(w)
-		}
+	}
+	if c.asking[id] != nil {
+		c.timers.Set(timerKey{what: timerLeft, service: id}, c.now.Add(c.cfg.Quarantine))
+	}
+}
+
+// left drops what a service wanted that has not come back.
+func (c *Core) left(id api.ServiceID) {
+	a := c.asking[id]
+	if s := c.services[id]; a == nil || s != nil && len(s.local) > 0 {
+		return
+	}
+	for _, k := range c.inOrder(a.wants) {
+		c.drop(c.wants[k])
 	}
 }
 

@@ -245,7 +245,7 @@ func (w *world) checkBooks() {
 		if x.refusal != nil {
 			held = held.Toggle(x.refusal.Digest())
 		}
-		if k.For != "" && (c.services[k.For] == nil || len(c.services[k.For].local) == 0) {
+		if k.For != "" && (c.services[k.For] == nil || len(c.services[k.For].local) == 0) && !c.timers.Has(timerKey{what: timerLeft, service: k.For}) {
 			w.t.Fatalf("%+v is wanted for nobody", k)
 		}
 		if c.outcome(x) == unanswered && c.link.up && !c.timers.Has(timerKey{what: timerAsk, want: k}) {
