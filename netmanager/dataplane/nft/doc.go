@@ -8,20 +8,20 @@
 //
 // What a packet passes. In prerouting, before connection tracking sees it, the
 // sender's address is held against the device it came from: one look-up for an
-// instance's packet. In forward, packets of established flows are let through; that
-// is all, and connection tracking rewrites them. Only the first packet of a flow is looked at further: policy,
-// the service's chain, where one counter (numgen) gives the turns, policy again
-// where it arrives. Packets that the plane cannot judge are copied to the hold
-// device and dropped.
+// instance's packet. In forward, packets of established flows are let through, those
+// to a peer after they are counted; connection tracking rewrites them. Only a flow's first
+// packet is looked at further: policy, the service's chain, where one counter (numgen)
+// gives the turns, policy again where it arrives. Packets that the plane cannot judge are
+// copied to the hold device and dropped.
 //
 // Sets are keyed by IPv4 addresses; an IPv6 packet's key is the low half of its twin.
 // So one element serves both families, and both take turns by one counter. A change is a
-// few elements in one transaction, whatever the table holds.
+// few elements, and a rule where a service's number of turns changes, in one transaction.
 //
 // Where it ends. UDP flows live as long as net.netfilter.nf_conntrack_udp_timeout and
 // …_udp_timeout_stream say, 30 and 120 s unless a host was told otherwise, and all flows of a
-// host share nf_conntrack_max. A new rule has the kernel check all chains: with
-// 10,000 services a change of one costs some milliseconds. Another table on the host may
+// host share nf_conntrack_max. A new rule has the kernel check all chains: among
+// 10,000 services it costs ten milliseconds and more. Another table on the host may
 // still drop what this one accepts (Docker's forward chain does). Who wants to see: nft
 // list table inet tl; the bytes that it shows as numbers are addresses.
 //
