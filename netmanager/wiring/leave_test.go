@@ -1,0 +1,240 @@
+package wiring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// trace is all that a netmanager can leave on its host, as text.
+func (h *host) trace() string {
+	t := h.w.t
+	t.Helper()
+	var b strings.Builder
+	for _, c := range []string{
+		"ip -o link show | sed 's/^[0-9]*: //; s/ qdisc.*//; s/@.*//; s/: <.*//' | sort",
+		"ip route show table all | sed 's/ metric [0-9]*//; s/ pref [a-z]*//' | grep -v 'fe80\\|ff00' | sort", "ip -6 route show | grep -v 'fe80\\|ff00' | sed 's/ pref.*//; s/ metric [0-9]*//' | sort",
+		"ip rule", "ip neigh show nud permanent | sort", "nft -s list ruleset",
+		"cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding",
+	} {
+		cmd := exec.Command("nsenter", "--net="+nsPath(h.ns), "sh", "-c", c)
+		out, err := cmd.CombinedOutput()
+		if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
+			t.Fatalf("%s: %v", c, err)
+		}
+		fmt.Fprintf(&b, "# %s\n%s", c, out)
+	}
+	return b.String()
+}
+
+// differ shows the lines that are in one of both.
+func differ(a, b string) string {
+	in := map[string]int{}
+	for l := range strings.Lines(a) {
+		in[l]--
+	}
+	for l := range strings.Lines(b) {
+		in[l]++
+	}
+	var out strings.Builder
+	for l, n := range in {
+		if n != 0 {
+			fmt.Fprintf(&out, "%+d %s", n, l)
+		}
+	}
+	return out.String()
+}
+
+func TestThousandAttachmentsLeaveNothing(t *testing.T) {
+	w := newWorld(t, 1, "--plane", "nft")
+	h := w.hosts[0]
+	w.mu.Lock()
+	h.lease.Rev++
+	h.lease.Subnet = netip.MustParsePrefix("10.16.0.0/20") // none is given twice within its rest
+	w.mu.Unlock()
+	w.tellAll()
+	const lanes, rounds, each = 8, 5, 25
+	ns := make([]string, lanes)
+	for i := range ns {
+		ns[i] = w.netns(fmt.Sprint("lane", i))
+	}
+	lane := func(i, n int) api.Key {
+		return api.Key{Instance: service(fmt.Sprintf("s%d", n%3)).Instance(i), Epoch: api.Epoch(n + 1)}
+	}
+	first, err := h.sock.Attach(t.Context(), api.Attach{Key: lane(0, 0), NetNS: nsPath(ns[0])})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.sock.Detach(t.Context(), first.Key); err != nil {
+		t.Fatal(err)
+	}
+	before := h.trace()
+	var done, again atomic.Int64
+	// A node engine tries until it is done.
+	until := func(what func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		for {
+			err := what(ctx)
+			if err == nil || ctx.Err() != nil {
+				return err
+			}
+			again.Add(1)
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	for round := range rounds {
+		var g sync.WaitGroup
+		for i := range lanes {
+			g.Go(func() {
+				for n := range each {
+					k := lane(i, round*each+n)
+					a := api.Attach{Key: k, NetNS: nsPath(ns[i]), Ports: []api.PortMap{{Host: uint16(2000 + i*1000 + round*each + n), Instance: 80, Protocol: "tcp"}}, BandwidthOut: int64(n % 2 * 10)}
+					err := until(func(ctx context.Context) error { _, err := h.sock.Attach(ctx, a); return err })
+					err = errors.Join(err, until(func(ctx context.Context) error { return h.sock.Detach(ctx, k) }))
+					if done.Add(1); err != nil {
+						t.Errorf("%s: %v", k, err)
+					}
+				}
+			})
+		}
+		time.Sleep(time.Duration(50+round*40) * time.Millisecond) // somewhere in the midst
+		h.kill()
+		h.start()
+		g.Wait()
+	}
+	all, err := h.sock.Attachments(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d attachments, %d attempts in the way of %d kills", done.Load(), again.Load(), rounds)
+	if len(all) > 0 {
+		t.Errorf("still attached: %v", all)
+	}
+	if d := differ(before, h.trace()); d != "" {
+		t.Errorf("the host is another than before:\n%s", d)
+	}
+	for _, n := range ns {
+		if out, _ := exec.Command("ip", "-n", n, "-o", "link").CombinedOutput(); strings.Count(string(out), "\n") != 1 {
+			t.Errorf("%s still has\n%s", n, out)
+		}
+	}
+}
+
+func TestRemoveLeavesTheHostAsItWas(t *testing.T) {
+	for _, plane := range []string{"nft", "ebpf"} {
+		t.Run(plane, func(t *testing.T) {
+			w := newWorld(t, 0)
+			sw := w.netns("sw2")
+			w.sh("ip", "-n", sw, "link", "add", "name", "br0", "type", "bridge")
+			w.host(0, sw, []string{"--plane", plane})
+			h := w.hosts[0]
+			before := h.trace()
+			h.start()
+			c := h.run("server", 0, 1)
+			c.serve(80)
+			if got := c.ask(vip(1), 80); got != string(c.key.Instance) {
+				t.Errorf("%s answers", got)
+			}
+			if out, err := within(h.ns, func() ([]byte, error) { return h.command("--remove").CombinedOutput() }); err == nil {
+				t.Errorf("removed beneath a netmanager that runs: %s", out)
+			}
+			h.end(syscall.SIGTERM)
+			if got := c.ask(vip(1), 80); got != string(c.key.Instance) {
+				t.Errorf("after the end of the netmanager %s answers", got)
+			}
+			if out, err := within(h.ns, func() ([]byte, error) { return h.command("--remove").CombinedOutput() }); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if d := differ(before, h.trace()); d != "" {
+				t.Errorf("the host is another than before:\n%s", d)
+			}
+		})
+	}
+}
+
+func TestAttachSaysWhyNot(t *testing.T) {
+	w := newWorld(t, 1, "--plane", "nft")
+	h := w.hosts[0]
+	c := h.run("server", 0, 1, func(a *api.Attach) { a.Ports = []api.PortMap{{Host: 80, Instance: 80, Protocol: "tcp"}} })
+	other := api.Key{Instance: service("server").Instance(1), Epoch: 1}
+	before := h.trace()
+	for name, bad := range map[string]struct {
+		netns string
+		want  error
+	}{
+		"the host's own": {nsPath(h.ns), api.ErrInvalid},
+		"gone":           {"/run/netns/" + w.tag + "-gone", api.ErrGone},
+		"a taken port":   {nsPath(w.netns("other")), api.ErrConflict},
+	} {
+		_, err := h.sock.Attach(t.Context(), api.Attach{Key: other, NetNS: bad.netns, Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}})
+		if !errors.Is(err, bad.want) {
+			t.Errorf("%s: %v, want %v", name, err, bad.want)
+		}
+	}
+	if d := differ(before, h.trace()); d != "" {
+		t.Errorf("a refusal left something:\n%s", d)
+	}
+	all, err := h.sock.Attachments(t.Context())
+	if err != nil || len(all) != 1 || all[0].Key != c.key || all[0].Error != "" {
+		t.Errorf("attached: %+v, %v", all, err)
+	}
+}
+
+// An instance that starts again has another namespace, and its address.
+func TestAnotherNamespaceTakesTheAddressOver(t *testing.T) {
+	for _, plane := range []string{"nft", "ebpf"} {
+		t.Run(plane, func(t *testing.T) {
+			w := newWorld(t, 1, "--plane", plane)
+			h := w.hosts[0]
+			client, server := h.run("client", 0, 1), h.run("server", 0, 2)
+			was := server.at.Address
+			if err := exec.Command("ip", "netns", "delete", server.ns).Run(); err != nil {
+				t.Fatal(err)
+			}
+			server.ns = w.netns("again")
+			server.attach()
+			server.serve(80)
+			if server.at.Address != was {
+				t.Errorf("it had %s and has %s", was, server.at.Address)
+			}
+			if got := client.ask(vip(2), 80); got != string(server.key.Instance) {
+				t.Errorf("%s answers", got)
+			}
+		})
+	}
+}
+
+func TestNamesAreAnswered(t *testing.T) {
+	w := newWorld(t, 2, "--plane", "nft")
+	client := w.hosts[0].run("client", 0, 1)
+	w.hosts[1].run("server", 0, 2)
+	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return within(client.ns, func() (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, netip.AddrPortFrom(api.ResolverAddr, 53).String())
+		})
+	}}
+	for name, want := range map[string]string{"server.treeline.": vip(2).String(), "any.rr.server.prod.shop.prod.treeline.": vip(2).String(), "nobody.treeline.": ""} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		got, err := r.LookupNetIP(ctx, "ip4", name)
+		cancel()
+		if len(got) > 0 != (want != "") || want != "" && got[0].Unmap().String() != want {
+			t.Errorf("%s is %v, want %q (%v)", name, got, want, err)
+		}
+	}
+	r6, err := r.LookupNetIP(t.Context(), "ip6", "server.treeline.")
+	if err != nil || len(r6) != 1 || r6[0] != api.DefaultNetRanges().Twin(vip(2)) {
+		t.Errorf("over IPv6 it is %v, %v", r6, err)
+	}
+}
