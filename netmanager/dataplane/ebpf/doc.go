@@ -23,5 +23,6 @@
 // Nothing is pinned. Programs are attached to devices without a link, so that
 // they stay when the netmanager goes, and go with the device; maps live as long as
 // programs use them, and the next life finds them through these (attach.go). A node
-// without instances and peers has nothing to find.
+// without instances and peers has nothing to find. It takes Linux 5.13 or later (atomic
+// operations that return, functions proved by themselves); Available asks the kernel itself.
 package ebpf
