@@ -84,11 +84,7 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 				b.Forget(s)
 				holders[s], answers[s] = &Holder{}, map[api.Want]Key{}
 			}
-			before := b.Held(s)
-			told, without := b.Flush(s, false, view)
-			if before == holders[s].Digest() && without != before && len(told.Gone)+len(told.GoneSources)+len(told.GonePeers)+len(told.Answered) == 0 {
-				t.Fatalf("nothing is gone, and yet %x becomes %x", before, without)
-			}
+			told, _ := b.Flush(s, false, view)
 			if rapid.IntRange(0, 3).Draw(t, "lost") > 0 {
 				holders[s].Take(told, false)
 			}
