@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -19,34 +18,47 @@ type Foreign struct {
 
 	mu    sync.RWMutex // guards the fields below
 	wake  chan struct{}
-	hosts []string // host:port, in order
+	hosts map[string]bool // host:port; whether it was looked up
 	addrs map[netip.AddrPort]time.Time
 }
 
 const (
+	// maxForeign bounds the set. When it is full it begins anew: what is in use is
+	// soon named again.
+	maxForeign   = 4096
 	foreignAgain = 5 * time.Minute // names are looked up again
 	// foreignKept is how long an address stays allowed after the name last led to it:
 	// nodes may have looked it up earlier.
 	foreignKept = 3 * foreignAgain
 )
 
-// Set says which relays (host:port) the cluster has handed out. It may be called
-// at any time, from anywhere.
-func (f *Foreign) Set(hosts []string) {
-	hosts = slices.Clone(hosts)
-	slices.Sort(hosts)
+// Add says that the cluster has handed out a relay (host:port). It may be called
+// at any time, from anywhere, and costs little for one that is known.
+func (f *Foreign) Add(host string) {
+	f.mu.RLock()
+	_, known := f.hosts[host]
+	f.mu.RUnlock()
+	if known || host == "" {
+		return
+	}
 	f.mu.Lock()
-	changed := !slices.Equal(f.hosts, hosts)
-	f.hosts = hosts
-	wake := f.bell()
-	f.mu.Unlock()
-	if changed {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
+	defer f.mu.Unlock()
+	if f.hosts == nil || len(f.hosts) >= maxForeign {
+		f.hosts, f.addrs = map[string]bool{}, map[netip.AddrPort]time.Time{}
+	}
+	if at, err := netip.ParseAddrPort(host); err == nil { // no name
+		f.hosts[host], f.addrs[plain(at)] = true, time.Time{}
+		return
+	}
+	f.hosts[host] = false
+	select {
+	case f.bell() <- struct{}{}:
+	default:
 	}
 }
+
+// plain is an address as datagrams' senders are told.
+func plain(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
 // bell is called with mu held.
 func (f *Foreign) bell() chan struct{} {
@@ -60,7 +72,7 @@ func (f *Foreign) bell() chan struct{} {
 func (f *Foreign) Allow(a netip.AddrPort) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	_, ok := f.addrs[a]
+	_, ok := f.addrs[plain(a)]
 	return ok
 }
 
@@ -72,42 +84,51 @@ func (f *Foreign) Run(ctx context.Context) error {
 	tick := time.NewTicker(foreignAgain)
 	defer tick.Stop()
 	for {
-		f.lookup(ctx)
 		select {
 		case <-wake:
+			f.lookup(ctx, false)
 		case <-tick.C:
+			f.lookup(ctx, true)
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-func (f *Foreign) lookup(ctx context.Context) {
+// lookup looks up the names that were not yet, or all.
+func (f *Foreign) lookup(ctx context.Context, all bool) {
+	var names []string
 	f.mu.RLock()
-	hosts := f.hosts
-	f.mu.RUnlock()
-	now := time.Now()
-	found := map[netip.AddrPort]time.Time{}
-	for _, h := range hosts {
-		for _, a := range f.addresses(ctx, h) {
-			found[a] = now
+	for host, done := range f.hosts {
+		if _, err := netip.ParseAddrPort(host); err != nil && (all || !done) {
+			names = append(names, host)
 		}
+	}
+	f.mu.RUnlock()
+	for _, host := range names {
+		found := f.addresses(ctx, host)
+		f.mu.Lock()
+		if _, still := f.hosts[host]; still {
+			f.hosts[host] = len(found) > 0
+			for _, a := range found {
+				if at, ok := f.addrs[a]; !ok || !at.IsZero() {
+					f.addrs[a] = time.Now()
+				}
+			}
+		}
+		f.mu.Unlock()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for a, at := range f.addrs {
-		if _, again := found[a]; !again && len(hosts) > 0 && now.Sub(at) < foreignKept {
-			found[a] = at
+		if !at.IsZero() && time.Since(at) > foreignKept {
+			delete(f.addrs, a)
 		}
 	}
-	f.addrs = found
 }
 
 // addresses are those of a host:port; none where it is not found now.
 func (f *Foreign) addresses(ctx context.Context, hostport string) (list []netip.AddrPort) {
-	if at, err := netip.ParseAddrPort(hostport); err == nil {
-		return []netip.AddrPort{netip.AddrPortFrom(at.Addr().Unmap(), at.Port())}
-	}
 	host, port, err := net.SplitHostPort(hostport)
 	if err != nil {
 		return nil
@@ -129,7 +150,7 @@ func (f *Foreign) addresses(ctx context.Context, hostport string) (list []netip.
 		return nil
 	}
 	for _, ip := range ips {
-		list = append(list, netip.AddrPortFrom(ip.Unmap(), uint16(n)))
+		list = append(list, plain(netip.AddrPortFrom(ip, uint16(n))))
 	}
 	return list
 }

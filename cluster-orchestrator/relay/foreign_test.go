@@ -22,7 +22,9 @@ func TestForeignRelaysAreAllowedByAddress(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	f.Set([]string{"relay.example:7443", "203.0.113.5:7443", "gone.example:1", "nonsense"})
+	for _, host := range []string{"relay.example:7443", "203.0.113.5:7443", "gone.example:1", "nonsense", ""} {
+		f.Add(host)
+	}
 	for !f.Allow(netip.AddrPortFrom(one, 7443)) {
 		time.Sleep(time.Millisecond)
 	}
@@ -33,9 +35,14 @@ func TestForeignRelaysAreAllowedByAddress(t *testing.T) {
 			t.Errorf("%s: %v", at, !want)
 		}
 	}
-	// The cluster leads nowhere any more.
-	f.Set(nil)
-	for f.Allow(netip.AddrPortFrom(one, 7443)) {
-		time.Sleep(time.Millisecond)
+}
+
+func TestForeignRelaysAreBounded(t *testing.T) {
+	var f Foreign
+	for i := range 3 * maxForeign {
+		f.Add(netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 7443).String())
+	}
+	if len(f.hosts) > maxForeign || len(f.addrs) > maxForeign {
+		t.Errorf("%d names, %d addresses", len(f.hosts), len(f.addrs))
 	}
 }

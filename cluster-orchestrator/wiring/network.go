@@ -8,12 +8,12 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"sync"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
+	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
@@ -62,7 +62,7 @@ func (o *orchestrator) openRelay(ln net.Addr, members *nodelink.Members) error {
 	if err != nil {
 		return fmt.Errorf("open the relay: %w", err)
 	}
-	o.relay, err = relay.New(relay.Options{Listen: at, Identify: members.Node, Allow: o.relays.has, Log: o.log})
+	o.relay, err = relay.New(relay.Options{Listen: at, Identify: members.Node, Allow: o.relays.Allow, Log: o.log})
 	return err
 }
 
@@ -71,7 +71,7 @@ func (o *orchestrator) runRelay(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	return o.relay.Run(ctx)
+	return daemon.RunAll(ctx, daemon.Part{Name: "datagrams", Run: o.relay.Run}, daemon.Part{Name: "names", Run: o.relays.Run})
 }
 
 func (o *orchestrator) serveRelay(ctx context.Context, c *tls.Conn) error {
@@ -94,54 +94,18 @@ func (o *orchestrator) sendRelay(msg any) {
 	}
 }
 
-// maxRelays bounds the relays of others that nodes may be told of.
-const maxRelays = 4096
-
-// relays are the relays that routes lead to: whoever has TLS alone may send to
-// those through ours, and to nobody else.
-type relays struct {
-	mu    sync.RWMutex // guards the fields below
-	texts map[string]bool
-	addrs map[netip.AddrPort]bool
-}
-
-// note takes the relays that a message to a node names.
-func (r *relays) note(d api.NetDown) {
+// noteRelays has nodes that have TLS alone send, through our relay, to the relays
+// that a message to a node names, and to nobody else's.
+func (o *orchestrator) noteRelays(d api.NetDown) {
 	for _, route := range d.Routes {
 		for _, p := range route.Peers {
-			r.add(p.Relay.Addr)
+			o.relays.Add(p.Relay.Addr)
 		}
 	}
 	for _, s := range d.Sources {
-		r.add(s.Peer.Relay.Addr)
+		o.relays.Add(s.Peer.Relay.Addr)
 	}
 	for _, p := range d.Peers {
-		r.add(p.Relay.Addr)
+		o.relays.Add(p.Relay.Addr)
 	}
-}
-
-func (r *relays) add(text string) {
-	r.mu.RLock()
-	known := r.texts[text]
-	r.mu.RUnlock()
-	if known || text == "" {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.texts == nil || len(r.texts) >= maxRelays {
-		r.texts, r.addrs = map[string]bool{}, map[netip.AddrPort]bool{}
-	}
-	r.texts[text] = true
-	// A relay that is named and not numbered is reached over UDP only: looking names
-	// up has no place here.
-	if at, err := netip.ParseAddrPort(text); err == nil {
-		r.addrs[at] = true
-	}
-}
-
-func (r *relays) has(at netip.AddrPort) bool {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.addrs[at]
 }

@@ -61,8 +61,8 @@ type orchestrator struct {
 	client *http.Client // of the root
 	port   *port
 	http   http.Handler
-	relay  *relay.Relay // nil: the operator wants none
-	relays relays       // of others, that nodes were told of
+	relay  *relay.Relay  // nil: the operator wants none
+	relays relay.Foreign // of others, that nodes were told of
 }
 
 // Run is the cluster orchestrator until ctx ends. What fails before it serves
@@ -244,7 +244,7 @@ func (o *orchestrator) send(envs []api.Envelope) {
 			o.sendRelay(e.Msg)
 		default:
 			if d, ok := e.Msg.(api.NetDown); ok {
-				o.relays.note(d)
+				o.noteRelays(d)
 			}
 			o.nodes.link.Send(e)
 		}
