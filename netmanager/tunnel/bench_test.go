@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"runtime/pprof"
 	"slices"
 	"strings"
@@ -153,7 +154,7 @@ func ends(t testing.TB, kind string) (a, b *end) {
 			b = &end{h, cmd}
 		}
 	}
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	return a, b
 }
 
@@ -186,6 +187,12 @@ func (e *end) wakeups() (n int) {
 	return n
 }
 
+// raced reports whether the race detector, with its memory, is in this program.
+func raced() bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" })
+}
+
 // A tunnel with nothing to carry sleeps.
 func TestIdleTunnelSleeps(t *testing.T) {
 	x, y := ends(t, "ours")
@@ -199,7 +206,7 @@ func TestIdleTunnelSleeps(t *testing.T) {
 		last = now
 		return still == 3
 	})
-	if _, rss := x.used(); rss > 15 {
+	if _, rss := x.used(); rss > 15 && !raced() {
 		t.Errorf("%.1f MiB", rss)
 	}
 }

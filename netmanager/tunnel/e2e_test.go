@@ -117,7 +117,7 @@ func TestDatagramsOfEverySizeArrive(t *testing.T) {
 
 func TestRunsOfDatagramsKeepTheirBounds(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String()) // what comes before the session is bounded
+	a.exec("ping", "-c1", "-w20", b.addr().String()) // what comes before the session is bounded
 	in := b.packets(netip.AddrPortFrom(b.addr(), 0).String())
 	in.SetReadBuffer(8 << 20)
 	out := a.dial("udp", in.LocalAddr().String()).(*net.UDPConn)
@@ -172,7 +172,7 @@ func TestLongPacketsAreAnsweredNotLost(t *testing.T) {
 // What this host's own devices cannot carry is found without help.
 func TestANarrowLinkIsNoBlackHole(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	for _, h := range []*host{a, b} {
 		run(t, "ip", "-n", h.ns, "link", "set", "dev", "eth0", "mtu", "1300")
 	}
@@ -209,7 +209,7 @@ func TestIPv6CarriesTheTunnel(t *testing.T) {
 
 func TestRebindKeepsThePortAndTheSession(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	before := a.Local()
 	a.inside(func() {
 		if err := a.Rebind(); err != nil {
@@ -228,7 +228,7 @@ func TestRebindKeepsThePortAndTheSession(t *testing.T) {
 
 func TestADroppedPeerIsForgotten(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	b.DropPeer(a.Public())
 	out := a.dial("udp", netip.AddrPortFrom(b.addr(), 9).String())
 	out.Write([]byte("still there?"))
@@ -238,7 +238,7 @@ func TestADroppedPeerIsForgotten(t *testing.T) {
 		t.Errorf("%d peers", n)
 	}
 	b.SetPeer(a.record())
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 }
 
 func TestAnUnknownPeerIsAskedAboutAndThenAnswered(t *testing.T) {
@@ -252,7 +252,7 @@ func TestAnUnknownPeerIsAskedAboutAndThenAnswered(t *testing.T) {
 	}})
 	a.SetPeer(b.record())
 	began := time.Now()
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	t.Logf("first ping after %v", time.Since(began))
 	until[UnknownPeer](b)
 }
@@ -260,44 +260,41 @@ func TestAnUnknownPeerIsAskedAboutAndThenAnswered(t *testing.T) {
 func TestRekeyingLosesNothing(t *testing.T) {
 	a, b := pair(t)
 	l := b.serve(netip.AddrPortFrom(b.addr(), 0).String())
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
 		for {
+			if err := a.upload(l.Addr(), noise(5_000_000)); err != nil {
+				t.Error(err)
+			}
 			select {
 			case <-stop:
 				return
-			case <-time.After(20 * time.Millisecond):
+			default:
 			}
-			a.mu.Lock()
-			a.want(a.peers[b.Public()])
-			a.mu.Unlock()
 		}
-	})
-	for range 5 {
-		if err := a.upload(l.Addr(), noise(20_000_000)); err != nil {
-			t.Error(err)
-		}
+	}()
+	until[Established](a)
+	for range 8 {
+		time.Sleep(200 * time.Millisecond) // much less than between any two in life
+		a.mu.Lock()
+		a.want(a.peers[b.Public()])
+		a.mu.Unlock()
+		until[Established](a)
 	}
 	close(stop)
-	wg.Wait()
-	handshakes := 0
-	for len(a.events) > 0 {
-		if _, ok := (<-a.events).(Established); ok {
-			handshakes++
-		}
-	}
+	<-done
 	s := b.Stats()[0]
 	unknown := a.Engine.Drops()[Unknown] + b.Engine.Drops()[Unknown]
-	if handshakes < 10 || s.Drops[Denied]+s.Drops[Replayed]+unknown > 0 {
-		t.Errorf("%d handshakes, %v, %d messages of unknown sessions", handshakes, s.Drops, unknown)
+	if s.Drops[Denied]+s.Drops[Replayed]+unknown > 0 {
+		t.Errorf("%v, %d messages of unknown sessions", s.Drops, unknown)
 	}
 }
 
 // Whoever restarts has lost its keys; the other end hears of it at once.
 func TestARestartIsHealedAtOnce(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	until[Established](a)
 	b.stop()
 	b.start(Hooks{})
@@ -307,7 +304,7 @@ func TestARestartIsHealedAtOnce(t *testing.T) {
 	out.Write([]byte("still there?")) // one is enough
 	until[Established](a)
 	t.Logf("healed within %v", time.Since(began))
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	if s := a.Stats()[0]; s.Silent {
 		t.Error("noticed by silence only")
 	}
@@ -316,7 +313,7 @@ func TestARestartIsHealedAtOnce(t *testing.T) {
 // An address that changes is told, and followed when SetPath says so.
 func TestRoaming(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	c := netip.MustParseAddr("192.0.2.77")
 	run(t, "ip", "-n", a.ns, "addr", "add", c.String()+"/24", "dev", "eth0")
 	run(t, "ip", "-n", a.ns, "addr", "del", a.under.String()+"/24", "dev", "eth0")
@@ -339,7 +336,7 @@ func TestRoaming(t *testing.T) {
 // What one end sends into the void is noticed while there is something to send.
 func TestSilenceIsTold(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	run(t, "ip", "-n", b.ns, "link", "set", "eth0", "down")
 	out := a.dial("udp", netip.AddrPortFrom(b.addr(), 9).String())
 	began := time.Now()

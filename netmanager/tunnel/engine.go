@@ -127,7 +127,8 @@ func (e *Engine) Public() api.PeerKey { return e.id.Public() }
 // Local is the address of the UDP socket.
 func (e *Engine) Local() netip.AddrPort { return e.conn.Load().Local() }
 
-// Rebind opens the socket anew on the same port, as after the host's network changed.
+// Rebind opens the socket anew on the same port, as after the host's network
+// changed. Sessions stay. An error ends Run.
 func (e *Engine) Rebind() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -191,7 +192,7 @@ func (e *Engine) DropPeer(key api.PeerKey) {
 	p.send.Store(nil)
 	p.dropped = true
 	e.endTry(p)
-	e.unlist(p.current, p.previous, p.next)
+	e.unlist(append(p.older[:], p.current, p.next)...)
 	e.reroute()
 }
 

@@ -152,8 +152,9 @@ func (k *keeper) response(now time.Time, from Path, msg []byte) {
 
 // establish makes keys the current ones. mu is held.
 func (e *Engine) establish(p *peer, ks *keys, from Path, rtt time.Duration) {
-	e.unlist(p.previous)
-	p.previous, p.current = p.current, ks
+	e.unlist(p.older[len(p.older)-1])
+	copy(p.older[1:], p.older[:])
+	p.older[0], p.current = p.current, ks
 	if rtt > 0 {
 		p.rtt = rtt
 	}
@@ -201,7 +202,7 @@ func (k *keeper) unknown(now time.Time, msg []byte) {
 	index := session.Receiver(msg)
 	for _, p := range e.peers {
 		if s := p.send.Load(); s != nil && s.Remote == index {
-			if now.Sub(p.hinted) > time.Second {
+			if now.Sub(p.hinted) > time.Second && p.next == nil { // else it has just begun anew itself
 				p.hinted = now
 				e.want(p)
 			}

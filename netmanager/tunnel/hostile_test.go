@@ -51,7 +51,7 @@ func sum(d Drops) (n uint64) {
 
 func TestStrangersDatagramsLeaveNoTrace(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	seen := b.delivered()
 	target := netip.AddrPortFrom(b.under, b.Local().Port())
 	c := a.packets("0.0.0.0:0")
@@ -100,12 +100,12 @@ func TestStrangersDatagramsLeaveNoTrace(t *testing.T) {
 		t.Errorf("few were seen: %v", d)
 	}
 	t.Logf("%v; %.1f MiB", d, after)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 }
 
 func TestReplaysAreTakenOnce(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	s := a.peers[b.Public()].send.Load()
 	target := netip.AddrPortFrom(b.under, b.Local().Port())
 	c := a.packets("0.0.0.0:0")
@@ -149,7 +149,7 @@ func udpPacket(from, to netip.Addr, port uint16) []byte {
 // A peer that is authentic may still send only what is its own, and only to us.
 func TestAPeerCannotForgeAddresses(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	in := b.packets("0.0.0.0:0")
 	port := in.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	s := a.peers[b.Public()].send.Load()
@@ -260,13 +260,13 @@ func TestHandshakeFlood(t *testing.T) {
 		t.Errorf("%d strangers are held", held)
 	}
 	b.SetPeer(a.record())
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 }
 
 // An old initiation, sent again, ends nothing that works.
 func TestReplayedInitiationEndsNothing(t *testing.T) {
 	a, b := pair(t)
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 	_, msg, err := session.Initiate(crand.Reader, a.id, b.Public(), 77, session.Hello{Stamp: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -278,7 +278,7 @@ func TestReplayedInitiationEndsNothing(t *testing.T) {
 		c.WriteToUDPAddrPort(msg, target)
 		eventually(t, "it is seen for what it is", func() bool { return b.Stats()[0].Drops[Replayed] == uint64(i+1) })
 	}
-	a.exec("ping", "-c1", "-W10", b.addr().String())
+	a.exec("ping", "-c1", "-w20", b.addr().String())
 }
 
 // FuzzReceive gives the receiver datagrams: nothing that does not authenticate

@@ -19,10 +19,11 @@ const (
 	tryFor      = 20 * time.Second        // a handshake is given up
 	tryMax      = 4 * time.Second         // between messages of it; the first comes again after tryMin
 	tryMin      = 250 * time.Millisecond
-	renewTry    = 5 * time.Second  // its message is made anew; until then an answer to any fits
-	nextFor     = 10 * time.Second // an offered session waits to be used
-	strangerFor = 2 * time.Second  // an unknown peer's initiation is held
-	busyFor     = time.Second      // after the queue was long
+	renewTry    = 5 * time.Second        // its message is made anew; until then an answer to any fits
+	nextFor     = 10 * time.Second       // an offered session waits to be used
+	strangerFor = 2 * time.Second        // an unknown peer's initiation is held
+	pause       = 250 * time.Millisecond // later than that, a wake-up shows that we did not run
+	busyFor     = time.Second            // after the queue was long
 )
 
 const (
@@ -194,7 +195,9 @@ func (k *keeper) look(now time.Time, p *peer) (next time.Time) {
 	p.armed.Store(false) // before it is read what would arm it
 	expire(e, now, &p.next, nextFor, at)
 	expire(e, now, &p.current, session.RejectAfter, at)
-	expire(e, now, &p.previous, session.RejectAfter, at)
+	for i := range p.older {
+		expire(e, now, &p.older[i], session.RejectAfter, at)
+	}
 	if p.current == nil {
 		p.send.Store(nil)
 	}
@@ -205,6 +208,10 @@ func (k *keeper) look(now time.Time, p *peer) (next time.Time) {
 		case now.Before(due):
 			p.armed.Store(true)
 			at(due)
+		case now.Sub(due) > pause && p.waiting.CompareAndSwap(w, stamp(now)):
+			// This process slept, and could not hear: nobody was silent.
+			p.armed.Store(true)
+			at(now.Add(silentAfter))
 		case p.silent.CompareAndSwap(false, true):
 			e.post(Silent{p.key})
 			e.want(p)

@@ -57,7 +57,7 @@ type peer struct {
 	tries     []Path
 	fixed     bool // SetPath rules
 	current   *keys
-	previous  *keys // for packets still on the way
+	older     [3]*keys // for packets still on the way; more than one, since both ends may begin at once
 	next      *keys // offered to the peer, not yet confirmed by it
 	try       *attempt
 	stamp     uint64 // the greatest of its initiations
