@@ -406,6 +406,9 @@ func (m *NodeMachine) setRuntime(down bool) {
 	}
 	m.w.note(m.name, "the runtime is back")
 	m.proc.give(node.Info{Info: m.present(), Found: m.runtime.found(), Fresh: true})
+	if m.net != nil {
+		m.net.reconcile()
+	}
 }
 
 func (m *NodeMachine) happened(e api.WorkloadEvent) { m.proc.give(node.Workload{WorkloadEvent: e}) }

@@ -41,7 +41,8 @@ func (n *NetMachine) start() {
 	if n.proc.alive || n.node.gone {
 		return
 	}
-	n.core = overlay.New(overlay.Config{})
+	// Addresses rest for a shorter time than the world has to settle: their rest's end is saved.
+	n.core = overlay.New(overlay.Config{Quarantine: 5 * time.Second})
 	if err := n.core.Restore(n.proc.disk.load(n.w.chance)); err != nil {
 		n.w.violate("restore", n.name, "%v", err)
 		return
