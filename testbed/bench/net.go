@@ -35,6 +35,9 @@ func network(r *run) error {
 	if err != nil {
 		return err
 	}
+	if r.net.quick && r.net.rows == "" {
+		rows = slices.DeleteFunc(slices.Clone(rows), func(w row) bool { return !w.quick })
+	}
 	if os.Getuid() != 0 {
 		return errors.New("network namespaces need root")
 	}
@@ -43,7 +46,7 @@ func network(r *run) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	s := &session{run: r, dir: dir, beds: map[string]*bedInUse{}, taken: map[figure]*series{}, notes: map[figure]string{}, without: map[string]error{}}
+	s := &session{run: r, dir: dir, beds: map[string]*bedInUse{}, taken: map[figure]*series{}, notes: map[figure]string{}, failed: map[figure]int{}, without: map[string]error{}}
 	defer s.close()
 	if s.netmanager, err = netbench.Build(s.dir); err != nil {
 		return err
@@ -66,7 +69,13 @@ func network(r *run) error {
 	if s.polluted > 0 {
 		r.logf("others used the machine during %d samples that could not be taken again", s.polluted)
 	}
-	return s.report(rows, figures)
+	if err := s.report(rows, figures); err != nil {
+		return err
+	}
+	if len(s.failed) > 0 {
+		return fmt.Errorf("%d figures could not be measured as often as they should", len(s.failed))
+	}
+	return nil
 }
 
 // selectRows finds rows by their names or by patterns of them.
@@ -127,6 +136,7 @@ type session struct {
 	beds       map[string]*bedInUse
 	taken      map[figure]*series
 	notes      map[figure]string
+	failed     map[figure]int
 	without    map[string]error // paths that this machine cannot make, and why
 	retries    int              // polluted samples that may still be taken again
 	patience   time.Time        // and until when
@@ -150,13 +160,16 @@ func (s *session) close() {
 // retryTime is for how long samples are taken again: a run ends.
 const retryTime = 18 * time.Minute
 
+// mostFailed is after how many failures a figure is given up.
+const mostFailed = 2
+
 // triesEach is how often one polluted sample is taken again.
 const triesEach = 3
 
 // sample takes one sample of a figure: the first that is not polluted, or else
 // the one that is least.
 func (s *session) sample(f figure) error {
-	if s.without[f.path] != nil {
+	if s.without[f.path] != nil || s.failed[f] == mostFailed {
 		return nil
 	}
 	l := netLoads[f.load]
@@ -166,6 +179,11 @@ func (s *session) sample(f figure) error {
 		if errors.Is(err, errors.ErrUnsupported) {
 			s.without[f.path] = err
 			s.logf("without %s: %v", f.path, err)
+			return nil
+		}
+		if err != nil && s.ctx.Err() == nil { // the others are worth having all the same
+			s.failed[f]++
+			s.logf("%s: %v", f, err)
 			return nil
 		}
 		if err != nil {
@@ -199,8 +217,23 @@ func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
 	if err := b.SetWire(ctx, l.wire); err != nil {
 		return netbench.Sample{}, "", err
 	}
-	return l.measure(ctx, b, s.net.quick)
+	for try := 0; ; try++ {
+		got, note, err := l.measure(ctx, b, s.net.quick)
+		if c, ok := b.path.(interface{ Check(context.Context) error }); ok && err == nil {
+			if why := c.Check(ctx); why != nil { // a sample of another path
+				s.logf("%s: %v", f, why)
+				if err := sleep(ctx, time.Second); try < strayed && err == nil {
+					continue
+				}
+				return got, note, why
+			}
+		}
+		return got, note, err
+	}
 }
+
+// strayed is how often a sample is taken again whose packets went another way.
+const strayed = 10
 
 // bed is the bed of a path, made where it is needed first.
 func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, error) {

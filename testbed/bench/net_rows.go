@@ -18,6 +18,7 @@ type row struct {
 	of     figure
 	base   figure // zero: the figure itself is held to the limit
 	beside []figure
+	quick  bool // also in quick runs, which have some of everything
 	atMost bool // else at least
 	limit  float64
 }
@@ -44,9 +45,8 @@ var netPaths = map[string]struct {
 	"nft-table":  {alone(func() netbench.Path { return netbench.Plane("nft") }), netbench.Shape{}},
 	"ebpf-table": {alone(func() netbench.Path { return netbench.Plane("ebpf") }), netbench.Shape{}},
 
-	"netmanager":        {daemons("auto", api.PathDirect), netbench.Shape{}},
-	"netmanager-tunnel": {daemons("auto", api.PathDirect), netbench.Shape{}},
-	"netmanager-1000":   {crowded, netbench.Shape{}},
+	"netmanager":      {daemons("auto", api.PathDirect), netbench.Shape{}},
+	"netmanager-1000": {crowded, netbench.Shape{}},
 }
 
 // alone is a path that needs no program.
@@ -105,18 +105,18 @@ var netLoads = map[string]load{
 // netRows is the table of the network's figures. The kernel path is by eBPF where
 // the kernel allows it and by nftables everywhere: both are held to the same.
 var netRows = []row{
-	{name: "route-tcp", what: "kernel path over plain routes (eBPF): TCP ÷ routed veth", limit: 0.85,
+	{name: "route-tcp", quick: true, what: "kernel path over plain routes (eBPF): TCP ÷ routed veth", limit: 0.85,
 		of: figure{"ebpf-route", "tcp-1"}, base: figure{"routed", "tcp-1"}},
 	{name: "route-tcp-nft", what: "the same by nftables", limit: 0.85,
 		of: figure{"nft-route", "tcp-1"}, base: figure{"routed", "tcp-1"}},
-	{name: "route-connects", what: "the same (eBPF): new connections a second ÷ routed veth", limit: 0.85,
+	{name: "route-connects", quick: true, what: "the same (eBPF): new connections a second ÷ routed veth", limit: 0.85,
 		of: figure{"ebpf-route", "connects"}, base: figure{"routed", "connects"}},
 	{name: "route-connects-nft", what: "the same by nftables", limit: 0.85,
 		of: figure{"nft-route", "connects"}, base: figure{"routed", "connects"}},
 
 	{name: "vxlan-tcp", what: "kernel path over VXLAN (eBPF): TCP ÷ routed veth", limit: 0.6,
 		of: figure{"ebpf-vxlan", "tcp-1"}, base: figure{"routed", "tcp-1"}},
-	{name: "vxlan-tcp-nft", what: "the same by nftables", limit: 0.6,
+	{name: "vxlan-tcp-nft", quick: true, what: "the same by nftables", limit: 0.6,
 		of: figure{"nft-vxlan", "tcp-1"}, base: figure{"routed", "tcp-1"}},
 	{name: "vxlan-tcp-alone", what: "the same (eBPF) ÷ the kernel's VXLAN alone", limit: 0.9,
 		of: figure{"ebpf-vxlan", "tcp-1"}, base: figure{"vxlan", "tcp-1"}},
@@ -127,22 +127,22 @@ var netRows = []row{
 	{name: "vxlan-connects-nft", what: "the same by nftables", limit: 0.7,
 		of: figure{"nft-vxlan", "connects"}, base: figure{"routed", "connects"}},
 
-	{name: "tunnel-tcp-1", what: "encrypted tunnel: TCP, 1 flow ÷ wireguard-go", limit: 2,
+	{name: "tunnel-tcp-1", quick: true, what: "encrypted tunnel: TCP, 1 flow ÷ wireguard-go", limit: 2,
 		of: figure{"ebpf-tunnel", "tcp-1"}, base: figure{"wireguard", "tcp-1"}, beside: each("tcp-1", "nft-tunnel", "raw", "one-a-time")},
 	{name: "tunnel-tcp-4", what: "encrypted tunnel: TCP, 4 flows ÷ wireguard-go", limit: 2,
 		of: figure{"ebpf-tunnel", "tcp-4"}, base: figure{"wireguard", "tcp-4"}, beside: each("tcp-4", "raw", "routed", "vxlan", "one-a-time")},
-	{name: "tunnel-per-packet", what: "encrypted tunnel, wire without offloads: TCP ÷ raw veth", limit: 0.3,
+	{name: "tunnel-per-packet", quick: true, what: "encrypted tunnel, wire without offloads: TCP ÷ raw veth", limit: 0.3,
 		of: figure{"ebpf-tunnel", "tcp-1-per-packet"}, base: figure{"raw", "tcp-1-per-packet"},
 		beside: each("tcp-1-per-packet", "wireguard", "one-a-time")},
-	{name: "tunnel-rtt", what: "encrypted tunnel: RTT p50 ÷ wireguard-go", limit: 0.7, atMost: true,
+	{name: "tunnel-rtt", quick: true, what: "encrypted tunnel: RTT p50 ÷ wireguard-go", limit: 0.7, atMost: true,
 		of: figure{"ebpf-tunnel", "rtt"}, base: figure{"wireguard", "rtt"},
 		beside: each("rtt", "raw", "routed", "vxlan", "one-a-time", "ebpf-route", "nft-route", "ebpf-vxlan", "nft-vxlan")},
-	{name: "tunnel-cpu", what: "encrypted tunnel: CPU at 100 Mbit/s, both ends and the kernel", limit: 30, atMost: true,
+	{name: "tunnel-cpu", quick: true, what: "encrypted tunnel: CPU at 100 Mbit/s, both ends and the kernel", limit: 30, atMost: true,
 		of: figure{"ebpf-tunnel", "cpu-100"}, beside: each("cpu-100", "raw", "routed", "wireguard", "one-a-time")},
 
-	{name: "relay", what: "encrypted tunnel through a relay: TCP ÷ direct", limit: 0.8,
+	{name: "relay", quick: true, what: "encrypted tunnel through a relay: TCP ÷ direct", limit: 0.8,
 		of: figure{"ebpf-relay", "tcp-1"}, base: figure{"ebpf-tunnel", "tcp-1"}},
-	{name: "fetch-10ms", what: "encrypted tunnel: 100 MB at 10 ms ÷ wireguard-go's time", limit: 1, atMost: true,
+	{name: "fetch-10ms", quick: true, what: "encrypted tunnel: 100 MB at 10 ms ÷ wireguard-go's time", limit: 1, atMost: true,
 		of: figure{"ebpf-tunnel", "fetch-010ms"}, base: figure{"wireguard", "fetch-010ms"}},
 	{name: "fetch-50ms", what: "encrypted tunnel: 100 MB at 50 ms ÷ wireguard-go's time", limit: 1, atMost: true,
 		of: figure{"ebpf-tunnel", "fetch-050ms"}, base: figure{"wireguard", "fetch-050ms"}},
@@ -150,12 +150,12 @@ var netRows = []row{
 		of: figure{"ebpf-tunnel", "fetch-100ms"}, base: figure{"wireguard", "fetch-100ms"}},
 	{name: "fetch-250ms", what: "encrypted tunnel: 100 MB at 250 ms ÷ wireguard-go's time", limit: 1, atMost: true,
 		of: figure{"ebpf-tunnel", "fetch-250ms"}, base: figure{"wireguard", "fetch-250ms"}},
-	{name: "fetch-loss", what: "encrypted tunnel: 100 MB at 1 % loss ÷ wireguard-go's time", limit: 1, atMost: true,
+	{name: "fetch-loss", quick: true, what: "encrypted tunnel: 100 MB at 1 % loss ÷ wireguard-go's time", limit: 1, atMost: true,
 		of: figure{"ebpf-tunnel", "fetch-loss"}, base: figure{"wireguard", "fetch-loss"}},
 
-	{name: "http-1", what: "HTTP by semantic address, 1 replica (eBPF) ÷ routed veth", limit: 1.15, atMost: true,
+	{name: "http-1", quick: true, what: "HTTP by semantic address, 1 replica (eBPF) ÷ routed veth", limit: 1.15, atMost: true,
 		of: figure{"ebpf-route", "http-1"}, base: figure{"routed", "http-1"}},
-	{name: "http-9", what: "HTTP by semantic address, 9 replicas (eBPF) ÷ routed veth", limit: 1.15, atMost: true,
+	{name: "http-9", quick: true, what: "HTTP by semantic address, 9 replicas (eBPF) ÷ routed veth", limit: 1.15, atMost: true,
 		of: figure{"ebpf-route", "http-9"}, base: figure{"routed", "http-1"}, beside: each("http-1", "wireguard")},
 	{name: "http-1-nft", what: "HTTP by semantic address, 1 replica (nftables) ÷ routed veth", limit: 1.15, atMost: true,
 		of: figure{"nft-route", "http-1"}, base: figure{"routed", "http-1"}},
@@ -165,16 +165,16 @@ var netRows = []row{
 		of: figure{"ebpf-tunnel", "http-9"}, base: figure{"ebpf-tunnel", "http-1"}},
 
 	{name: "lookup", what: "10,000 routes (eBPF): added to a round trip, µs", limit: 1, atMost: true, of: figure{"ebpf-table", "lookup"}},
-	{name: "lookup-nft", what: "10,000 routes (nftables): added to a round trip, µs", limit: 1, atMost: true, of: figure{"nft-table", "lookup"}},
+	{name: "lookup-nft", quick: true, what: "10,000 routes (nftables): added to a round trip, µs", limit: 1, atMost: true, of: figure{"nft-table", "lookup"}},
 	{name: "lookup-new", what: "10,000 routes (eBPF): added to a new connection, µs", limit: 1, atMost: true, of: figure{"ebpf-table", "lookup-new"}},
-	{name: "lookup-new-nft", what: "10,000 routes (nftables): added to a new connection, µs", limit: 1, atMost: true, of: figure{"nft-table", "lookup-new"}},
+	{name: "lookup-new-nft", quick: true, what: "10,000 routes (nftables): added to a new connection, µs", limit: 1, atMost: true, of: figure{"nft-table", "lookup-new"}},
 	{name: "sync", what: "10,000 routes (eBPF): full sync, s", limit: 1, atMost: true, of: figure{"ebpf-table", "sync"}},
-	{name: "sync-nft", what: "10,000 routes (nftables): full sync, s", limit: 1, atMost: true, of: figure{"nft-table", "sync"}},
+	{name: "sync-nft", quick: true, what: "10,000 routes (nftables): full sync, s", limit: 1, atMost: true, of: figure{"nft-table", "sync"}},
 
-	{name: "rss-idle", what: "netmanager, idle: resident, MiB", limit: 15, atMost: true, of: figure{"netmanager", "rss"}},
-	{name: "cpu-idle", what: "netmanager, idle: CPU, % of a core", limit: 0.1, atMost: true, of: figure{"netmanager", "cpu-idle"}},
-	{name: "rss-1000", what: "netmanager with 1,000 routes and 100 peers: resident, MiB", limit: 30, atMost: true, of: figure{"netmanager-1000", "rss"}},
-	{name: "rss-speed", what: "netmanager at full tunnel speed: resident, MiB", limit: 40, atMost: true, of: figure{"netmanager-tunnel", "rss-speed"}},
+	{name: "rss-idle", quick: true, what: "netmanager, idle: resident, MiB", limit: 15, atMost: true, of: figure{"netmanager", "rss"}},
+	{name: "cpu-idle", quick: true, what: "netmanager, idle: CPU, % of a core", limit: 0.1, atMost: true, of: figure{"netmanager", "cpu-idle"}},
+	{name: "rss-1000", quick: true, what: "netmanager with 1,000 routes and 100 peers: resident, MiB", limit: 30, atMost: true, of: figure{"netmanager-1000", "rss"}},
+	{name: "rss-speed", quick: true, what: "netmanager at full tunnel speed: resident, MiB", limit: 40, atMost: true, of: figure{"ebpf-tunnel", "rss-speed"}},
 }
 
 // each is some paths under one load.
@@ -249,7 +249,7 @@ func lookup(fn loadFunc) func(context.Context, *bedInUse, bool) (netbench.Sample
 			routes, length = 100, 50*time.Millisecond
 		}
 		p := b.path.(*netbench.PlanePath)
-		s, err := p.Lookup(ctx, routes, func() (netbench.Sample, error) { return fn(b.Bed, ctx, p.Target(1), length) })
+		s, err := p.Lookup(routes, func() (netbench.Sample, error) { return fn(b.Bed, ctx, p.Target(1), length) })
 		return s, "", err
 	}
 }
@@ -259,8 +259,8 @@ func fullSync(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, st
 	if quick {
 		routes = 100
 	}
-	s, err := b.path.(*netbench.PlanePath).FullSync(ctx, routes)
-	return s, "two instances each, behind a hundred peers", err
+	s, made, err := b.path.(*netbench.PlanePath).FullSync(ctx, routes)
+	return s, fmt.Sprintf("two instances each, behind a hundred peers; making the empty plane, programs and all, took %.2f s before", made.Seconds()), err
 }
 
 func resident(_ context.Context, b *bedInUse, _ bool) (netbench.Sample, string, error) {

@@ -25,6 +25,9 @@ const childName = "treeline-netbench"
 // ctx does.
 type role func(ctx context.Context, order []byte, ready func()) (any, error)
 
+// stdin is what a child's parent says after the order; most have nothing to hear.
+var stdin io.Reader
+
 // roles are filled by the files that need them.
 var roles = map[string]role{}
 
@@ -51,8 +54,11 @@ func Main() {
 	in := bufio.NewReader(os.Stdin)
 	order, err := in.ReadBytes('\n')
 	if err == nil {
-		go func() { // the parent ends, however it ends
-			_, _ = io.Copy(io.Discard, in)
+		more, w := io.Pipe()
+		stdin = more
+		go func() { // until the parent ends, however it ends
+			_, _ = io.Copy(w, in)
+			_ = w.Close()
 			cancel()
 		}()
 		var result any

@@ -2,8 +2,11 @@ package netbench
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -11,18 +14,20 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-func init() { roles["plane"] = as(syncPlane) }
+func init() { roles["plane"] = as(keepPlane) }
 
 // Plane is the data plane of that name, "nft" or "ebpf", over plain routes, without
 // a netmanager: for what only shows where its content can be changed at will.
 func Plane(name string) *PlanePath { return &PlanePath{plane: name} }
 
-// PlanePath is the Path of Plane. Nothing runs: a plane goes on without who made it.
+// PlanePath is the Path of Plane. Nothing that runs carries packets.
 type PlanePath struct {
 	plain
 	plane string
 	bed   *Bed
 	state [2]plane.State
+
+	keepers [2]*keeper
 }
 
 const (
@@ -72,9 +77,15 @@ func (k *PlanePath) Up(ctx context.Context, b *Bed) error {
 		far := k.state[1-i].Endpoints[0]
 		s.Sources = []plane.Source{{Address: far.Address, Ident: far.Ident}}
 		s.Allowed = []plane.Pair{{From: identCaller, To: identOne}}
-		if _, err := k.sync(ctx, b.Node[i], *s); err != nil {
+		c, err := k.keeper(b.Node[i])
+		if err != nil {
 			return err
 		}
+		b.procs = append(b.procs, c.child)
+		if _, err := c.sync(*s); err != nil {
+			return err
+		}
+		k.keepers[i] = c
 	}
 	return nil
 }
@@ -97,37 +108,62 @@ func (k *PlanePath) attach(ctx context.Context, node int, c *Namespace, a netip.
 		fmt.Sprintf("route add default via %s dev eth0 onlink", api.GatewayAddr))
 }
 
-type planeOrder struct {
-	Plane string
-	State plane.State
+type planeOrder struct{ Plane string }
+
+// keeper is a child that holds a plane open and makes it what it is told, as a
+// netmanager does: what it must load is loaded once.
+func (k *PlanePath) keeper(n *Namespace) (*keeper, error) {
+	c, err := n.start("plane", planeOrder{k.plane})
+	if err != nil {
+		return nil, err
+	}
+	return &keeper{c, json.NewDecoder(c.out)}, nil
 }
 
-// sync makes a node's plane hold a state and says how long that took.
-func (k *PlanePath) sync(ctx context.Context, n *Namespace, s plane.State) (time.Duration, error) {
-	var took time.Duration
-	err := n.run(ctx, "plane", planeOrder{k.plane, s}, &took)
-	return took, err
+type keeper struct {
+	*child
+	in *json.Decoder
 }
 
-func syncPlane(ctx context.Context, o planeOrder, _ func()) (any, error) {
+// sync makes the plane hold a state and says how long that took.
+func (k *keeper) sync(s plane.State) (took time.Duration, err error) {
+	if err := json.NewEncoder(k.stdin).Encode(s); err != nil {
+		return 0, fmt.Errorf("order %s: %w", k.name, k.why(err))
+	}
+	if err := k.in.Decode(&took); err != nil {
+		return 0, fmt.Errorf("%s: %w", k.name, k.why(err))
+	}
+	return took, nil
+}
+
+func keepPlane(_ context.Context, o planeOrder, _ func()) (any, error) {
 	p, err := newPlane(o.Plane)
 	if err != nil {
 		return nil, err
 	}
-	began := time.Now()
-	if err := p.Sync(ctx, o.State); err != nil {
-		return nil, err
+	defer p.Close()
+	for in := json.NewDecoder(stdin); ; {
+		var s plane.State
+		if err := in.Decode(&s); err != nil {
+			return nil, nil // nobody wants anything any more
+		}
+		began := time.Now()
+		if err := p.Sync(context.Background(), s); err != nil {
+			return nil, err
+		}
+		if err := json.NewEncoder(os.Stdout).Encode(time.Since(began)); err != nil {
+			return nil, err
+		}
 	}
-	took := time.Since(began)
-	return took, p.Close()
 }
 
-// FullSync is how long it takes to fill an empty plane with n services, in seconds.
-func (k *PlanePath) FullSync(ctx context.Context, n int) (Sample, error) {
+// FullSync is how long it takes to fill a plane with n services that has none, in
+// seconds, and how long it took to make that one, programs and all.
+func (k *PlanePath) FullSync(ctx context.Context, n int) (_ Sample, made time.Duration, err error) {
 	s := k.with(n)
 	fresh, err := NewNamespace(ctx, k.bed.Node[0].Name+"-fresh")
 	if err != nil {
-		return Sample{}, err
+		return Sample{}, 0, err
 	}
 	defer fresh.Close()
 	lines := []string{
@@ -139,17 +175,26 @@ func (k *PlanePath) FullSync(ctx context.Context, n int) (Sample, error) {
 	lines = append(lines, "link add "+WireDevice+" type veth peer name peer",
 		fmt.Sprintf("addr add %s/24 dev %s", WireAddr[0], WireDevice), "link set peer up", "link set "+WireDevice+" up")
 	if err := fresh.IP(ctx, lines...); err != nil {
-		return Sample{}, err
+		return Sample{}, 0, err
 	}
-	return metered(func() (float64, error) {
-		took, err := k.sync(ctx, fresh, s)
+	c, err := k.keeper(fresh)
+	if err != nil {
+		return Sample{}, 0, err
+	}
+	defer func() { err = errors.Join(err, c.stop()) }()
+	if made, err = c.sync(k.state[0]); err != nil {
+		return Sample{}, 0, err
+	}
+	got, err := metered(func() (float64, error) {
+		took, err := c.sync(s)
 		return took.Seconds(), err
 	})
+	return got, made, err
 }
 
 // Lookup is what n services more add to a measurement of the first: the plane is
 // filled and emptied in turn, and the difference of the medians is the sample.
-func (k *PlanePath) Lookup(ctx context.Context, n int, measure func() (Sample, error)) (Sample, error) {
+func (k *PlanePath) Lookup(n int, measure func() (Sample, error)) (Sample, error) {
 	const turns = 5
 	few, many := k.state[0], k.with(n)
 	var with, without []float64
@@ -159,7 +204,7 @@ func (k *PlanePath) Lookup(ctx context.Context, n int, measure func() (Sample, e
 				state plane.State
 				to    *[]float64
 			}{{many, &with}, {few, &without}} {
-				if _, err := k.sync(ctx, k.bed.Node[0], m.state); err != nil {
+				if _, err := k.keepers[0].sync(m.state); err != nil {
 					return 0, err
 				}
 				s, err := measure()
