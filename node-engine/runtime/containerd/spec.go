@@ -60,7 +60,7 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 		opts = append(opts, oci.WithHostNamespace(specs.NetworkNamespace), withReadonlyFile("/etc/hosts", "/etc/hosts"), withReadonlyFile("/etc/resolv.conf", "/etc/resolv.conf"))
 	case NetworkOverlay:
 		names := c.namesDir(id)
-		opts = append(opts, withReadonlyFile("/etc/hosts", filepath.Join(names, "hosts")), withReadonlyFile("/etc/resolv.conf", filepath.Join(names, "resolv.conf")))
+		opts = append(opts, withReadonlyFile("/etc/hosts", filepath.Join(names, "hosts")), withReadonlyFile("/etc/resolv.conf", filepath.Join(names, "resolv.conf")), ownNetwork)
 	}
 	if h, _ := c.handler(w.Spec.Virtualization); h.Runtime == runcV2 {
 		opts = append(opts, oci.WithAnnotations(map[string]string{groupAnnotation: c.group(w)}))
@@ -69,6 +69,13 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 		return append(opts, oci.WithPrivileged, oci.WithAllDevicesAllowed, oci.WithHostDevices, oci.WithNewPrivileges)
 	}
 	return append(opts, seccomp.WithDefaultProfile(), nativeCallsOnly) // last: the profile follows the capabilities
+}
+
+// ownNetwork lets whoever a container runs as listen on any port of a network that
+// is its own, and ping: there, low ports guard nothing.
+func ownNetwork(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	s.Linux.Sysctl = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647"}
+	return nil
 }
 
 // nativeCallsOnly denies the system calls of the machine's 32-bit ancestors:

@@ -86,6 +86,9 @@ func TestOverlayShowsItsOwnNames(t *testing.T) {
 	if !slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace && n.Path == "" }) {
 		t.Error("there is no network namespace of its own")
 	}
+	if s.Linux.Sysctl["net.ipv4.ip_unprivileged_port_start"] != "0" {
+		t.Errorf("low ports are root's: %v", s.Linux.Sysctl)
+	}
 	text := map[string]string{}
 	for _, m := range s.Mounts {
 		if m.Type == "bind" {
