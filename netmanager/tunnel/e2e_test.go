@@ -98,6 +98,7 @@ func TestDatagramsOfEverySizeArrive(t *testing.T) {
 		if v6 {
 			at = b.six()
 		}
+		a.exec("ping", "-c1", "-w20", at.String()) // the kernel takes its time to know an IPv6 address as its own
 		in := b.packets(netip.AddrPortFrom(at, 0).String())
 		out := a.dial("udp", in.LocalAddr().String())
 		buf := make([]byte, 1<<16)

@@ -58,7 +58,7 @@ type peer struct {
 	fixed     bool // SetPath rules
 	current   *keys
 	older     [3]*keys // for packets still on the way; more than one, since both ends may begin at once
-	next      *keys // offered to the peer, not yet confirmed by it
+	next      *keys    // offered to the peer, not yet confirmed by it
 	try       *attempt
 	stamp     uint64 // the greatest of its initiations
 	answered  answer // the last of them
