@@ -76,7 +76,7 @@ func (b *Bed) TCP(ctx context.Context, to netip.Addr, flows int, d, omit time.Du
 	ctx, cancel := context.WithTimeout(ctx, d+omit+30*time.Second)
 	defer cancel()
 	const port = "7005"
-	server := exec.CommandContext(ctx, "iperf3", "--server", "--one-off", "--forceflush", "--port", port)
+	server := exec.CommandContext(ctx, "iperf3", "--server", "--one-off", "--idle-timeout", "60", "--forceflush", "--port", port)
 	out, err := server.StdoutPipe()
 	if err != nil {
 		return Sample{}, err
