@@ -23,8 +23,8 @@ func BenchmarkRelay(b *testing.B) {
 	x, y := w.add(netlab.None), w.add(netlab.None)
 	x.knows(y)
 	y.knows(x)
-	x.engine.Connect(y.engine.Public())
 	eventually(b, func() string {
+		x.engine.Connect(y.engine.Public())
 		if r, _, _, _ := x.sees(y); r.Kind == api.PathDirect {
 			return ""
 		}
