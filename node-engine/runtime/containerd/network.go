@@ -94,7 +94,7 @@ func resolvConf(s api.ServiceID) string {
 		app := p[0] + "." + p[1] + "." + api.Domain
 		domains = p[3] + "." + app + " " + app + " " + domains
 	}
-	return fmt.Sprintf("nameserver %s\nsearch %s\noptions ndots:4 timeout:2 attempts:3\n", api.ResolverAddr, domains)
+	return fmt.Sprintf("nameserver %s\nsearch %s\noptions ndots:4 timeout:1 attempts:5\n", api.ResolverAddr, domains)
 }
 
 func hosts(hostname string) string {
