@@ -149,8 +149,9 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	for _, p := range []netip.Prefix{r.Services, r.Services6} {
 		forward(destination(p), drop())
 	}
-	for _, p := range ours { // programs at the containers judge
+	for i, p := range ours { // programs at the containers judge
 		forward(source(p), destination(p), accept())
+		forward(source([]netip.Prefix{r.Services, r.Services6}[i]), destination(p), accept())
 	}
 	forward(established(), accept())
 	const destinationNAT = 1 << 5 // IPS_DST_NAT

@@ -365,6 +365,9 @@ func (p *Plane) hook(x *tx, links *links, all bool) error {
 	if p.set.Hold != 0 {
 		want[hook{int(p.set.Hold), false}] = p.o.TlHeld
 	}
+	if p.set.Tunnel != 0 {
+		want[hook{int(p.set.Tunnel), false}] = p.o.TlHeld
+	}
 	if p.set.Vxlan != 0 {
 		want[hook{int(p.set.Vxlan), false}] = p.o.TlArrive
 	}

@@ -415,6 +415,8 @@ __noinline int begin(struct __sk_buff *skb, const struct settings *s, const stru
 	} else {
 		if (where == LEAVE)
 			return forged();
+		if (is_service(s, t->dst)) // a peer chooses itself
+			return in == s->hold ? TC_DROP : forged();
 		if (!bpf_map_lookup_elem(&tl_endpoints, &t->dst))
 			return TC_NEXT;
 		if (in != s->hold) {

@@ -139,8 +139,8 @@ int tl_last(struct __sk_buff *skb)
 	return pass(skb, s, &p, ETH_HLEN, LAST);
 }
 
-// held sees what the netmanager sends on: ingress of the hold device, which has no
-// link layer. What is for a container here is last's.
+// held sees what the netmanager sends on: ingress of the hold device and of the
+// tunnel's, which have no link layer. What is for a container here is last's.
 SEC("tc")
 int tl_held(struct __sk_buff *skb)
 {
@@ -148,7 +148,7 @@ int tl_held(struct __sk_buff *skb)
 	struct packet p = {.where = HELD, .in = skb->ifindex};
 
 	if (!s || parse(skb, s, 0, &p) != IP || !p.t.dst || !p.t.src || p.error ||
-	    !bpf_map_lookup_elem(&tl_endpoints, &p.t.src))
+	    (!is_service(s, p.t.dst) && !bpf_map_lookup_elem(&tl_endpoints, &p.t.src)))
 		return TC_NEXT;
 	return pass(skb, s, &p, 0, HELD);
 }
