@@ -12,7 +12,7 @@ import (
 const module = "github.com/treeline-edge/treeline"
 
 // programs are the binaries of a lab, by the names that go build gives them.
-var programs = []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "testbed/workload"}
+var programs = []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "testbed/workload"}
 
 var built struct {
 	sync.Once

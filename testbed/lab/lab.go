@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
 // T is what a lab needs of a test or of a benchmark.
@@ -130,12 +132,17 @@ func (l *Lab) address(data string) string {
 	return strings.TrimSpace(string(text))
 }
 
-func (l *Lab) link() *Link {
+func (l *Lab) link() *Link { return l.linkBetween(nil, nil) }
+
+// linkBetween is a link from one host's network to another's; nil is this machine.
+func (l *Lab) linkBetween(from, to *netlab.Host) *Link {
 	l.t.Helper()
-	k, err := newLink()
+	ln, err := l.spaceOf(from).listen()
 	if err != nil {
 		l.t.Fatalf("%v", err)
 	}
+	far := l.spaceOf(to)
+	k := newLinkAt(ln, far.dial)
 	l.links = append(l.links, k)
 	return k
 }
@@ -210,7 +217,8 @@ type Cluster struct {
 	Data string
 	Disk *Disk // if ClusterOptions.Disk
 
-	lab *Lab
+	lab  *Lab
+	host *netlab.Host
 }
 
 // ClusterOptions shape a cluster.
@@ -218,21 +226,30 @@ type ClusterOptions struct {
 	Disk int64    // bytes of a disk of its own
 	Args []string // further flags
 	Env  []string
+	// Host is where the cluster runs, and Address the host's; nil: on this machine.
+	Host    *netlab.Host
+	Address string
 }
 
 // Cluster has a cluster join the root and waits until the root hears it.
 func (l *Lab) Cluster(id api.ClusterID, o ClusterOptions) *Cluster {
 	l.t.Helper()
-	c := &Cluster{ID: id, Link: l.link(), Up: l.link(), Data: filepath.Join(l.Dir, string(id)), lab: l}
+	c := &Cluster{ID: id, Data: filepath.Join(l.Dir, string(id)), lab: l, host: o.Host}
+	c.Link, c.Up = l.linkBetween(nil, o.Host), l.linkBetween(o.Host, nil)
+	listen, url := "127.0.0.1:0", "https://"+c.Link.Addr()
+	if o.Host != nil {
+		listen = fmt.Sprintf("%s:%d", o.Address, ClusterPort)
+		url = "https://" + listen
+	}
 	if o.Disk > 0 {
 		c.Disk = l.disk(string(id), o.Disk)
 	}
 	tok := l.token(api.TokenRequest{Kind: "cluster"}, c.Up)
 	c.Up.To(l.RootLink.Addr())
-	c.Proc = l.proc(string(id), append([]string{
-		filepath.Join(l.bin, "cluster-orchestrator"), "--data", c.Data, "--name", string(id), "--listen", "127.0.0.1:0",
-		"--url", "https://" + c.Link.Addr(), "--log-level", "debug",
-	}, o.Args...)...)
+	c.Proc = l.proc(string(id), on(o.Host, append([]string{
+		filepath.Join(l.bin, "cluster-orchestrator"), "--data", c.Data, "--name", string(id), "--listen", listen,
+		"--url", url, "--log-level", "debug",
+	}, o.Args...))...)
 	c.env = append(c.env, append([]string{"TREELINE_TOKEN=" + tok, "TREELINE_OPERATOR_TOKEN=" + operatorToken}, o.Env...)...)
 	c.Start()
 	c.API = c.As(client.Static(operatorToken))
@@ -302,6 +319,9 @@ type Node struct {
 	Token   string
 	Data    string
 	Disk    *Disk // if NodeOptions.Disk
+
+	Net       *Proc // its netmanager, if NodeOptions.Overlay
+	NetSocket string
 }
 
 // NodeOptions shape a node. The zero value offers one vCPU and 1024 MiB to plain
@@ -313,6 +333,11 @@ type NodeOptions struct {
 	Disk       int64  // bytes of a disk of its own
 	Token      string // to join with; empty: a new one
 	Args       []string
+	// Host is where the node runs; nil: on this machine. Overlay starts a netmanager
+	// beside it, with NetArgs.
+	Host    *netlab.Host
+	Overlay bool
+	NetArgs []string
 }
 
 // Node has a node join the cluster and waits until it serves.
@@ -320,6 +345,9 @@ func (c *Cluster) Node(name string, o NodeOptions) *Node {
 	c.lab.t.Helper()
 	n := c.NewNode(name, o)
 	n.Start()
+	if n.Net != nil {
+		n.Net.Start()
+	}
 	return n
 }
 
@@ -333,11 +361,15 @@ func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
 	if o.Memory == 0 {
 		o.Memory = 1024
 	}
-	n := &Node{ID: api.NodeID(name), Cluster: c, Link: l.link(), Data: filepath.Join(l.Dir, name)}
+	n := &Node{ID: api.NodeID(name), Cluster: c, Data: filepath.Join(l.Dir, name)}
+	n.Link = l.linkBetween(o.Host, o.Host)
 	if o.Disk > 0 {
 		n.Disk = l.disk(name, o.Disk)
 	}
 	n.Link.To(c.Link.Addr())
+	if o.Host != nil {
+		n.Link.To(l.address(c.Data))
+	}
 	n.Token = o.Token
 	if n.Token == "" {
 		n.Token = l.token(api.TokenRequest{Kind: "node", Cluster: c.ID}, n.Link)
@@ -355,7 +387,13 @@ func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
 		args = append(args, "--runtime", "process", "--process-allow", filepath.Dir(l.Program),
 			"--process-cgroup-parent", "/treeline/"+base+"-"+name)
 	}
-	n.Proc = l.proc(name, append(args, o.Args...)...)
+	if o.Overlay {
+		args = append(args, "--netmanager-socket", filepath.Join(n.Data+"-net", "net.sock"))
+	}
+	n.Proc = l.proc(name, on(o.Host, append(args, o.Args...))...)
+	if o.Overlay {
+		n.netmanager(o.Host, o.NetArgs...)
+	}
 	n.env = append(n.env, "TREELINE_TOKEN="+n.Token)
 	return n
 }

@@ -4,13 +4,13 @@ import (
 	"io"
 	"net"
 	"sync"
-	"time"
 )
 
 // Link is a TCP connection's way from one daemon to another, as a proxy that
 // stays where it is while the other side is started anew, and that can be cut.
 type Link struct {
-	ln net.Listener
+	ln   net.Listener
+	dial func(to string) (net.Conn, error)
 
 	mu     sync.Mutex // guards the fields below
 	moved  *sync.Cond
@@ -21,15 +21,12 @@ type Link struct {
 	bytes  int64
 }
 
-func newLink() (*Link, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	k := &Link{ln: ln, conns: map[net.Conn]struct{}{}}
+// newLinkAt is a link between networks: from where ln listens to where dial leads.
+func newLinkAt(ln net.Listener, dial func(to string) (net.Conn, error)) *Link {
+	k := &Link{ln: ln, dial: dial, conns: map[net.Conn]struct{}{}}
 	k.moved = sync.NewCond(&k.mu)
 	go k.accept()
-	return k, nil
+	return k
 }
 
 // Addr is where the link begins: host:port.
@@ -131,7 +128,7 @@ func (k *Link) carry(near net.Conn) {
 	if !ok || to == "" {
 		return
 	}
-	far, err := net.DialTimeout("tcp", to, 5*time.Second)
+	far, err := k.dial(to)
 	if err != nil || !k.add(far) {
 		reset(near)
 		return
