@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 
@@ -17,13 +18,15 @@ type verdict struct {
 	n        int // 0: not measured
 }
 
+// held is whether the limit is, to the hundredths that limits have.
 func (v verdict) held() string {
+	measured := math.Round(v.measured*100) / 100
 	switch {
 	case v.n == 0:
 		return "not measured"
 	case v.limit == 0:
 		return ""
-	case v.atMost && v.measured <= v.limit, !v.atMost && v.measured >= v.limit:
+	case v.atMost && measured <= v.limit, !v.atMost && measured >= v.limit:
 		return "pass"
 	}
 	return "FAIL"
@@ -125,8 +128,10 @@ func (s *session) panels(verdicts []verdict, figures []figure) []chart.Panel {
 		if v.limit == 0 {
 			continue
 		}
-		b := chart.Bar{Label: v.what, Value: v.measured, Limit: v.limit, Tone: chart.Fail,
-			Text: fmt.Sprintf("%s (%s)", number(v.measured), v.bound())}
+		b := chart.Bar{
+			Label: v.what, Value: v.measured, Limit: v.limit, Tone: chart.Fail,
+			Text: fmt.Sprintf("%s (%s)", number(v.measured), v.bound()),
+		}
 		switch v.held() {
 		case "pass":
 			b.Tone = chart.Pass

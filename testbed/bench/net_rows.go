@@ -70,15 +70,18 @@ func crowded(s *session) netbench.Path {
 // replicas are beside the one that most loads go to.
 var replicas = netbench.Shape{More: 9}
 
-// load is what is done to a path. Measure says beside the sample what else was
-// seen, or nothing.
+// load is what is done to a path.
 type load struct {
 	unit    string
 	title   string
 	wire    netbench.Wire
 	slow    bool // through the wire of userspace, with its delay and loss
-	measure func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error)
+	measure measurement
 }
+
+// measurement takes a sample of a path, in a short time if it is to be quick. It
+// says beside it what else was seen, or nothing.
+type measurement func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error)
 
 var netLoads = map[string]load{
 	"tcp-1":            {unit: "Gbit/s", title: "TCP, 1 flow", measure: tcp(1)},
@@ -105,64 +108,116 @@ var netLoads = map[string]load{
 // netRows is the table of the network's figures. The kernel path is by eBPF where
 // the kernel allows it and by nftables everywhere: both are held to the same.
 var netRows = []row{
-	{name: "route-tcp", quick: true, what: "kernel path over plain routes (eBPF): TCP ÷ routed veth", limit: 0.85,
-		of: figure{"ebpf-route", "tcp-1"}, base: figure{"routed", "tcp-1"}},
-	{name: "route-tcp-nft", what: "the same by nftables", limit: 0.85,
-		of: figure{"nft-route", "tcp-1"}, base: figure{"routed", "tcp-1"}},
-	{name: "route-connects", quick: true, what: "the same (eBPF): new connections a second ÷ routed veth", limit: 0.85,
-		of: figure{"ebpf-route", "connects"}, base: figure{"routed", "connects"}},
-	{name: "route-connects-nft", what: "the same by nftables", limit: 0.85,
-		of: figure{"nft-route", "connects"}, base: figure{"routed", "connects"}},
+	{
+		name: "route-tcp", quick: true, what: "kernel path over plain routes (eBPF): TCP ÷ routed veth", limit: 0.85,
+		of: figure{"ebpf-route", "tcp-1"}, base: figure{"routed", "tcp-1"},
+	},
+	{
+		name: "route-tcp-nft", what: "the same by nftables", limit: 0.85,
+		of: figure{"nft-route", "tcp-1"}, base: figure{"routed", "tcp-1"},
+	},
+	{
+		name: "route-connects", quick: true, what: "the same (eBPF): new connections a second ÷ routed veth", limit: 0.85,
+		of: figure{"ebpf-route", "connects"}, base: figure{"routed", "connects"},
+	},
+	{
+		name: "route-connects-nft", what: "the same by nftables", limit: 0.85,
+		of: figure{"nft-route", "connects"}, base: figure{"routed", "connects"},
+	},
 
-	{name: "vxlan-tcp", what: "kernel path over VXLAN (eBPF): TCP ÷ routed veth", limit: 0.6,
-		of: figure{"ebpf-vxlan", "tcp-1"}, base: figure{"routed", "tcp-1"}},
-	{name: "vxlan-tcp-nft", quick: true, what: "the same by nftables", limit: 0.6,
-		of: figure{"nft-vxlan", "tcp-1"}, base: figure{"routed", "tcp-1"}},
-	{name: "vxlan-tcp-alone", what: "the same (eBPF) ÷ the kernel's VXLAN alone", limit: 0.9,
-		of: figure{"ebpf-vxlan", "tcp-1"}, base: figure{"vxlan", "tcp-1"}},
-	{name: "vxlan-tcp-alone-nft", what: "the same by nftables", limit: 0.9,
-		of: figure{"nft-vxlan", "tcp-1"}, base: figure{"vxlan", "tcp-1"}},
-	{name: "vxlan-connects", what: "the same (eBPF): new connections a second ÷ routed veth", limit: 0.7,
-		of: figure{"ebpf-vxlan", "connects"}, base: figure{"routed", "connects"}},
-	{name: "vxlan-connects-nft", what: "the same by nftables", limit: 0.7,
-		of: figure{"nft-vxlan", "connects"}, base: figure{"routed", "connects"}},
+	{
+		name: "vxlan-tcp", what: "kernel path over VXLAN (eBPF): TCP ÷ routed veth", limit: 0.6,
+		of: figure{"ebpf-vxlan", "tcp-1"}, base: figure{"routed", "tcp-1"},
+	},
+	{
+		name: "vxlan-tcp-nft", quick: true, what: "the same by nftables", limit: 0.6,
+		of: figure{"nft-vxlan", "tcp-1"}, base: figure{"routed", "tcp-1"},
+	},
+	{
+		name: "vxlan-tcp-alone", what: "the same (eBPF) ÷ the kernel's VXLAN alone", limit: 0.9,
+		of: figure{"ebpf-vxlan", "tcp-1"}, base: figure{"vxlan", "tcp-1"},
+	},
+	{
+		name: "vxlan-tcp-alone-nft", what: "the same by nftables", limit: 0.9,
+		of: figure{"nft-vxlan", "tcp-1"}, base: figure{"vxlan", "tcp-1"},
+	},
+	{
+		name: "vxlan-connects", what: "the same (eBPF): new connections a second ÷ routed veth", limit: 0.7,
+		of: figure{"ebpf-vxlan", "connects"}, base: figure{"routed", "connects"},
+	},
+	{
+		name: "vxlan-connects-nft", what: "the same by nftables", limit: 0.7,
+		of: figure{"nft-vxlan", "connects"}, base: figure{"routed", "connects"},
+	},
 
-	{name: "tunnel-tcp-1", quick: true, what: "encrypted tunnel: TCP, 1 flow ÷ wireguard-go", limit: 2,
-		of: figure{"ebpf-tunnel", "tcp-1"}, base: figure{"wireguard", "tcp-1"}, beside: each("tcp-1", "nft-tunnel", "raw", "one-a-time")},
-	{name: "tunnel-tcp-4", what: "encrypted tunnel: TCP, 4 flows ÷ wireguard-go", limit: 2,
-		of: figure{"ebpf-tunnel", "tcp-4"}, base: figure{"wireguard", "tcp-4"}, beside: each("tcp-4", "raw", "routed", "vxlan", "one-a-time")},
-	{name: "tunnel-per-packet", quick: true, what: "encrypted tunnel, wire without offloads: TCP ÷ raw veth", limit: 0.3,
+	{
+		name: "tunnel-tcp-1", quick: true, what: "encrypted tunnel: TCP, 1 flow ÷ wireguard-go", limit: 2,
+		of: figure{"ebpf-tunnel", "tcp-1"}, base: figure{"wireguard", "tcp-1"}, beside: each("tcp-1", "nft-tunnel", "raw", "one-a-time"),
+	},
+	{
+		name: "tunnel-tcp-4", what: "encrypted tunnel: TCP, 4 flows ÷ wireguard-go", limit: 2,
+		of: figure{"ebpf-tunnel", "tcp-4"}, base: figure{"wireguard", "tcp-4"}, beside: each("tcp-4", "raw", "routed", "vxlan", "one-a-time"),
+	},
+	{
+		name: "tunnel-per-packet", quick: true, what: "encrypted tunnel, wire without offloads: TCP ÷ raw veth", limit: 0.3,
 		of: figure{"ebpf-tunnel", "tcp-1-per-packet"}, base: figure{"raw", "tcp-1-per-packet"},
-		beside: each("tcp-1-per-packet", "wireguard", "one-a-time")},
-	{name: "tunnel-rtt", quick: true, what: "encrypted tunnel: RTT p50 ÷ wireguard-go", limit: 0.7, atMost: true,
+		beside: each("tcp-1-per-packet", "wireguard", "one-a-time"),
+	},
+	{
+		name: "tunnel-rtt", quick: true, what: "encrypted tunnel: RTT p50 ÷ wireguard-go", limit: 0.7, atMost: true,
 		of: figure{"ebpf-tunnel", "rtt"}, base: figure{"wireguard", "rtt"},
-		beside: each("rtt", "raw", "routed", "vxlan", "one-a-time", "ebpf-route", "nft-route", "ebpf-vxlan", "nft-vxlan")},
-	{name: "tunnel-cpu", quick: true, what: "encrypted tunnel: CPU at 100 Mbit/s, both ends and the kernel", limit: 30, atMost: true,
-		of: figure{"ebpf-tunnel", "cpu-100"}, beside: each("cpu-100", "raw", "routed", "wireguard", "one-a-time")},
+		beside: each("rtt", "raw", "routed", "vxlan", "one-a-time", "ebpf-route", "nft-route", "ebpf-vxlan", "nft-vxlan"),
+	},
+	{
+		name: "tunnel-cpu", quick: true, what: "encrypted tunnel: CPU at 100 Mbit/s, both ends and the kernel", limit: 30, atMost: true,
+		of: figure{"ebpf-tunnel", "cpu-100"}, beside: each("cpu-100", "raw", "routed", "wireguard", "one-a-time"),
+	},
 
-	{name: "relay", quick: true, what: "encrypted tunnel through a relay: TCP ÷ direct", limit: 0.8,
-		of: figure{"ebpf-relay", "tcp-1"}, base: figure{"ebpf-tunnel", "tcp-1"}},
-	{name: "fetch-10ms", quick: true, what: "encrypted tunnel: 100 MB at 10 ms ÷ wireguard-go's time", limit: 1, atMost: true,
-		of: figure{"ebpf-tunnel", "fetch-010ms"}, base: figure{"wireguard", "fetch-010ms"}},
-	{name: "fetch-50ms", what: "encrypted tunnel: 100 MB at 50 ms ÷ wireguard-go's time", limit: 1, atMost: true,
-		of: figure{"ebpf-tunnel", "fetch-050ms"}, base: figure{"wireguard", "fetch-050ms"}},
-	{name: "fetch-100ms", what: "encrypted tunnel: 100 MB at 100 ms ÷ wireguard-go's time", limit: 1, atMost: true,
-		of: figure{"ebpf-tunnel", "fetch-100ms"}, base: figure{"wireguard", "fetch-100ms"}},
-	{name: "fetch-250ms", what: "encrypted tunnel: 100 MB at 250 ms ÷ wireguard-go's time", limit: 1, atMost: true,
-		of: figure{"ebpf-tunnel", "fetch-250ms"}, base: figure{"wireguard", "fetch-250ms"}},
-	{name: "fetch-loss", quick: true, what: "encrypted tunnel: 100 MB at 1 % loss ÷ wireguard-go's time", limit: 1, atMost: true,
-		of: figure{"ebpf-tunnel", "fetch-loss"}, base: figure{"wireguard", "fetch-loss"}},
+	{
+		name: "relay", quick: true, what: "encrypted tunnel through a relay: TCP ÷ direct", limit: 0.8,
+		of: figure{"ebpf-relay", "tcp-1"}, base: figure{"ebpf-tunnel", "tcp-1"},
+	},
+	{
+		name: "fetch-10ms", quick: true, what: "encrypted tunnel: 100 MB at 10 ms ÷ wireguard-go's time", limit: 1, atMost: true,
+		of: figure{"ebpf-tunnel", "fetch-010ms"}, base: figure{"wireguard", "fetch-010ms"},
+	},
+	{
+		name: "fetch-50ms", what: "encrypted tunnel: 100 MB at 50 ms ÷ wireguard-go's time", limit: 1, atMost: true,
+		of: figure{"ebpf-tunnel", "fetch-050ms"}, base: figure{"wireguard", "fetch-050ms"},
+	},
+	{
+		name: "fetch-100ms", what: "encrypted tunnel: 100 MB at 100 ms ÷ wireguard-go's time", limit: 1, atMost: true,
+		of: figure{"ebpf-tunnel", "fetch-100ms"}, base: figure{"wireguard", "fetch-100ms"},
+	},
+	{
+		name: "fetch-250ms", what: "encrypted tunnel: 100 MB at 250 ms ÷ wireguard-go's time", limit: 1, atMost: true,
+		of: figure{"ebpf-tunnel", "fetch-250ms"}, base: figure{"wireguard", "fetch-250ms"},
+	},
+	{
+		name: "fetch-loss", quick: true, what: "encrypted tunnel: 100 MB at 1 % loss ÷ wireguard-go's time", limit: 1, atMost: true,
+		of: figure{"ebpf-tunnel", "fetch-loss"}, base: figure{"wireguard", "fetch-loss"},
+	},
 
-	{name: "http-1", quick: true, what: "HTTP by semantic address, 1 replica (eBPF) ÷ routed veth", limit: 1.15, atMost: true,
-		of: figure{"ebpf-route", "http-1"}, base: figure{"routed", "http-1"}},
-	{name: "http-9", quick: true, what: "HTTP by semantic address, 9 replicas (eBPF) ÷ routed veth", limit: 1.15, atMost: true,
-		of: figure{"ebpf-route", "http-9"}, base: figure{"routed", "http-1"}, beside: each("http-1", "wireguard")},
-	{name: "http-1-nft", what: "HTTP by semantic address, 1 replica (nftables) ÷ routed veth", limit: 1.15, atMost: true,
-		of: figure{"nft-route", "http-1"}, base: figure{"routed", "http-1"}},
-	{name: "http-9-nft", what: "HTTP by semantic address, 9 replicas (nftables) ÷ routed veth", limit: 1.15, atMost: true,
-		of: figure{"nft-route", "http-9"}, base: figure{"routed", "http-1"}},
-	{name: "http-9-tunnel", what: "encrypted tunnel: HTTP, 9 replicas ÷ 1", limit: 1.15, atMost: true,
-		of: figure{"ebpf-tunnel", "http-9"}, base: figure{"ebpf-tunnel", "http-1"}},
+	{
+		name: "http-1", quick: true, what: "HTTP by semantic address, 1 replica (eBPF) ÷ routed veth", limit: 1.15, atMost: true,
+		of: figure{"ebpf-route", "http-1"}, base: figure{"routed", "http-1"},
+	},
+	{
+		name: "http-9", quick: true, what: "HTTP by semantic address, 9 replicas (eBPF) ÷ routed veth", limit: 1.15, atMost: true,
+		of: figure{"ebpf-route", "http-9"}, base: figure{"routed", "http-1"}, beside: each("http-1", "wireguard"),
+	},
+	{
+		name: "http-1-nft", what: "HTTP by semantic address, 1 replica (nftables) ÷ routed veth", limit: 1.15, atMost: true,
+		of: figure{"nft-route", "http-1"}, base: figure{"routed", "http-1"},
+	},
+	{
+		name: "http-9-nft", what: "HTTP by semantic address, 9 replicas (nftables) ÷ routed veth", limit: 1.15, atMost: true,
+		of: figure{"nft-route", "http-9"}, base: figure{"routed", "http-1"},
+	},
+	{
+		name: "http-9-tunnel", what: "encrypted tunnel: HTTP, 9 replicas ÷ 1", limit: 1.15, atMost: true,
+		of: figure{"ebpf-tunnel", "http-9"}, base: figure{"ebpf-tunnel", "http-1"},
+	},
 
 	{name: "lookup", what: "10,000 routes (eBPF): added to a round trip, µs", limit: 1, atMost: true, of: figure{"ebpf-table", "lookup"}},
 	{name: "lookup-nft", quick: true, what: "10,000 routes (nftables): added to a round trip, µs", limit: 1, atMost: true, of: figure{"nft-table", "lookup"}},
@@ -186,7 +241,7 @@ func each(load string, paths ...string) []figure {
 	return out
 }
 
-func tcp(flows int) func(context.Context, *bedInUse, bool) (netbench.Sample, string, error) {
+func tcp(flows int) measurement {
 	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 		d, omit := 3*time.Second, time.Second
 		if quick {
@@ -212,7 +267,8 @@ func cpuAtRate(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, s
 
 // fetch is a transfer of 100 MB over a slow wire, TCP's beginning included.
 func fetch(title string, w netbench.Wire) load {
-	return load{unit: "s", title: "100 MB at " + title, wire: w, slow: true,
+	return load{
+		unit: "s", title: "100 MB at " + title, wire: w, slow: true,
 		measure: func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 			size := uint64(100e6)
 			if quick {
@@ -220,14 +276,15 @@ func fetch(title string, w netbench.Wire) load {
 			}
 			s, err := b.Transfer(ctx, b.path.Target(1), size)
 			return s, "", err
-		}}
+		},
+	}
 }
 
 // loadFunc is a load of netbench that goes on for some time.
 type loadFunc func(*netbench.Bed, context.Context, netip.Addr, time.Duration) (netbench.Sample, error)
 
 // timed is a load that goes on for some time.
-func timed(fn loadFunc, replicas int, d time.Duration) func(context.Context, *bedInUse, bool) (netbench.Sample, string, error) {
+func timed(fn loadFunc, replicas int, d time.Duration) measurement {
 	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 		length := d
 		if quick {
@@ -242,7 +299,7 @@ func timed(fn loadFunc, replicas int, d time.Duration) func(context.Context, *be
 const manyRoutes = 10_000
 
 // lookup is what many routes add to a load, on a path that has a table.
-func lookup(fn loadFunc) func(context.Context, *bedInUse, bool) (netbench.Sample, string, error) {
+func lookup(fn loadFunc) measurement {
 	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 		routes, length := manyRoutes, 300*time.Millisecond
 		if quick {
@@ -261,31 +318,4 @@ func fullSync(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, st
 	}
 	s, made, err := b.path.(*netbench.PlanePath).FullSync(ctx, routes)
 	return s, fmt.Sprintf("two instances each, behind a hundred peers; making the empty plane, programs and all, took %.2f s before", made.Seconds()), err
-}
-
-func resident(_ context.Context, b *bedInUse, _ bool) (netbench.Sample, string, error) {
-	now, peak, err := netbench.Resident(b.path)
-	return netbench.Sample{Value: now}, fmt.Sprintf("VmRSS, the program's own pages included; the most since its start: %.1f MiB", peak), err
-}
-
-func residentAtSpeed(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
-	if err := netbench.ResetPeak(b.path); err != nil {
-		return netbench.Sample{}, "", err
-	}
-	s, _, err := tcp(4)(ctx, b, quick)
-	if err != nil {
-		return s, "", err
-	}
-	note := fmt.Sprintf("VmHWM of the larger one, at %.1f Gbit/s by 4 flows", s.Value)
-	_, s.Value, err = netbench.Resident(b.path)
-	return s, note, err
-}
-
-func idleCPU(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
-	d := 10 * time.Second
-	if quick {
-		d = 200 * time.Millisecond
-	}
-	s, err := netbench.Idle(ctx, b.path, d)
-	return s, "the process's CPU clock", err
 }

@@ -89,6 +89,7 @@ func TestVerdicts(t *testing.T) {
 	}{
 		{verdict{row: row{limit: 2}, measured: 2, n: 5}, "pass"},
 		{verdict{row: row{limit: 2}, measured: 1.99, n: 5}, "FAIL"},
+		{verdict{row: row{limit: 1, atMost: true}, measured: 1.004, n: 5}, "pass"},
 		{verdict{row: row{limit: 2, atMost: true}, measured: 2.01, n: 5}, "FAIL"},
 		{verdict{row: row{limit: 2, atMost: true}, measured: 1, n: 5}, "pass"},
 		{verdict{row: row{limit: 2, atMost: true}}, "not measured"},

@@ -39,7 +39,8 @@ func (c *cluster) crowd(services, nodes int) error {
 		at[2] = byte(i)
 		c.mu.Lock()
 		c.hosts = append(c.hosts, &host{c: c, self: self, lease: api.NetLease{
-			Node: api.NodeID(fmt.Sprintf("far-%d", i)), Subnet: netip.PrefixFrom(netip.AddrFrom4(at), subnet.Bits())}})
+			Node: api.NodeID(fmt.Sprintf("far-%d", i)), Subnet: netip.PrefixFrom(netip.AddrFrom4(at), subnet.Bits()),
+		}})
 		c.mu.Unlock()
 	}
 	c.mu.Lock()

@@ -31,7 +31,6 @@ func Daemon(program, plane string, kind api.PathKind) *DaemonPath {
 
 // DaemonPath is the Path of Daemon.
 type DaemonPath struct {
-	plain
 	program, plane string
 	kind           api.PathKind
 

@@ -2,10 +2,11 @@
 // node, beside one another on the same machine: what the kernel does alone, what
 // others do, and what Treeline does.
 //
-//	bed, err := netbench.NewBed(ctx, netbench.Direct)
+//	bed, err := netbench.NewBed(ctx, "wireguard", netbench.Shape{})
 //	path := netbench.WireGuard()
 //	err = path.Up(ctx, bed)
-//	sample, err := netbench.TCP(ctx, bed, path.Target(1), 1)
+//	err = bed.Serve()
+//	sample, err := bed.RTT(ctx, path.Target(1), time.Second)
 //
 // A Bed is two nodes and their containers, each a network namespace that lasts as
 // long as somebody holds it open: nothing is left behind, whoever is killed. What

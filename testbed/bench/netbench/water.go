@@ -31,7 +31,8 @@ func (p *oneAtATime) Up(ctx context.Context, b *Bed) error {
 	}
 	for i, n := range b.Node {
 		c, err := b.start(n, "one-a-time", forwarderOrder{
-			Local: netip.AddrPortFrom(WireAddr[i], port), Remote: netip.AddrPortFrom(WireAddr[1-i], port)})
+			Local: netip.AddrPortFrom(WireAddr[i], port), Remote: netip.AddrPortFrom(WireAddr[1-i], port),
+		})
 		if err != nil {
 			return err
 		}
