@@ -33,9 +33,11 @@ func (f *fake) Drain(_ context.Context, k api.Key) error {
 	f.asked <- "drain " + k.String()
 	return f.fail
 }
+
 func (f *fake) Attachments(context.Context) ([]api.Attached, error) {
 	return []api.Attached{{Key: key}}, f.fail
 }
+
 func (f *fake) Status(context.Context) (api.NetStatus, error) {
 	return api.NetStatus{Plane: "nft"}, f.fail
 }

@@ -2,8 +2,11 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -342,4 +345,43 @@ func left(t *testing.T, cfg Config, k api.Key) []string {
 		return nil
 	})
 	return out
+}
+
+// TestNamespaceOfAContainer follows a container's network namespace from its
+// creation to its end.
+func TestNamespaceOfAContainer(t *testing.T) {
+	daemon := runtimetest.StartContainerd(t)
+	cfg := testConfig(t, daemon, imageDir(t))
+	cfg.Network = NetworkOverlay
+	r := open(t, cfg)
+	w := newWorkload(1, "serve")
+	w.Addresses.RoundRobin = netip.MustParseAddr("10.30.0.7")
+	if _, _, err := r.Namespace(t.Context(), w.Key); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("before there is one: %v", err)
+	}
+	if err := r.Create(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	path, got, err := r.Namespace(t.Context(), w.Key)
+	if err != nil || got.Addresses.RoundRobin != w.Addresses.RoundRobin || got.Attempt != w.Attempt {
+		t.Errorf("of a created one: %+v, %v", got, err)
+	}
+	if own, err := sameFile(path, "/proc/self/ns/net"); err != nil || own {
+		t.Errorf("%s is the machine's own: %v, %v", path, own, err)
+	}
+	if err := r.Start(t.Context(), w.Key); err != nil {
+		t.Fatal(err)
+	}
+	if again, _, err := r.Namespace(t.Context(), w.Key); err != nil || again != path {
+		t.Errorf("once it runs: %s, %v, want %s", again, err, path)
+	}
+	if err := r.Stop(t.Context(), w.Key, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(r.cfg.namesDir(runtime.ID(w.Key))); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its files are still there: %v", err)
+	}
+	if _, _, err := r.Namespace(t.Context(), w.Key); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("after its end: %v", err)
+	}
 }
