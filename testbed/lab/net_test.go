@@ -108,6 +108,7 @@ func call(in *lab.Inside, at string) *caller {
 				c.ok[id]++
 			}
 			c.mu.Unlock()
+			time.Sleep(2 * time.Millisecond) // the machine is for others, too
 		}
 	})
 	return c
@@ -409,6 +410,50 @@ func TestNetworkGoesOnWithoutOrchestrators(t *testing.T) {
 	c.so(t, "the new instance answers", func(m map[api.InstanceID]int) bool { return len(m) == 2 })
 	if f := c.failures(); len(f) > 0 {
 		t.Errorf("%d requests were lost when they came back: %v", len(f), f)
+	}
+}
+
+// Services of two clusters, each node behind a NAT of its own: routes by way of the
+// root, packets by way of the relay and then directly, and no node's name across.
+func TestServicesTalkAcrossClusters(t *testing.T) {
+	o := newOverlay(t)
+	second := o.newCluster("c2", 2)
+	o.node(o.cluster, netlab.PortRestricted)
+	o.node(second, netlab.PortRestricted)
+	o.ready(o.cluster, 1)
+	o.ready(second, 1)
+	o.Apply(lab.App("shop", lab.On(o.Container("client", 1), "c1", ""), lab.On(o.server("web", 1), "c2", "")))
+	o.Wait("both run", func(v lab.View) bool { return o.Running("shop", "client", 1)(v) && o.Running("shop", "web", 1)(v) })
+	in := o.Inside(o.ID("shop", "client", 0))
+	if ips, err := in.Lookup(t.Context(), "ip4", "web.lab.shop.lab.treeline"); err != nil || len(ips) != 1 {
+		t.Fatalf("the name is %v (%v)", ips, err)
+	}
+	c := call(in, netip.AddrPortFrom(o.Addresses("shop", "web").RoundRobin, 80).String())
+	defer c.stop()
+	c.more(t, 20)
+	within(t, 30*time.Second, "a direct path to another cluster's node", func() error {
+		peers := o.nodes[0].Peers()
+		for _, p := range peers {
+			if p.Node != "" {
+				t.Fatalf("a node of another cluster is named: %+v", p)
+			}
+			if p.Path == api.PathDirect && p.Cluster == "c2" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", peers)
+	})
+	o.Scale("shop", "web", 3)
+	o.Wait("three run", o.Running("shop", "web", 3))
+	c.so(t, "all three answer", func(m map[api.InstanceID]int) bool { return len(m) == 3 })
+	o.Root.Kill9()
+	c.more(t, 50)
+	o.StartRoot()
+	o.Scale("shop", "web", 1)
+	o.Wait("one runs", o.Running("shop", "web", 1))
+	c.more(t, 50)
+	if f := c.failures(); len(f) > 0 {
+		t.Errorf("%d requests were lost: %v", len(f), f)
 	}
 }
 
