@@ -2,11 +2,18 @@ package wiring
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net"
+	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/netsock"
 )
 
 func TestServiceAddressLeadsToAnotherHost(t *testing.T) {
@@ -41,7 +48,7 @@ func stream(t *testing.T, conn net.Conn, stop <-chan struct{}) time.Duration {
 		default:
 		}
 		began := time.Now()
-		_ = conn.SetDeadline(began.Add(patience))
+		_ = conn.SetDeadline(began.Add(testTime))
 		if _, err := fmt.Fprintln(conn, n); err != nil {
 			t.Errorf("the flow: %v", err)
 			return longest
@@ -83,6 +90,47 @@ func TestKilledUnderTraffic(t *testing.T) {
 			t.Logf("longest wait: %s within the host, %s between hosts", kernel, tunnelled)
 			if got, want := client.ask(vip(3), 80), string(far.key.Instance); got != want {
 				t.Errorf("afterwards %s answers, want %s", got, want)
+			}
+		})
+	}
+}
+
+// Where the operator calls the network clear, packets stay in the kernel once both
+// ends know that no NAT lies between.
+func TestClearNetworkIsTheKernelsAlone(t *testing.T) {
+	for _, plane := range []string{"nft", "ebpf"} {
+		t.Run(plane, func(t *testing.T) {
+			w := newWorld(t, 2, "--plane", plane)
+			w.mu.Lock()
+			for _, h := range w.hosts {
+				h.lease.Rev++
+				h.lease.Clear = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			}
+			w.mu.Unlock()
+			w.tellAll()
+			client, server := w.hosts[0].run("client", 0, 1), w.hosts[1].run("server", 0, 2)
+			server.serve(80)
+			kernel := func(h *host) bool { // what it sends goes that way
+				peers := map[string][]api.PeerStatus{}
+				body := must[io.ReadCloser](t)(h.sock.Open(t.Context(), netsock.Peers))
+				defer body.Close()
+				if err := json.NewDecoder(body).Decode(&peers); err != nil {
+					t.Fatal(err)
+				}
+				return len(peers["items"]) == 1 && peers["items"][0].Path == api.PathRoute
+			}
+			for end := time.Now().Add(testTime); !kernel(w.hosts[0]) || !kernel(w.hosts[1]); time.Sleep(50 * time.Millisecond) {
+				if got := client.ask(vip(2), 80); got != string(server.key.Instance) {
+					t.Fatalf("%s answers", got)
+				}
+				if time.Now().After(end) {
+					t.Fatal("the kernel's path is not taken")
+				}
+			}
+			w.hosts[0].end(syscall.SIGTERM)
+			w.hosts[1].end(syscall.SIGTERM)
+			if got := client.ask(vip(2), 80); got != string(server.key.Instance) {
+				t.Errorf("without netmanagers %s answers", got)
 			}
 		})
 	}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/proof"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
@@ -148,5 +147,3 @@ func (c credentials) says(key api.PeerKey) (api.NetSelf, error) {
 
 // verifier checks what other nodes show against the root of the node's own chain.
 func (c credentials) verifier() *trust.Verifier { return trust.New(c.pair.Root()) }
-
-func (c credentials) identity() identity.Identity { return identity.OfNode(c.Cluster, c.ID) }

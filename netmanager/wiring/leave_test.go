@@ -83,7 +83,7 @@ func TestThousandAttachmentsLeaveNothing(t *testing.T) {
 	var done, again atomic.Int64
 	// A node engine tries until it is done.
 	until := func(what func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTime)
 		defer cancel()
 		for {
 			err := what(ctx)
@@ -226,7 +226,7 @@ func TestNamesAreAnswered(t *testing.T) {
 		})
 	}}
 	for name, want := range map[string]string{"server.treeline.": vip(2).String(), "any.rr.server.prod.shop.prod.treeline.": vip(2).String(), "nobody.treeline.": ""} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTime)
 		got, err := r.LookupNetIP(ctx, "ip4", name)
 		cancel()
 		if len(got) > 0 != (want != "") || want != "" && got[0].Unmap().String() != want {

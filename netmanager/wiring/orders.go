@@ -59,6 +59,10 @@ func newOrders() *orders {
 // barrier is closed when what was ordered before it is carried out.
 type barrier chan struct{}
 
+// resync has the kernel told everything: the machine is elsewhere, and which
+// networks are its own hangs on that.
+type resync struct{}
+
 // connect makes an instance's device, and answers once.
 type connect struct {
 	address netip.Addr
@@ -144,6 +148,10 @@ func (o *orders) carryOut(ctx context.Context, m any) {
 		o.resolver.Answered(m.Name)
 	case barrier:
 		close(m)
+	case resync:
+		if o.leased {
+			o.sync(ctx, nil)
+		}
 	case connect:
 		m.done <- o.connect(ctx, m.address)
 	}

@@ -338,6 +338,7 @@ func (m *manager) moved() {
 		return
 	}
 	m.mu.Lock()
+	first := !m.said
 	same := p.equal(m.place) && m.said
 	m.place, m.said = p, true
 	m.mu.Unlock()
@@ -345,6 +346,9 @@ func (m *manager) moved() {
 		m.log.Info("this machine's addresses", "addresses", p.own)
 		m.tunnel.moved(p)
 		m.sayWhere()
+		if !first {
+			m.orders.order(resync{})
+		}
 	}
 }
 

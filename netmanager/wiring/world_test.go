@@ -27,8 +27,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/netsock"
 )
 
-// patience is how long an event may take before its absence is a failure.
-const patience = 30 * time.Second
+// testTime is how long an event may take before its absence is a failure.
+const testTime = 30 * time.Second
 
 // The test binary is also the daemon that it tests.
 const asDaemon = "TREELINE_TEST_NETMANAGER"
@@ -241,7 +241,7 @@ func (h *host) start() {
 	case <-h.ready:
 	case <-h.ended:
 		t.Fatalf("%s's netmanager ended: %s", h.id, h.cmd.ProcessState)
-	case <-time.After(patience):
+	case <-time.After(testTime):
 		t.Fatalf("%s's netmanager is not ready", h.id)
 	}
 }
@@ -442,7 +442,7 @@ func (c *container) attach(change ...func(*api.Attach)) {
 	for _, f := range change {
 		f(&a)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTime)
 	defer cancel()
 	at, err := c.host.sock.Attach(ctx, a)
 	if err != nil {
@@ -478,7 +478,7 @@ func (c *container) serve(port int) {
 // dial connects from within the container.
 func (c *container) dial(to netip.Addr, port int) (net.Conn, error) {
 	return within(c.ns, func() (net.Conn, error) {
-		return (&net.Dialer{Timeout: patience}).Dial("tcp", netip.AddrPortFrom(to, uint16(port)).String())
+		return (&net.Dialer{Timeout: testTime}).Dial("tcp", netip.AddrPortFrom(to, uint16(port)).String())
 	})
 }
 
@@ -491,7 +491,7 @@ func (c *container) ask(to netip.Addr, port int) string {
 		t.Fatalf("%s to %s: %v", c.key, to, err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(testTime))
 	buf := make([]byte, 256)
 	n, err := conn.Read(buf)
 	if err != nil {
