@@ -1,0 +1,365 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/netmanager/tunnel"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
+	"github.com/treeline-edge/treeline/testbed/netlab"
+)
+
+// NetNS is the path of a host's network namespace; of an instance's it is
+// Inside.NetNS.
+func NetNS(h *netlab.Host) string { return "/var/run/netns/" + h.Netns() }
+
+// NetNS is the path of the instance's network namespace.
+func (in *Inside) NetNS() string { return in.net }
+
+// Sniffer keeps the packets that come into a network namespace, by any device but
+// loopback, as they are before anything there could refuse them.
+type Sniffer struct {
+	mu      sync.Mutex // guards the field below
+	packets [][]byte   // from the IP header on
+}
+
+// Sniff begins to keep what comes into the namespace at path.
+func (l *Lab) Sniff(path string) *Sniffer {
+	l.t.Helper()
+	fd, err := -1, error(nil)
+	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network order
+	l.spaceAt(path).do(func() { fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, all) })
+	if err != nil {
+		l.t.Fatalf("sniff at %s: %v", path, err)
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20)
+	file := os.NewFile(uintptr(fd), "sniffer")
+	context.AfterFunc(l.ctx, func() { _ = file.Close() })
+	s := &Sniffer{}
+	go func() {
+		buf := make([]byte, 1<<16)
+		for {
+			n, err := file.Read(buf)
+			if errors.Is(err, os.ErrClosed) {
+				return
+			} else if err != nil {
+				continue
+			}
+			s.mu.Lock()
+			s.packets = append(s.packets, bytes.Clone(buf[:n]))
+			s.mu.Unlock()
+		}
+	}()
+	return s
+}
+
+// Saw is how many packets had the marker in them.
+func (s *Sniffer) Saw(marker string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.packets {
+		if bytes.Contains(p, []byte(marker)) {
+			n++
+		}
+	}
+	return n
+}
+
+// Datagrams are the payloads of what came by UDP over IPv4 and keep says of.
+func (s *Sniffer) Datagrams(keep func(from, to netip.AddrPort) bool) (out [][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.packets {
+		if len(p) < 28 || p[0] != 0x45 || p[9] != unix.IPPROTO_UDP {
+			continue
+		}
+		at := func(ip, port int) netip.AddrPort {
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte(p[ip:])), binary.BigEndian.Uint16(p[port:]))
+		}
+		if keep(at(12, 20), at(16, 22)) {
+			out = append(out, p[28:])
+		}
+	}
+	return out
+}
+
+// Datagram is an IP packet with a UDP datagram, of either family.
+func Datagram(from, to netip.AddrPort, payload []byte) []byte {
+	udp := binary.BigEndian.AppendUint16(nil, from.Port())
+	udp = binary.BigEndian.AppendUint16(udp, to.Port())
+	udp = binary.BigEndian.AppendUint16(udp, uint16(8+len(payload)))
+	udp = append(append(udp, 0, 0), payload...)
+	pseudo := append(from.Addr().AsSlice(), to.Addr().AsSlice()...)
+	pseudo = append(pseudo, 0, unix.IPPROTO_UDP)
+	pseudo = binary.BigEndian.AppendUint16(pseudo, uint16(len(udp)))
+	binary.BigEndian.PutUint16(udp[6:], max(1, checksum(append(pseudo, udp...))))
+	if from.Addr().Is6() {
+		h := []byte{0x60, 0, 0, 0, byte(len(udp) >> 8), byte(len(udp)), unix.IPPROTO_UDP, 64}
+		h = append(append(h, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
+		return append(h, udp...)
+	}
+	n := 20 + len(udp)
+	h := []byte{0x45, 0, byte(n >> 8), byte(n), 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}
+	h = append(append(h, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
+	binary.BigEndian.PutUint16(h[10:], checksum(h))
+	return append(h, udp...)
+}
+
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		w := uint32(b[i]) << 8
+		if i+1 < len(b) {
+			w |= uint32(b[i+1])
+		}
+		sum += w
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// Raw sends IPv4 packets as they are from a network namespace: their source may be
+// anybody's.
+type Raw struct{ fd int }
+
+// Raw opens a sender at the namespace.
+func (l *Lab) Raw(path string) *Raw {
+	l.t.Helper()
+	fd, err := -1, error(nil)
+	l.spaceAt(path).do(func() { fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW) })
+	if err != nil {
+		l.t.Fatalf("send raw at %s: %v", path, err)
+	}
+	context.AfterFunc(l.ctx, func() { _ = unix.Close(fd) })
+	return &Raw{fd}
+}
+
+// Send sends a packet to where its header says.
+func (r *Raw) Send(packet []byte) error {
+	return unix.Sendto(r.fd, packet, 0, &unix.SockaddrInet4{Addr: [4]byte(packet[16:20])})
+}
+
+// RSS is the resident memory of the process, in bytes; 0 if it does not run.
+func (p *Proc) RSS() int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	kib, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	n, _ := strconv.ParseInt(kib, 10, 64)
+	return n << 10
+}
+
+// NetStatus is what the node's netmanager says of itself.
+func (n *Node) NetStatus() api.NetStatus {
+	n.lab.t.Helper()
+	s, err := netsock.New(n.NetSocket).Status(n.lab.ctx)
+	if err != nil {
+		n.lab.t.Fatalf("status of %s: %v", n.Net.Name, err)
+	}
+	return s
+}
+
+// NetMetric is the sum of a metric of the node's netmanager.
+func (n *Node) NetMetric(name string) float64 {
+	n.lab.t.Helper()
+	v, err := metric(n.lab.ctx, filepath.Join(n.Data+"-net", "status.sock"), name)
+	if err != nil {
+		n.lab.t.Fatalf("metrics of %s: %v", n.Net.Name, err)
+	}
+	return v
+}
+
+func metric(ctx context.Context, socket, name string) (sum float64, err error) {
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://netmanager/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if bare, _, _ := strings.Cut(key, "{"); bare == name {
+			v, _ := strconv.ParseFloat(value, 64)
+			sum += v
+		}
+	}
+	return sum, err
+}
+
+// OverlayKey is the node's private key on the overlay network, for a thief.
+func (n *Node) OverlayKey() (key [32]byte) {
+	n.lab.t.Helper()
+	text, err := os.ReadFile(filepath.Join(n.Data+"-net", "overlay.key"))
+	if err != nil {
+		n.lab.t.Fatalf("%v", err)
+	}
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(raw) != len(key) {
+		n.lab.t.Fatalf("the overlay key of %s: %d bytes, %v", n.Name, len(raw), err)
+	}
+	return [32]byte(raw)
+}
+
+// Hostile is a node that somebody has taken over: its netmanager is gone, and what
+// speaks with its key follows no policy. What it sends is what its owner says.
+type Hostile struct {
+	Engine *tunnel.Engine
+	Subnet netip.Prefix
+
+	out    chan []byte
+	events chan tunnel.Event
+	closed chan struct{}
+	once   sync.Once
+
+	mu  sync.Mutex // guards the field below
+	got [][]byte
+}
+
+// TakeOver ends the node's netmanager and speaks in its place.
+func (n *Node) TakeOver(h *netlab.Host) *Hostile {
+	l := n.lab
+	l.t.Helper()
+	was := n.NetStatus()
+	n.Net.Kill9()
+	v := &Hostile{
+		Subnet: was.Subnet, out: make(chan []byte, 1024), events: make(chan tunnel.Event, 64), closed: make(chan struct{}),
+	}
+	var err error
+	l.spaceOf(h).do(func() {
+		v.Engine, err = tunnel.New(tunnel.Config{
+			Device: v, Key: n.OverlayKey(), Listen: netip.AddrPortFrom(netip.IPv6Unspecified(), was.Listen.Port()),
+			Hooks: tunnel.Hooks{Event: func(e tunnel.Event) {
+				select {
+				case v.events <- e:
+				default:
+				}
+			}},
+		})
+	})
+	if err != nil {
+		l.t.Fatalf("speak as %s: %v", n.Name, err)
+	}
+	v.Engine.SetSelf(tunnel.Lease{Ranges: api.DefaultNetRanges(), Subnet: v.Subnet})
+	l.wg.Go(func() { _ = v.Engine.Run(l.ctx) })
+	return v
+}
+
+// Aim has everything go to one node, and returns when there is a session with it.
+func (v *Hostile) Aim(ctx context.Context, key api.PeerKey, at netip.AddrPort) error {
+	v.Engine.SetPeer(api.Peer{Key: key, Subnets: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Endpoints: []netip.AddrPort{at}})
+	path := tunnel.Path{Kind: api.PathDirect, Addr: at}
+	v.Engine.SetTries(key, path)
+	v.Engine.SetPath(key, path)
+	v.Engine.Connect(key)
+	for {
+		select {
+		case e := <-v.events:
+			if x, ok := e.(tunnel.Established); ok && x.Peer == key {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Send sends a packet through the tunnel.
+func (v *Hostile) Send(packet []byte) {
+	v.out <- append(make([]byte, offload.VnetLen), packet...)
+}
+
+// Got is how many packets came back that have the marker in them.
+func (v *Hostile) Got(marker string) (n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, p := range v.got {
+		if bytes.Contains(p, []byte(marker)) {
+			n++
+		}
+	}
+	return n
+}
+
+// Read is tun.Device's, as the methods below are.
+func (v *Hostile) Read(b []byte, idle func()) (int, error) {
+	select {
+	case p := <-v.out:
+		return copy(b, p), nil
+	default:
+	}
+	if idle != nil {
+		idle()
+	}
+	select {
+	case p := <-v.out:
+		return copy(b, p), nil
+	case <-v.closed:
+		return 0, net.ErrClosed
+	}
+}
+
+// Write keeps what a peer sent.
+func (v *Hostile) Write(parts [][]byte) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.got = append(v.got, bytes.Join(parts[1:], nil))
+	return nil
+}
+
+// Joins says that packets come one by one.
+func (v *Hostile) Joins() (tcp, udp bool) { return false, false }
+
+// Partial says that their checksums are whole.
+func (v *Hostile) Partial() bool { return false }
+
+// Name is for errors.
+func (v *Hostile) Name() string { return "hostile" }
+
+// Close ends Read.
+func (v *Hostile) Close() error {
+	v.once.Do(func() { close(v.closed) })
+	return nil
+}
+
+// AddressesOf are the semantic addresses of any tenant's service.
+func (l *Lab) AddressesOf(id api.ServiceID) api.ServiceAddresses {
+	l.t.Helper()
+	all, _, err := l.API.Services(l.ctx, client.ListOptions{Tenant: id.Tenant()})
+	if err != nil {
+		l.t.Fatalf("list services: %v", err)
+	}
+	for _, s := range all {
+		if s.ID == id {
+			return s.Addresses
+		}
+	}
+	l.t.Fatalf("there is no service %s", id)
+	return api.ServiceAddresses{}
+}
