@@ -252,9 +252,12 @@ func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, e
 		return nil, err
 	}
 	b := &bedInUse{Bed: bed, path: p.make(s)}
-	s.beds[key] = b
-	if err := b.path.Up(ctx, bed); err != nil {
-		return nil, fmt.Errorf("set up %s: %w", key, err)
+	if err = b.path.Up(ctx, bed); err == nil {
+		err = bed.Serve()
 	}
-	return b, bed.Serve()
+	if err != nil { // what is half made serves nobody
+		return nil, errors.Join(fmt.Errorf("set up %s: %w", key, err), bed.Close())
+	}
+	s.beds[key] = b
+	return b, nil
 }
