@@ -1,0 +1,26 @@
+package daemon
+
+import "testing"
+
+func TestOnlyTheProgramsConstantPagesAreReleased(t *testing.T) {
+	const self = "/usr/bin/netmanager"
+	for line, want := range map[string]bool{
+		"00400000-00a00000 r-xp 00000000 08:01 42                         /usr/bin/netmanager": true,
+		"00a00000-01200000 r--p 00600000 08:01 42                         /usr/bin/netmanager": true,
+		"01200000-01280000 rw-p 00e00000 08:01 42                         /usr/bin/netmanager": false, // variables
+		"01200000-01280000 r--s 00e00000 08:01 42                         /usr/bin/netmanager": false, // shared with others
+		"7f0000000000-7f0000010000 r--p 00000000 08:01 43                 /var/lib/net.db":     false,
+		"c000000000-c000400000 rw-p 00000000 00:00 0 ":                                         false,
+		"zz-00a00000 r-xp 00000000 08:01 42                               /usr/bin/netmanager": false,
+		"": false,
+	} {
+		from, to, ok := constant(line, self)
+		if ok != want || ok && from >= to {
+			t.Errorf("%q: %v (%x-%x)", line, ok, from, to)
+		}
+	}
+	// And the program goes on after it.
+	if err := releaseProgram(); err != nil {
+		t.Fatal(err)
+	}
+}
