@@ -33,6 +33,7 @@ var benches = map[string]bench{
 	"bus":      {"messages through the embedded broker, over TLS alone", 30, busMessages},
 	"place":    {"time to choose among candidates", 30, place},
 	"sim":      {"seeds of the simulator a second", 30, simSeeds},
+	"route":    {"from an instance that listens to its first answer to a client elsewhere", 30, routes},
 	"net":      {"data paths from container to container, beside the kernel and others", 5, network},
 }
 

@@ -197,9 +197,12 @@ func (s *session) sample(f figure) error {
 		}
 		s.retries--
 	}
+	disturbed := ""
 	if best.Polluted() {
 		s.polluted++
+		disturbed = fmt.Sprintf(", while others used %.0f %% of the machine", best.Foreign*100)
 	}
+	s.logf("  %s: %s %s%s", f, number(best.Value), l.unit, disturbed)
 	if s.taken[f] == nil {
 		s.taken[f] = &series{}
 	}
