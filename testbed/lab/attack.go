@@ -46,7 +46,9 @@ func (l *Lab) Sniff(path string) *Sniffer {
 	l.t.Helper()
 	fd, err := -1, error(nil)
 	const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network order
-	l.spaceAt(path).do(func() { fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, all) })
+	l.spaceAt(path).do(func() {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, all)
+	})
 	if err != nil {
 		l.t.Fatalf("sniff at %s: %v", path, err)
 	}

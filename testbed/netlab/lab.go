@@ -22,14 +22,21 @@ import (
 	"runtime"
 	"strings"
 	"sync/atomic"
-	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
+// T is what a lab needs of a test or of a benchmark.
+type T interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Skip(args ...any)
+	Cleanup(fn func())
+}
+
 // Lab is a network of its own.
 type Lab struct {
-	t     testing.TB
+	t     T
 	id    string
 	veths int
 }
@@ -37,7 +44,7 @@ type Lab struct {
 var labs atomic.Int32
 
 // New begins a lab, which ends with the test. It skips the test without root.
-func New(t testing.TB) *Lab {
+func New(t T) *Lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")

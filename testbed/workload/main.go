@@ -70,7 +70,9 @@ type Identity struct {
 	Attempt  string `json:"attempt"`
 	Hostname string `json:"hostname"`
 	PID      int    `json:"pid"`
-	Asked    any    `json:"asked,omitempty"` // what was answered, or why nothing was
+	// Since is when it began to listen: what came before is not the network's doing.
+	Since time.Time `json:"since"`
+	Asked any       `json:"asked,omitempty"` // what was answered, or why nothing was
 }
 
 func identity() Identity {
@@ -94,12 +96,15 @@ func serve([]string) (int, error) {
 	if err != nil {
 		return 1, err
 	}
+	since := time.Now()
 	fmt.Println("listening on", l.Addr())
 	srv := &http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(asking(identity()))
+			me := identity()
+			me.Since = since
+			_ = json.NewEncoder(w).Encode(asking(me))
 		}),
 	}
 	go func() {

@@ -1,0 +1,352 @@
+package lab_test
+
+import (
+	"bytes"
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
+	"github.com/treeline-edge/treeline/testbed/lab"
+	"github.com/treeline-edge/treeline/testbed/netlab"
+)
+
+// floodBound is what a daemon may grow by under a flood: buffers that it has for
+// bad days, and garbage.
+const floodBound = 24 << 20
+
+// outside is a host on the network of the nodes that belongs to nobody.
+func (s *siege) outside() *netlab.Host {
+	h := s.net.Host("outside")
+	h.Plug(s.wan, "eth0", "203.0.113.200/24")
+	return h
+}
+
+// Whatever comes to the one UDP port of a node, or to the relay's, what is not from
+// a peer is nothing.
+func TestFloodsOfDatagrams(t *testing.T) {
+	s := newSiege(t)
+	out := s.outside()
+	web, wire := s.Sniff(s.web.NetNS()), s.Sniff(lab.NetNS(s.hosts[1]))
+	node, relay := s.tunnelOf(1), netip.AddrPortFrom(netip.MustParseAddr("203.0.113.1"), lab.ClusterPort)
+	key := s.nodes[1].NetStatus().Key
+	talk, err := s.client.Dial(t.Context(), "udp", s.own(s.web).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer talk.Close()
+	say := func(marker string) {
+		t.Helper()
+		// Nobody listens there: a write may tell of the answer to the one before instead.
+		_, err := talk.Write([]byte(marker))
+		for errors.Is(err, syscall.ECONNREFUSED) {
+			_, err = talk.Write([]byte(marker))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		within(t, 10*time.Second, "the client's datagram arrives", func() error {
+			if web.Saw(marker) == 0 {
+				return fmt.Errorf("no %q", marker)
+			}
+			return nil
+		})
+	}
+	const once = 50
+	for i := range once {
+		say(fmt.Sprintf("once %d.", i))
+	}
+	raw := s.Raw(lab.NetNS(out))
+	me := netip.MustParseAddrPort("203.0.113.200:4444")
+	random := rand.New(rand.NewChaCha8([32]byte{1}))
+	anybody := func() netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(20 + random.IntN(200))}), uint16(1024+random.IntN(60000)))
+	}
+	noise := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(random.Uint32())
+		}
+		return b
+	}
+	// plain sends n datagrams by a socket, which cuts long ones into fragments.
+	plain := func(to netip.AddrPort, n int, payload func(i int) []byte) {
+		var c net.Conn
+		var err error
+		out.Do(func() { c, err = net.Dial("udp", to.String()) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for i := range n {
+			_, _ = c.Write(payload(i))
+		}
+	}
+
+	t.Run("replayed", func(t *testing.T) {
+		defer s.For(t)()
+		from := s.tunnelOf(0)
+		heard := wire.Datagrams(func(src, dst netip.AddrPort) bool { return src == from && dst == node })
+		if len(heard) < once {
+			t.Fatalf("%d datagrams from n0 to n1 were heard", len(heard))
+		}
+		const drops = "treeline_net_tunnel_dropped_packets_total"
+		before := s.nodes[1].NetMetric(drops)
+		s.undisturbed(t, floodBound, func() {
+			for i := range 100_000 {
+				source := from
+				if i%2 == 1 {
+					source = me
+				}
+				_ = raw.Send(lab.Datagram(source, node, heard[i%len(heard)]))
+			}
+		})
+		say("after the replay")
+		if n := s.nodes[1].NetMetric(drops) - before; n < 1000 {
+			t.Errorf("n1 dropped %v of 100,000: they did not get there", n)
+		} else {
+			t.Logf("n1 took %v of 100,000 from its socket, and dropped them", n)
+		}
+		for i := range once {
+			if n := web.Saw(fmt.Sprintf("once %d.", i)); n != 1 {
+				t.Errorf("datagram %d arrived %d times", i, n)
+			}
+		}
+	})
+	t.Run("random", func(t *testing.T) {
+		defer s.For(t)()
+		s.undisturbed(t, floodBound, func() {
+			for _, to := range []netip.AddrPort{node, relay} {
+				for i := range 50_000 {
+					b := noise(random.IntN(200))
+					if len(b) > 4 && i%2 == 0 { // of a type that there is
+						types := []byte{1, 2, 3, 4, 5, relaywire.TypeFrame, relaywire.TypeRequest, relaywire.TypeAnswer, relaywire.TypeLate}
+						b[0], b[1], b[2], b[3] = types[random.IntN(len(types))], 0, 0, 0
+					}
+					_ = raw.Send(lab.Datagram(anybody(), to, b))
+				}
+				plain(to, 5000, func(int) []byte { return nil })
+				plain(to, 5000, func(i int) []byte { return []byte{byte(i)} })
+				largest := noise(65507)
+				plain(to, 500, func(i int) []byte { largest[0] = byte(i % 6); return largest })
+			}
+		})
+		say("after the noise")
+	})
+	t.Run("handshakes", func(t *testing.T) {
+		defer s.For(t)()
+		var first [][]byte
+		for i := range 500 {
+			id, err := session.NewIdentity([32]byte(noise(32)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			hello := session.Hello{Stamp: uint64(time.Now().UnixNano()), Claim: netip.AddrFrom4([4]byte{10, 16, byte(i), 0})}
+			_, msg, err := session.Initiate(crand.Reader, id, key, uint32(i+1), hello)
+			if err != nil {
+				t.Fatal(err)
+			}
+			session.Sign(msg, key, [16]byte{})
+			first = append(first, msg)
+		}
+		s.undisturbed(t, floodBound, func() {
+			for i := range 50_000 {
+				msg := bytes.Clone(first[i%len(first)])
+				if i%3 == 0 {
+					msg[20] ^= byte(i) // right in form, and by nobody
+					session.Sign(msg, key, [16]byte{})
+				}
+				_ = raw.Send(lab.Datagram(anybody(), node, msg))
+			}
+		})
+		say("after the handshakes")
+	})
+	t.Run("relay", func(t *testing.T) {
+		defer s.For(t)()
+		s.undisturbed(t, floodBound, func() {
+			for i := range 50_000 {
+				slot := uint32(random.IntN(16))
+				if i%2 == 0 {
+					req := relaywire.Request{Slot: slot, Seq: uint64(time.Now().UnixNano()), Bind: true}
+					if i%4 == 0 {
+						req.Late = 30 * time.Second
+					}
+					_ = raw.Send(lab.Datagram(anybody(), relay, req.Append(nil, noise(32))))
+					continue
+				}
+				frame := relaywire.AppendFrame(nil, relaywire.Header{Slot: slot, Ticket: random.Uint64()})
+				_ = raw.Send(lab.Datagram(anybody(), relay, append(frame, "guessed ticket"...)))
+			}
+		})
+		say("after the relay's flood")
+		if n := wire.Saw("guessed ticket"); n > 0 {
+			t.Errorf("the relay forwarded %d frames with guessed tickets", n)
+		}
+	})
+}
+
+func query(name string, kind uint16) []byte {
+	m := new(dns.Msg).SetQuestion(name, kind)
+	m.SetEdns0(65535, true)
+	b, err := m.Pack()
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// The resolver makes no traffic for anybody but its node's own instances, and
+// little for them.
+func TestResolverAmplifiesNothing(t *testing.T) {
+	s := newSiege(t)
+	out := s.outside()
+	at := netip.AddrPortFrom(s.hostAddr(1), 53)
+	resolver := netip.AddrPortFrom(api.ResolverAddr, 53)
+	out.Route(resolver.Addr().String(), at.Addr().String())
+	s.hosts[2].Route(resolver.Addr().String(), at.Addr().String())
+	sniffers := map[string]*lab.Sniffer{
+		"a host outside": s.Sniff(lab.NetNS(out)), "another node": s.Sniff(lab.NetNS(s.hosts[2])),
+		"the caller's node": s.Sniff(lab.NetNS(s.hosts[0])), "an instance of the node": s.Sniff(s.web.NetNS()),
+		"an instance elsewhere": s.Sniff(s.client.NetNS()),
+	}
+	const name = "amplified.lab.shop.lab.treeline."
+	s.undisturbed(t, floodBound, func() {
+		for path, own := range map[string]string{lab.NetNS(out): "203.0.113.200", lab.NetNS(s.hosts[2]): "203.0.113.12"} {
+			raw := s.Raw(path)
+			for _, from := range []netip.Addr{
+				netip.MustParseAddr(own), s.hostAddr(0), s.own(s.web).Addr(), s.own(s.client).Addr(), s.own(s.mole).Addr(),
+			} {
+				for _, to := range []netip.AddrPort{at, resolver, netip.AddrPortFrom(s.own(s.web).Addr(), 53)} {
+					for _, q := range []string{"web.lab.shop.lab.treeline.", name, "example.org."} {
+						_ = raw.Send(lab.Datagram(netip.AddrPortFrom(from, 5353), to, query(q, dns.TypeANY)))
+					}
+				}
+			}
+		}
+		time.Sleep(holdTime) // that there is no answer is what is proven
+	})
+	for who, sn := range sniffers {
+		answers := sn.Datagrams(func(from, to netip.AddrPort) bool { return from.Port() == 53 && to.Port() == 5353 })
+		if len(answers) > 0 {
+			t.Errorf("%s got %d answers", who, len(answers))
+		}
+	}
+
+	c, err := s.client.Dial(t.Context(), "udp", resolver.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var answers, longest atomic.Int64
+	go func() {
+		buf := make([]byte, 1<<16)
+		for {
+			n, err := c.Read(buf)
+			if err != nil {
+				return
+			}
+			answers.Add(1)
+			longest.Store(max(longest.Load(), int64(n)))
+		}
+	}()
+	began := time.Now()
+	s.undisturbed(t, floodBound, func() {
+		for i := range 10_000 {
+			_, _ = c.Write(query([]string{"web.lab.shop.lab.treeline.", fmt.Sprintf("x%d.lab.shop.lab.treeline.", i)}[i%2], dns.TypeANY))
+		}
+	})
+	time.Sleep(holdTime) // for the last answers
+	most := 400 + 200*time.Since(began).Seconds() + 1
+	t.Logf("%d answers to 10,000 queries in %s, the longest of %d bytes", answers.Load(), time.Since(began), longest.Load())
+	if n := float64(answers.Load()); n > most || n == 0 {
+		t.Errorf("%v answers to 10,000 queries, want some and at most %v", n, most)
+	}
+	if longest.Load() > 1232 {
+		t.Errorf("an answer of %d bytes", longest.Load())
+	}
+	within(t, 5*time.Second, "the flood over, names are answered", func() error {
+		_, err := s.client.Lookup(t.Context(), "ip4", "web.lab.shop.lab.treeline")
+		return err
+	})
+}
+
+func (s *siege) hostAddr(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)})
+}
+
+// An instance that sends to all the world costs its node, its cluster and the root
+// little, and its neighbours nothing.
+func TestFloodOfUnknownDestinations(t *testing.T) {
+	s := newSiege(t)
+	secret := s.AddressesOf(s.theirs("secret"))
+	n2 := s.nodes[2]
+	const destinations = 50_000
+	var sent atomic.Int64
+	s.undisturbed(t, floodBound, func() {
+		raw := s.Raw(s.mole.NetNS())
+		from := s.own(s.mole)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			random := rand.New(rand.NewChaCha8([32]byte{2}))
+			for ctx.Err() == nil && sent.Load() < destinations {
+				to := netip.AddrFrom4([4]byte{10, byte(16 + random.IntN(8)), byte(random.Uint32()), byte(random.Uint32())})
+				if random.IntN(2) == 0 {
+					to = netip.AddrFrom4([4]byte{10, 30, byte(random.Uint32()), byte(random.Uint32())})
+				}
+				_ = raw.Send(lab.Datagram(from, netip.AddrPortFrom(to, 9), []byte("anybody?")))
+				if sent.Add(1)%100 == 0 {
+					time.Sleep(10 * time.Millisecond) // a flood that lasts, not one burst that is dropped whole
+				}
+			}
+		}()
+		names, err := s.mole.Dial(ctx, "udp", netip.AddrPortFrom(api.ResolverAddr, 53).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer names.Close()
+		go func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				_, _ = names.Write(query(fmt.Sprintf("any.rr.x%d.lab.y%d.lab.treeline.", i, i), dns.TypeA))
+				time.Sleep(5 * time.Millisecond)
+			}
+		}()
+		within(t, 60*time.Second, "the flood is on", func() error {
+			if n := sent.Load(); n < destinations/5 {
+				return fmt.Errorf("%d sent", n)
+			}
+			return nil
+		})
+		// Meanwhile: a neighbour's first packet to a service, another's by name.
+		for name, to := range map[string]netip.Addr{"by rr": secret.RoundRobin, "by closest": secret.Closest} {
+			began := time.Now()
+			id, err := s.spy.Who(netip.AddrPortFrom(to, 80).String(), 10*time.Second)
+			took := time.Since(began)
+			t.Logf("the neighbour's first call %s took %s", name, took)
+			if err != nil || id != s.theirs("secret").Instance(0) || took > time.Second {
+				t.Errorf("the neighbour's first call %s: %q after %s, %v", name, id, took, err)
+			}
+		}
+		<-done
+		// 256 of one service wait for an answer or have none; and what leads somewhere.
+		unmet, routes := n2.NetMetric("treeline_net_wants_unmet"), n2.NetMetric("treeline_net_routes")
+		t.Logf("n2 holds %v routes, %v of its wants are unmet", routes, unmet)
+		if unmet > 256+64 || routes > 64 {
+			t.Errorf("n2 holds %v routes and %v unmet wants", routes, unmet)
+		}
+	})
+}
