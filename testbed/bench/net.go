@@ -221,9 +221,15 @@ func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
 		return netbench.Sample{}, "", err
 	}
 	for try := 0; ; try++ {
+		d, chosen := b.path.(*netbench.DaemonPath)
+		if chosen {
+			if err := d.Settle(ctx, b.Bed); err != nil {
+				return netbench.Sample{}, "", err
+			}
+		}
 		got, note, err := l.measure(ctx, b, s.net.quick)
-		if c, ok := b.path.(interface{ Check(context.Context) error }); ok && err == nil {
-			if why := c.Check(ctx); why != nil { // a sample of another path
+		if chosen && err == nil {
+			if why := d.Check(ctx); why != nil { // a sample of another path
 				s.logf("%s: %v", f, why)
 				if err := sleep(ctx, time.Second); try < strayed && err == nil {
 					continue

@@ -97,7 +97,7 @@ func (d *DaemonPath) Up(ctx context.Context, b *Bed) error {
 			return err
 		}
 	}
-	if err := d.proven(ctx, b); err != nil || d.services == 0 {
+	if err := d.Settle(ctx, b); err != nil || d.services == 0 {
 		return err
 	}
 	if err := d.cluster.crowd(d.services, d.nodes); err != nil {
@@ -138,8 +138,9 @@ func (d *DaemonPath) start(ctx context.Context, b *Bed, i int, n *Namespace) err
 	}
 }
 
-// proven waits until packets pass, and by the path that is meant.
-func (d *DaemonPath) proven(ctx context.Context, b *Bed) error {
+// Settle waits until packets pass, and by the path that is meant: after a while
+// without any it may have to be found again.
+func (d *DaemonPath) Settle(ctx context.Context, b *Bed) error {
 	late := time.Now().Add(sessionTime)
 	for {
 		passed := true
