@@ -69,6 +69,7 @@ type Observed struct {
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Node     NodeID     `json:"node,omitempty"`
 	Address  netip.Addr `json:"address,omitzero"` // on the overlay network, IPv4; zero: it is not on it
+	Ready    bool       `json:"ready,omitempty"`  // others' flows may go to Address: it listens; between node and cluster only
 	// Stopped says that nothing of this epoch runs any more and nothing will.
 	Stopped bool `json:"stopped,omitempty"`
 	// HandedBack says that the cluster cannot place the instance under this epoch
@@ -88,7 +89,7 @@ func (o Observed) Digest() Digest {
 		exit = itoa(*o.ExitCode)
 	}
 	return digestOf(string(o.Instance), itoa(int(o.Epoch)), string(o.State), string(o.Reason),
-		itoa(o.Restarts), exit, strconv.FormatBool(o.HandedBack), addrText(o.Address))
+		itoa(o.Restarts), exit, strconv.FormatBool(o.HandedBack), addrText(o.Address), strconv.FormatBool(o.Ready))
 }
 
 // addrText is a's text, "" for the zero Addr.

@@ -26,6 +26,7 @@ type Attached struct {
 	Address  netip.Addr `json:"address"`   // IPv4
 	Address6 netip.Addr `json:"address_6"` // its twin
 	MTU      int        `json:"mtu"`
+	Ready    bool       `json:"ready,omitempty"` // it listens, and others' flows come to it; its own need not wait
 	Error    string     `json:"error,omitempty"` // in a list: why it is not attached any more
 }
 
@@ -42,10 +43,13 @@ type NetReady struct {
 
 // NetEvent is one line of GET /v1/up, which a netmanager writes for as long as
 // its node engine reads. Exactly one field is set: the first line, and each
-// change after it, says whether it is ready; the others are for the cluster, in order.
+// change after it, says whether it is ready.
 type NetEvent struct {
 	Ready *NetReady       `json:"ready,omitempty"`
-	Up    json.RawMessage `json:"up,omitempty"` // a NetUp, which the node engine hands on as it is
+	Up    json.RawMessage `json:"up,omitempty"` // a NetUp for the cluster, which the node engine hands on as it is, in order
+	// Serves is a workload that is Attached.Ready since. One that became so while
+	// nobody read is found in the list.
+	Serves *Key `json:"serves,omitempty"`
 }
 
 // NetLink tells a netmanager whether its node engine reaches the cluster: POST /v1/link.

@@ -230,7 +230,7 @@ const (
 )
 
 // WorkloadEvent is what the runtime tells the node's core, after an order or by
-// itself. One without a phase says that the workload has an address since.
+// itself. One without a phase says that the workload has an address, or is ready, since.
 type WorkloadEvent struct {
 	Key
 	Attempt  int
@@ -239,6 +239,7 @@ type WorkloadEvent struct {
 	Reason   Reason // why it failed, or out_of_memory
 	Detail   string
 	Address  netip.Addr    // on the overlay network, once it has one
+	Ready    bool          // and others' flows may go there
 	Spec     *Microservice // set where the runtime lists what it found at start
 }
 

@@ -96,8 +96,9 @@ type Core struct {
 }
 
 type timerKey struct {
-	what timerKind
-	node api.NodeID
+	what     timerKind
+	node     api.NodeID
+	instance api.InstanceID
 }
 
 type timerKind uint8
@@ -109,6 +110,7 @@ const (
 	timerSettle                    // stop waiting for nodes that were not heard since the start
 	timerAck                       // ask what the node holds of the network
 	timerInterest                  // drop what the node no longer wants
+	timerListen                    // a new placement has run for long without listening
 )
 
 // New is the core of a cluster that nothing is known of yet.
@@ -182,7 +184,7 @@ func (c *Core) start() {
 	for _, id := range step.Keys(c.nodes) {
 		n := c.nodes[id]
 		n.lastAlive, n.awaited = c.now, true
-		c.timers.Set(timerKey{timerDead, id}, c.now.Add(c.dead()))
+		c.timers.Set(timerKey{what: timerDead, node: id}, c.now.Add(c.dead()))
 		c.touch(n) // numbers of an earlier life may have been lost: begin anew above them
 		c.refresh(n)
 	}
@@ -195,6 +197,7 @@ func (c *Core) start() {
 		if in.Moving || in.Node == "" && !in.Leaving && !in.Withdrawn && !in.Bound {
 			c.waiting.Add(id)
 		}
+		c.made(in)
 		c.finish(in)
 	}
 	c.settled, c.unheard = false, len(c.nodes)
@@ -232,6 +235,8 @@ func (c *Core) expire() {
 			if n := c.nodes[k.node]; n != nil {
 				c.interestOver(n)
 			}
+		case timerListen:
+			c.overdue(k.instance)
 		}
 	}
 }

@@ -253,13 +253,13 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	}
 	before := in.view()
 	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, clip(o.Detail), o.Restarts, o.ExitCode
-	in.Address = o.Address
+	in.Address, in.Ready = o.Address, o.Ready
 	if !in.Moving {
 		in.Offered = false
 		c.waiting.Remove(in.id())
 	}
 	if o.State == api.Running || o.State == api.Completed {
-		c.breakOff(in)
+		c.made(in)
 	}
 	if now := in.view(); grew || now.Digest() != before.Digest() || now.Detail != before.Detail {
 		c.changed(in)

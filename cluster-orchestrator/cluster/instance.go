@@ -21,6 +21,7 @@ type instance struct {
 	Restarts  int            `json:"restarts,omitempty"`
 	ExitCode  *int           `json:"exit_code,omitempty"`
 	Address   netip.Addr     `json:"address,omitzero"`      // on the overlay network, as its node said last
+	Ready     bool           `json:"ready,omitempty"`       // it listens there
 	Leaving   bool           `json:"leaving,omitempty"`     // nobody wants it; it goes when nothing of it is left
 	Local     bool           `json:"local,omitempty"`       // added by the operator, not yet taken over by the root
 	Withdrawn bool           `json:"withdrawn,omitempty"`   // taken away by the operator, not yet taken over by the root

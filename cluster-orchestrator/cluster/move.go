@@ -1,13 +1,19 @@
 package cluster
 
-import "github.com/treeline-edge/treeline/api"
+import (
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
 
 // A move off a living node is make before break: the node goes on with the old
-// placement until the new one runs. An exclusive instance cannot, and neither
+// placement until the new one runs and, on the overlay network, listens. An exclusive instance cannot, and neither
 // can one whose node is to take the new placement itself.
 
 // moveOff gives the instance to another node and lets its own go on meanwhile.
 func (c *Core) moveOff(in *instance, to api.NodeID) {
+	c.timers.Clear(timerKey{what: timerListen, instance: in.id()})
 	from, old := c.nodes[in.Node], in.assignment()
 	stays := in.State == api.Running && !from.silent && to != in.Node
 	c.moveTo(in, to)
@@ -23,6 +29,36 @@ func (c *Core) moveOff(in *instance, to api.NodeID) {
 	}
 	from.placeChanged(in.id())
 	c.save(in)
+}
+
+// listenTime is how long a new placement may run without listening before the old
+// one is ended all the same: a netmanager says so within a few seconds, if it is there.
+const listenTime = 10 * time.Second
+
+// made breaks the old placements off as soon as the new one can take their place.
+func (c *Core) made(in *instance) {
+	n, key := c.nodes[in.Node], timerKey{what: timerListen, instance: in.id()}
+	switch {
+	case !in.stays():
+		return
+	case in.State == api.Running && n != nil && n.info.Network == api.NetworkOverlay && !in.Ready:
+		c.timers.SetEarlier(key, c.now.Add(listenTime))
+	case in.State == api.Running || in.State == api.Completed:
+		c.timers.Clear(key)
+		c.breakOff(in)
+	}
+}
+
+// overdue breaks off although the new placement was not said to listen.
+func (c *Core) overdue(id api.InstanceID) {
+	if in := c.instances[id]; in != nil && in.State == api.Running {
+		c.breakOff(in)
+	}
+}
+
+// stays reports whether an earlier placement goes on meanwhile.
+func (in *instance) stays() bool {
+	return slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Stays != nil })
 }
 
 // stay keeps an assignment in the node's desired set that is no longer its own.

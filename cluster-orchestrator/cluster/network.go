@@ -143,17 +143,21 @@ func (c *Core) backend(n *node, id api.InstanceID) api.Backend {
 	if n == nil || in == nil || n.silent || n.net.self == nil {
 		return api.Backend{}
 	}
-	be := api.Backend{Instance: id, State: api.BackendDraining, Load: n.net.load}
+	be, ready := api.Backend{Instance: id, State: api.BackendDraining, Load: n.net.load}, false
 	here := in.Node == n.info.ID
 	o, seen := n.observed[id]
 	switch {
 	case seen && o.State == api.Running && (here || n.leaving[id]):
-		be.Epoch, be.Address = o.Epoch, o.Address
+		be.Epoch, be.Address, ready = o.Epoch, o.Address, o.Ready
 	case !seen && n.awaited && here && in.State == api.Running:
-		be.Epoch, be.Address = in.Epoch, in.Address // as it was before this life
+		be.Epoch, be.Address, ready = in.Epoch, in.Address, in.Ready // as it was before this life
 	}
 	if !n.net.subnet.IsValid() || !n.net.subnet.Contains(be.Address) {
 		return api.Backend{}
+	}
+	if !ready {
+		be.State = api.BackendStarting
+		return be
 	}
 	// What is to leave its node takes new flows until its next placement runs, which
 	// is when the node is told to end it.
@@ -199,7 +203,7 @@ func (c *Core) netUp(id api.NodeID, up api.NetUp) {
 		c.net.book.Drop(id, w)
 	}
 	if len(up.Add) > 0 {
-		c.timers.SetEarlier(timerKey{timerInterest, id}, until)
+		c.timers.SetEarlier(timerKey{what: timerInterest, node: id}, until)
 	}
 }
 
@@ -237,7 +241,7 @@ func (c *Core) member(n *node) {
 
 func (c *Core) interestOver(n *node) {
 	if next := c.net.book.Expire(n.info.ID, c.now); !next.IsZero() {
-		c.timers.Set(timerKey{timerInterest, n.info.ID}, next)
+		c.timers.Set(timerKey{what: timerInterest, node: n.info.ID}, next)
 	}
 	c.net.talk[n.info.ID] = true
 }
@@ -281,7 +285,7 @@ func (c *Core) tell(n *node) {
 			s.sent = d.Rev
 		}
 		if d.WantHeld || d.WantWhole {
-			c.timers.SetEarlier(timerKey{timerAck, id}, c.now.Add(min(ackWait<<min(s.probes, 6), ackWaitMax)))
+			c.timers.SetEarlier(timerKey{what: timerAck, node: id}, c.now.Add(min(ackWait<<min(s.probes, 6), ackWaitMax)))
 		}
 	}
 	s.spoke, s.answer, s.askHeld = false, false, false
@@ -290,7 +294,7 @@ func (c *Core) tell(n *node) {
 // compare sees by what a node says that it holds whether it had all that it was
 // told. A node may forget by itself what its wants lead to no longer.
 func (c *Core) compare(n *node, before, without api.Digest) {
-	s, key := &n.net, timerKey{timerAck, n.info.ID}
+	s, key := &n.net, timerKey{what: timerAck, node: n.info.ID}
 	switch {
 	case s.holds == before || s.holds == without:
 		s.lost, s.tries = false, 0
@@ -335,8 +339,8 @@ func (c *Core) netBack(n *node) {
 func (c *Core) netSilent(n *node) {
 	id := n.info.ID
 	c.net.book.Forget(id)
-	c.timers.Clear(timerKey{timerAck, id})
-	c.timers.Clear(timerKey{timerInterest, id})
+	c.timers.Clear(timerKey{what: timerAck, node: id})
+	c.timers.Clear(timerKey{what: timerInterest, node: id})
 	c.nodeNetChanged(n)
 	s := &n.net
 	*s = nodeNet{subnet: s.subnet, self: s.self, load: s.load, loadAt: s.loadAt}

@@ -371,3 +371,24 @@ func BenchmarkOneRouteOfMany(b *testing.B) {
 		})
 	}
 }
+
+// TestWhatDoesNotListenIsASourceAndNoBackend: it may call others at once.
+func TestWhatDoesNotListenIsASourceAndNoBackend(t *testing.T) {
+	w := netWorld(t, 2)
+	w.wants(addressedAt(0, rr), addressedAt(1, rr))
+	from := w.at(0).Node
+	other := map[api.NodeID]api.NodeID{"n0": "n1", "n1": "n0"}[from]
+	w.run(other)
+	w.nodes[from].slow = true
+	w.run(from)
+	d := down(t, w.net2(other, api.Want{Address: rr, For: web}, api.Want{Address: w.at(0).Address, For: web}))
+	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 1 || d.Routes[0].Backends[0].Instance != web.Instance(1) || len(d.Sources) != 1 || d.Sources[0].Service != web {
+		t.Fatalf("told %+v", d)
+	}
+	w.nodes[from].slow = false
+	clear(w.nodes[from].has)
+	d = down(t, w.said(other, w.run(from)))
+	if len(d.Routes) != 1 || len(d.Routes[0].Backends) != 2 || d.Routes[0].Backends[0].State != api.BackendUp {
+		t.Fatalf("when it listens, told %+v", d)
+	}
+}

@@ -141,7 +141,7 @@ func (c *Core) joinNode(info api.NodeInfo) {
 	c.rescale()
 	c.saveNode(n)
 	c.touch(n)
-	c.timers.Set(timerKey{timerDead, info.ID}, c.now.Add(c.dead()))
+	c.timers.Set(timerKey{what: timerDead, node: info.ID}, c.now.Add(c.dead()))
 	c.aggregateChanged()
 }
 
@@ -208,7 +208,7 @@ func (c *Core) removeNode(id api.NodeID) error {
 	for _, in := range lost {
 		c.unassign(in, false)
 	}
-	c.timers.Clear(timerKey{timerDead, id})
+	c.timers.Clear(timerKey{what: timerDead, node: id})
 	c.netSilent(n)
 	c.endLease(n)
 	if n.silent {

@@ -126,7 +126,7 @@ func (c *Core) moveTo(in *instance, id api.NodeID) {
 	}
 	in.Epoch++
 	in.Node, in.Offered, in.Moving, in.GivenUp, in.why = id, false, false, false, nil
-	in.Restarts, in.ExitCode, in.Address = 0, nil, netip.Addr{}
+	in.Restarts, in.ExitCode, in.Address, in.Ready = 0, nil, netip.Addr{}, false
 	n := c.nodes[id]
 	n.leave(in.id())
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })

@@ -367,3 +367,51 @@ func TestMoveIsMakeBeforeBreak(t *testing.T) {
 		t.Fatalf("it still stays: %+v", w.c.instances[web.Instance(0)].Vacancies)
 	}
 }
+
+func TestWhatMovedOnlyEndsWhenTheNewPlacementListens(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		network string
+		then    func(w *world, to *twin)
+		stays   bool
+	}{
+		{"it does not listen yet", api.NetworkOverlay, func(w *world, _ *twin) { w.pass(listenTime - 3*time.Second) }, true},
+		{"it listens", api.NetworkOverlay, func(w *world, to *twin) {
+			to.slow = false
+			clear(to.has)
+			w.beat()
+		}, false},
+		{"it runs for long without", api.NetworkOverlay, func(w *world, _ *twin) { w.pass(listenTime + 3*time.Second) }, false},
+		{"it runs for long without, over a restart", api.NetworkOverlay, func(w *world, _ *twin) {
+			w.pass(listenTime / 2)
+			w.restart()
+			w.pass(listenTime + 3*time.Second)
+		}, false},
+		{"it is on a node without an overlay", api.NetworkHost, func(*world, *twin) {}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, 0)
+			for _, id := range []api.NodeID{"n0", "n1"} {
+				info := nodeInfo(id, api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+				info.Network = c.network
+				w.nodes[id] = &twin{id: id, boot: 1, slow: true, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]api.Assignment{}}
+				w.step(JoinNode{Info: info})
+				w.speak(id)
+			}
+			w.wants(assignment(0, 1, spec(1, 100)))
+			w.beat()
+			first := w.at(0)
+			w.step(Drain{first.Node})
+			w.beat()
+			second := w.expect(0, api.Running, w.at(0).Node)
+			if second.Node == first.Node {
+				t.Fatal("it did not move")
+			}
+			c.then(w, w.nodes[second.Node])
+			if got := w.nodes[first.Node].want[web.Instance(0)].Epoch == first.Epoch; got != c.stays {
+				t.Errorf("the old placement stays: %v, want %v", got, c.stays)
+			}
+			w.checkBooks()
+		})
+	}
+}

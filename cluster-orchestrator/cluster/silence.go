@@ -28,7 +28,7 @@ func (c *Core) back(n *node) {
 	n.heard, n.silent, n.suspect = true, false, false
 	if was {
 		c.silent--
-		c.timers.Set(timerKey{timerDead, n.info.ID}, c.now.Add(c.dead()))
+		c.timers.Set(timerKey{what: timerDead, node: n.info.ID}, c.now.Add(c.dead()))
 	}
 	if was || first {
 		c.netBack(n)
@@ -66,7 +66,7 @@ func (c *Core) reclaim(n *node) {
 // checkSilence looks whether the node was heard since the timer was set.
 func (c *Core) checkSilence(n *node) {
 	if due := n.lastAlive.Add(c.dead()); due.After(c.now) {
-		c.timers.Set(timerKey{timerDead, n.info.ID}, due)
+		c.timers.Set(timerKey{what: timerDead, node: n.info.ID}, due)
 		return
 	}
 	if n.silent {

@@ -36,6 +36,7 @@ type twin struct {
 	has       map[api.InstanceID]api.Observed
 	want      map[api.InstanceID]api.Assignment
 	off       bool // neither hears nor speaks
+	slow      bool // what it runs does not listen
 	got       []any
 }
 
@@ -118,7 +119,7 @@ func (n *twin) settle() {
 	}
 	for id, a := range n.want {
 		if o := n.has[id]; o.Epoch != a.Epoch {
-			n.has[id] = api.Observed{Instance: id, Epoch: a.Epoch, State: api.Running, Node: n.id}
+			n.has[id] = api.Observed{Instance: id, Epoch: a.Epoch, State: api.Running, Node: n.id, Ready: !n.slow}
 		}
 	}
 }

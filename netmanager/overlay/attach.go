@@ -14,6 +14,7 @@ import (
 type attachment struct {
 	Attach   api.Attach `json:"attach"`
 	Address  netip.Addr `json:"address"`
+	Ready    bool       `json:"ready,omitempty"` // it listens
 	Draining bool       `json:"draining,omitempty"`
 	bucket   bucket     // what it may ask
 }
@@ -53,7 +54,10 @@ func (c *Core) attach(a api.Attach) error {
 	}
 	n := &attachment{Attach: a, bucket: newBucket(c.now)}
 	if old != nil {
-		n.Address, n.Draining, n.bucket = old.Address, old.Draining, old.bucket
+		n.Address, n.bucket = old.Address, old.bucket
+		if old.Attach.NetNS == a.NetNS { // else it is another attempt, of which nothing is known yet
+			n.Ready, n.Draining = old.Ready, old.Draining
+		}
 	} else {
 		addr, err := c.pool.Take(c.now, netip.Addr{})
 		if err != nil {
@@ -123,6 +127,17 @@ func (c *Core) detach(k api.Key) {
 	if s := c.services[a.service()]; len(s.local) == 0 {
 		c.leave(s.id)
 	}
+}
+
+// ready has flows to its service go to a workload that listens.
+func (c *Core) ready(in Ready) {
+	a := c.attached[in.Key]
+	if a == nil || a.Ready || a.Attach.NetNS != in.NetNS {
+		return
+	}
+	a.Ready = true
+	c.journal.Put(kindAttachment, in.Key.String(), a)
+	c.touch(a.service())
 }
 
 func (c *Core) drain(k api.Key) {

@@ -24,7 +24,8 @@ type backend struct {
 func (b backend) silent() bool { return b.peer != nil && b.peer.path.Silent }
 
 // backends are those of the service that a packet can reach, by address. Of this
-// node's own, what is attached counts, and not what the cluster has heard of it.
+// node's own, what is attached and listens counts, and not what the cluster has
+// heard of it.
 func (c *Core) backends(s *service) []backend {
 	var out []backend
 	newest := map[api.InstanceID]api.Epoch{}
@@ -41,6 +42,9 @@ func (c *Core) backends(s *service) []backend {
 		}
 	}
 	for k, a := range s.local {
+		if !a.Ready {
+			continue
+		}
 		out = append(out, backend{k.Instance, k.Epoch, a.Address, nil, a.Draining, c.ownLoad(s, k)})
 	}
 	for _, b := range out {

@@ -169,7 +169,13 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					a.Addresses = route(names[0], 1, 1).Addresses
 				}
+				if rng.IntN(4) == 0 {
+					a.NetNS = "/proc/2/ns/net"
+				}
 				do(a)
+				if rng.IntN(2) == 0 {
+					do(listens(a))
+				}
 			case 2:
 				do(Detach{attachOf(names[rng.IntN(4)], rng.IntN(3), api.Epoch(1+rng.IntN(2))).Key})
 			case 3:

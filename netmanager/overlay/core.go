@@ -192,6 +192,8 @@ func (c *Core) take(in Input) error {
 		c.down(in.NetDown)
 	case Attach:
 		return c.attach(in.Attach)
+	case Ready:
+		c.ready(in)
 	case Detach:
 		c.detach(in.Key)
 	case Drain:

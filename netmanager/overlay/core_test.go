@@ -426,6 +426,7 @@ func TestWhatIsHereIsReachedAtOnce(t *testing.T) {
 	web.Addresses = route("web", 1, 1).Addresses
 	w.step(web)
 	here, _ := w.c.Attached(web.Key)
+	w.step(listens(web))
 	eff := w.step(Miss{Local: client, Remote: vip(1)})
 	if got := w.backendsOf(vip(1)); got != here.Address.String()+"*1 " || len(orders[Release](eff)) != 1 || len(said(eff)) != 1 {
 		t.Fatalf("%s %+v", got, eff.Send)
@@ -660,4 +661,49 @@ func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 		t.Fatal("what came was taken away with what went")
 	}
 	w.checkBooks()
+}
+
+// A workload takes flows when it listens, each attempt anew; its own go at once.
+func TestFlowsWaitForAWorkloadToListen(t *testing.T) {
+	w, client := ready(t)
+	web := attachOf("web", 5, 3)
+	web.Addresses = route("web", 1, 1).Addresses
+	w.step(web)
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	w.step(Miss{Local: client, Remote: vip(1)})
+	here, _ := w.c.Attached(web.Key)
+	both := here.Address.String() + "*1 10.16.1.1*1 "
+	state := func(want string, isReady bool) {
+		t.Helper()
+		w.checkBooks()
+		if a, _ := w.c.Attached(web.Key); w.backendsOf(vip(1)) != want || a.Ready != isReady || len(w.c.Unready()) != map[bool]int{true: 1, false: 2}[isReady] {
+			t.Fatalf("flows go to %s, want %s; attached %+v, not ready %+v", w.backendsOf(vip(1)), want, a, w.c.Unready())
+		}
+	}
+	state("10.16.1.1*1 ", false)
+	if _, ok := w.plane.endpoints[here.Address]; !ok {
+		t.Fatal("it cannot send")
+	}
+	w.step(Ready{web.Key, "/proc/9/ns/net"}) // of an attempt that was before
+	state("10.16.1.1*1 ", false)
+	w.step(listens(web))
+	state(both, true)
+	w.step(web) // said twice
+	state(both, true)
+	w.restart()
+	state(both, true)
+	w.step(Drain{web.Key})
+	state("10.16.1.1*1 ", true)
+	again := web
+	again.NetNS = "/proc/2/ns/net"
+	w.step(again)
+	state("10.16.1.1*1 ", false)
+	w.step(listens(web))
+	state("10.16.1.1*1 ", false)
+	w.step(listens(again))
+	state(both, true)
+	w.step(Detach{web.Key})
+	if eff := w.step(listens(again)); eff.Err != nil || len(eff.Save)+len(eff.Send) > 0 {
+		t.Fatalf("what is gone listens: %+v", eff)
+	}
 }

@@ -35,6 +35,13 @@ type (
 	// yet, pool exhausted), ErrConflict (a host port is taken). The answer is in
 	// Core.Attached after the step.
 	Attach struct{ api.Attach }
+	// Ready says that the workload in a network namespace listens: new flows to its
+	// service may go to it from now on. Of a namespace that it is not in any more it
+	// says nothing.
+	Ready struct {
+		api.Key
+		NetNS string
+	}
 	// Detach takes a workload off the network. Detaching what is not there succeeds.
 	Detach struct{ api.Key }
 	// Drain has new flows avoid a workload that will be stopped.
@@ -81,6 +88,7 @@ func (Self) input()        {}
 func (Link) input()        {}
 func (Down) input()        {}
 func (Attach) input()      {}
+func (Ready) input()       {}
 func (Detach) input()      {}
 func (Drain) input()       {}
 func (Miss) input()        {}

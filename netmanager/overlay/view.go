@@ -18,11 +18,17 @@ func (c *Core) Attached(k api.Key) (a api.Attached, ok bool) {
 	if at == nil {
 		return a, false
 	}
-	a = api.Attached{Key: k, Address: at.Address, MTU: c.cfg.MTU}
+	a = api.Attached{Key: k, Address: at.Address, MTU: c.cfg.MTU, Ready: at.Ready}
 	if c.lease != nil {
 		a.Address6 = c.lease.Ranges.Twin(at.Address)
 	}
 	return a, true
+}
+
+// Unready are the attachments that were not said to listen yet, in the order of
+// their keys.
+func (c *Core) Unready() []api.Attach {
+	return slices.DeleteFunc(c.Attachments(), func(a api.Attach) bool { return c.attached[a.Key].Ready })
 }
 
 // Attachments are what is attached and was asked for, in the order of their keys:

@@ -288,6 +288,9 @@ func attachOf(name string, n int, e api.Epoch) Attach {
 	return Attach{api.Attach{Key: api.Key{Instance: svc(name).Instance(n), Epoch: e}, NetNS: "/proc/1/ns/net"}}
 }
 
+// listens says that what was attached so does.
+func listens(a Attach) Ready { return Ready{a.Key, a.NetNS} }
+
 func theLease() *api.NetLease {
 	return &api.NetLease{
 		Rev: 1, Node: "n0", Cluster: "c0", Ranges: api.DefaultNetRanges(), Subnet: cidr("10.16.0.0/26"),

@@ -41,6 +41,7 @@ type manager struct {
 	planeName string
 	tunnel    *tunnel
 	uplink    *uplink
+	listening *listening
 	checker   *checker
 	meter     counters
 
@@ -85,6 +86,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		uplink:  &uplink{log: log, ready: api.NetReady{Error: "the netmanager has just started"}},
 		nudge:   make(chan struct{}, 1), kernel: errStarting, pair: creds.pair,
 	}
+	m.listening = newListening(m.serves, m.log)
 	if m.links, err = newLinks(cfg.Prefix, data, m.log); err != nil {
 		return err
 	}
@@ -121,6 +123,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 			return names.Run(ctx, netip.AddrPortFrom(api.ResolverAddr, 53))
 		}},
 		daemon.Part{Name: "status", Run: m.serveStatus},
+		daemon.Part{Name: "memory", Run: daemon.Slim},
 	)
 }
 
@@ -246,6 +249,13 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 	if err := m.loop.Do(ctx, overlay.Start{}, nil); err != nil {
 		return err
 	}
+	if err := m.loop.Read(ctx, func() {
+		for _, a := range m.core.Unready() { // of an earlier life
+			m.listening.wait(a)
+		}
+	}); err != nil {
+		return err
+	}
 	self, err := m.creds.says(m.key)
 	if err != nil {
 		return err
@@ -260,6 +270,7 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 	}
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "kernel", Run: m.orders.Run},
+		daemon.Part{Name: "listening", Run: m.listening.Run},
 		daemon.Part{Name: "socket", Run: func(ctx context.Context) error { return daemon.Serve(ctx, ln, socket.Handler(m), nil) }},
 		daemon.Part{Name: "addresses", Run: func(ctx context.Context) error { return watchPlace(ctx, m.log, m.nudge, m.moved) }},
 		daemon.Part{Name: "certificate", Run: func(ctx context.Context) error {

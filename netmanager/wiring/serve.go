@@ -46,6 +46,9 @@ func (m *manager) Attach(ctx context.Context, a api.Attach) (api.Attached, error
 	if err != nil {
 		return at, fmt.Errorf("attach %s: %w", a.Key, err)
 	}
+	if !at.Ready {
+		m.listening.wait(a)
+	}
 	m.meter.attached(time.Since(began))
 	m.log.Info("attached", "instance", a.Instance, "epoch", a.Epoch, "address", at.Address)
 	return at, nil
@@ -59,8 +62,21 @@ func (m *manager) followed(ctx context.Context) error {
 	return nil
 }
 
+// serves has flows go to a workload that listens, and tells the node engine.
+func (m *manager) serves(ctx context.Context, a api.Attach) {
+	err := m.loop.Do(ctx, overlay.Ready{Key: a.Key, NetNS: a.NetNS}, nil)
+	if err != nil {
+		if ctx.Err() == nil {
+			m.log.Error("workload gets no flows", "instance", a.Instance, "epoch", a.Epoch, "err", err)
+		}
+		return
+	}
+	m.uplink.serves(a.Key)
+}
+
 // Detach is socket.Overlay's.
 func (m *manager) Detach(ctx context.Context, k api.Key) error {
+	m.listening.forget(k)
 	there := false
 	if err := m.loop.Read(ctx, func() { _, there = m.core.Attached(k) }); err != nil || !there {
 		return err

@@ -25,7 +25,7 @@ type uplink struct {
 
 // reader is a node engine that listens.
 type reader struct {
-	queue  []any // api.NetUp or api.NetReady
+	queue  []any // api.NetUp, api.NetReady or api.Key
 	filled chan struct{}
 	end    context.CancelCauseFunc
 }
@@ -45,11 +45,26 @@ func (u *uplink) send(m api.NetUp) {
 	if u.reader == nil {
 		return // the core hears that the link is down, and says it all when it is up
 	}
+	u.add(m)
+}
+
+// add is called with mu held, while somebody reads.
+func (u *uplink) add(e any) {
 	if len(u.reader.queue) >= mostSaid {
 		u.reader.end(fmt.Errorf("the node engine does not read: %w", api.ErrUnavailable))
 		return
 	}
-	u.reader.put(m)
+	u.reader.put(e)
+}
+
+// serves says that a workload takes flows. A node engine that does not read, or
+// ceases to because it is slow, finds it in the list when it is back.
+func (u *uplink) serves(k api.Key) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.reader != nil {
+		u.add(k)
+	}
 }
 
 // setReady says whether workloads can be attached; a nil error says so.
@@ -122,8 +137,11 @@ func (u *uplink) serve(ctx context.Context, r *reader, write func(api.NetEvent) 
 }
 
 func event(m any) (api.NetEvent, error) {
-	if r, ok := m.(api.NetReady); ok {
-		return api.NetEvent{Ready: &r}, nil
+	switch m := m.(type) {
+	case api.NetReady:
+		return api.NetEvent{Ready: &m}, nil
+	case api.Key:
+		return api.NetEvent{Serves: &m}, nil
 	}
 	text, err := json.Marshal(m)
 	return api.NetEvent{Up: text}, err

@@ -208,6 +208,8 @@ func keyOf(order any) (api.Key, bool) {
 		return o.Key, true
 	case settle:
 		return o.Key, true
+	case avoid:
+		return o.Key, true
 	}
 	return api.Key{}, false
 }
@@ -284,7 +286,7 @@ func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 		if err == nil {
 			err = d.opt.Runtime.Start(call, k)
 		}
-		d.result(ctx, api.WorkloadEvent{Key: k, Attempt: o.Attempt, Phase: api.WorkloadRunning, Address: at}, err)
+		d.result(ctx, api.WorkloadEvent{Key: k, Attempt: o.Attempt, Phase: api.WorkloadRunning, Address: at.Address, Ready: at.Ready}, err)
 	case api.StopWorkload:
 		call, cancel := context.WithTimeout(ctx, o.Grace+stopSlack)
 		d.drain(call, o)
@@ -302,6 +304,10 @@ func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 		}
 	case settle:
 		d.settle(ctx, k)
+	case avoid:
+		if d.opt.Network.Ready() == nil {
+			d.avoid(ctx, k)
+		}
 	}
 }
 
@@ -403,6 +409,9 @@ func (d *Driver) tellExits(ctx context.Context) {
 			d.calm.RLock()
 			d.deliver(ctx, node.Workload{WorkloadEvent: e})
 			d.calm.RUnlock()
+			if d.namespaced() != nil {
+				d.Order(avoid{x.Key})
+			}
 		case <-ctx.Done():
 			return
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -35,6 +34,13 @@ const (
 // its turn comes, its place on the network shall be as that demands.
 type settle struct{ api.Key }
 
+// avoid is the driver's own order, too: new flows avoid what has exited, until a
+// new attempt of it is attached.
+type avoid struct{ api.Key }
+
+// Serves has the core told that a workload takes flows since. It never blocks.
+func (d *Driver) Serves(k api.Key) { d.Order(settle{k}) }
+
 // namespaced is the runtime, if its workloads are put on the network.
 func (d *Driver) namespaced() runtime.Namespaced {
 	n, _ := d.opt.Runtime.(runtime.Namespaced)
@@ -55,32 +61,32 @@ func (d *Driver) hasNetworkFor(m api.Microservice) error {
 
 // attach puts a created workload on the network. The zero address says that the
 // workload is not for it.
-func (d *Driver) attach(ctx context.Context, k api.Key) (netip.Addr, error) {
+func (d *Driver) attach(ctx context.Context, k api.Key) (at api.Attached, err error) {
 	n := d.namespaced()
 	if n == nil {
-		return netip.Addr{}, nil
+		return at, nil
 	}
 	path, w, err := n.Namespace(ctx, k)
 	if err != nil || path == "" {
-		return netip.Addr{}, err
+		return at, err
 	}
 	if err := d.opt.Network.Ready(); err != nil {
-		return netip.Addr{}, &runtime.Error{Reason: api.ReasonNetworkDown, Err: err}
+		return at, &runtime.Error{Reason: api.ReasonNetworkDown, Err: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, netTime)
 	defer cancel()
-	at, err := d.opt.Network.Attach(ctx, api.Attach{
+	at, err = d.opt.Network.Attach(ctx, api.Attach{
 		Key: k, NetNS: path, Ports: w.Spec.Ports(), BandwidthIn: w.Spec.BandwidthIn, BandwidthOut: w.Spec.BandwidthOut,
 		Access: w.Spec.Access(), Addresses: w.Addresses,
 	})
 	if err == nil {
-		return at.Address, nil
+		return at, nil
 	}
 	reason := api.ReasonStartFailed // a port is taken, say: its own affair
 	if errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrTimeout) || ctx.Err() != nil {
 		reason = api.ReasonNetworkDown
 	}
-	return netip.Addr{}, &runtime.Error{Reason: reason, Err: fmt.Errorf("attach %s to the network: %w", k, err)}
+	return api.Attached{}, &runtime.Error{Reason: reason, Err: fmt.Errorf("attach %s to the network: %w", k, err)}
 }
 
 // drain has new flows go elsewhere before a workload is asked to end.
@@ -88,13 +94,19 @@ func (d *Driver) drain(ctx context.Context, o api.StopWorkload) {
 	if d.namespaced() == nil || o.Grace <= 0 || d.opt.Network.Ready() != nil {
 		return
 	}
-	ask, cancel := context.WithTimeout(ctx, netTime)
-	defer cancel()
-	if err := d.opt.Network.Drain(ask, o.Key); err != nil {
-		d.opt.Log.Warn("new flows may reach a workload that ends", "instance", o.Instance, "epoch", o.Epoch, "err", err)
-		return
+	if d.avoid(ctx, o.Key) {
+		sleep(ctx, drainTime)
 	}
-	sleep(ctx, drainTime)
+}
+
+func (d *Driver) avoid(ctx context.Context, k api.Key) bool {
+	ctx, cancel := context.WithTimeout(ctx, netTime)
+	defer cancel()
+	err := d.opt.Network.Drain(ctx, k)
+	if err != nil {
+		d.opt.Log.Warn("new flows may reach a workload that ends", "instance", k.Instance, "epoch", k.Epoch, "err", err)
+	}
+	return err == nil
 }
 
 // detach takes what is gone off the network. If that fails, the next comparison
@@ -129,7 +141,7 @@ func (d *Driver) compare(ctx context.Context, found []api.WorkloadEvent) (unsett
 	}
 	for i, e := range found {
 		a, ok := attached[e.Key]
-		found[i].Address = a.Address
+		found[i].Address, found[i].Ready = a.Address, a.Ready && a.Error == ""
 		if e.Phase == api.WorkloadRunning && (!ok || a.Error != "") {
 			unsettled = append(unsettled, e.Key)
 		}
@@ -152,7 +164,7 @@ func (d *Driver) settle(ctx context.Context, k api.Key) {
 		d.detach(ask, k)
 		return
 	}
-	var at netip.Addr
+	var at api.Attached
 	if err == nil {
 		at, err = d.attach(ask, k)
 	}
@@ -160,7 +172,7 @@ func (d *Driver) settle(ctx context.Context, k api.Key) {
 		d.opt.Log.Warn("workload is not on the network", "instance", k.Instance, "epoch", k.Epoch, "err", err)
 		return
 	}
-	if at.IsValid() {
-		d.deliver(ctx, node.Workload{WorkloadEvent: api.WorkloadEvent{Key: k, Attempt: w.Attempt, Address: at}})
+	if at.Address.IsValid() {
+		d.deliver(ctx, node.Workload{WorkloadEvent: api.WorkloadEvent{Key: k, Attempt: w.Attempt, Address: at.Address, Ready: at.Ready}})
 	}
 }

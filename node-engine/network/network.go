@@ -37,6 +37,7 @@ type Options struct {
 	Client   *netsock.Client
 	Interest func(payload []byte) // takes a message of the netmanager to the cluster; must not block
 	Changed  func()               // it became ready, or is not any more; must not block
+	Serves   func(api.Key)        // a workload takes flows since; must not block
 	Log      *slog.Logger         // slog.Default
 }
 
@@ -129,6 +130,8 @@ func (n *Network) live(ctx context.Context) error {
 			n.setReady(fmt.Errorf("%s: %w", e.Ready.Error, api.ErrUnavailable))
 		case len(e.Up) > 0:
 			n.opt.Interest(e.Up)
+		case e.Serves != nil:
+			n.opt.Serves(*e.Serves)
 		}
 		return nil
 	})

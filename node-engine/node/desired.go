@@ -64,9 +64,7 @@ func (c *Core) adopt(w *work, e api.WorkloadEvent) {
 		return
 	}
 	w.remains = true
-	if e.Address.IsValid() {
-		w.address = e.Address
-	}
+	w.onNetwork(e)
 	if w.phase == done || !w.current() {
 		c.drive(w)
 		return
@@ -107,10 +105,10 @@ func (c *Core) happenedUnclaimed(e api.WorkloadEvent) {
 	case e.Phase == api.WorkloadGone:
 		delete(c.unclaimed, e.Instance)
 	case e.Phase == "":
-		found.Address = e.Address
+		found.Address, found.Ready = e.Address, e.Ready
 		c.unclaimed[e.Instance] = found
 	case e.Phase == api.WorkloadExited || e.Phase == api.WorkloadRunning:
-		e.Spec, e.Address = found.Spec, found.Address
+		e.Spec, e.Address, e.Ready = found.Spec, found.Address, found.Ready
 		c.unclaimed[e.Instance] = e
 	}
 }
@@ -138,6 +136,7 @@ func (c *Core) missing(w *work) {
 			// the workload, and it starts again at once.
 			w.restarts++
 			w.attempt++
+			w.ready = false
 			c.observe(w, api.Observed{State: api.Failed, Reason: api.ReasonExited, Detail: "the machine or its runtime restarted"})
 		}
 		w.phase = idle

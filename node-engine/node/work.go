@@ -39,6 +39,7 @@ type work struct {
 	restarts   int
 	startedAt  time.Time
 	address    netip.Addr // of the placement on the overlay network, if it is on it
+	ready      bool       // this attempt listens there
 	observed   api.Observed
 }
 
@@ -74,6 +75,7 @@ func (c *Core) restoreWork(d store.Doc) error {
 		remains:    true, // until the runtime has listed what it has
 		assignment: r.Assignment, wanted: r.Wanted, have: r.Have, haveSpec: r.HaveSpec, attempt: r.Attempt,
 		fails: r.Fails, restarts: r.Restarts, observed: r.Observed, address: r.Observed.Address,
+		ready: r.Observed.Ready,
 	}
 	if w.have == w.assignment.Epoch {
 		w.haveSpec = w.assignment.Spec
@@ -125,7 +127,7 @@ func (c *Core) drive(w *work) {
 // begin makes the assignment's epoch the one that the node works on.
 func (c *Core) begin(w *work) {
 	w.have, w.haveSpec = w.assignment.Epoch, w.assignment.Spec
-	w.phase, w.attempt, w.fails, w.restarts, w.address = idle, 0, 0, 0, netip.Addr{}
+	w.phase, w.attempt, w.fails, w.restarts, w.address, w.ready = idle, 0, 0, 0, netip.Addr{}, false
 	c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 	if !w.completed() {
 		c.observe(w, api.Observed{State: api.NodeScheduled})
@@ -204,9 +206,7 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 	if e.Attempt != w.attempt {
 		return
 	}
-	if e.Address.IsValid() {
-		w.address = e.Address
-	}
+	w.onNetwork(e)
 	switch e.Phase {
 	case api.WorkloadCreated:
 		if w.phase == creating {
@@ -219,7 +219,7 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 			w.phase, w.startedAt = running, c.now
 			c.observe(w, api.Observed{State: api.Running})
 		}
-	case "": // it has an address since
+	case "": // it has an address, or listens, since
 		if w.phase == running {
 			c.observe(w, api.Observed{State: api.Running})
 		}
@@ -232,6 +232,15 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 			c.failed(w, e.Reason, e.Detail, nil)
 		}
 	}
+}
+
+// onNetwork takes what an event of the placement says of its place on the
+// network. What one attempt was ready for says nothing of the next.
+func (w *work) onNetwork(e api.WorkloadEvent) {
+	if e.Address.IsValid() {
+		w.address = e.Address
+	}
+	w.ready = e.Ready || w.ready && e.Attempt == w.attempt
 }
 
 func (c *Core) exited(w *work, e api.WorkloadEvent) {
@@ -292,7 +301,7 @@ func (c *Core) pauseOver(w *work) {
 			w.restarts++
 		}
 		w.attempt++
-		w.phase = idle
+		w.phase, w.ready = idle, false
 		c.drive(w)
 	}
 }
@@ -322,6 +331,7 @@ func (c *Core) gone(w *work) {
 // saved or sent again.
 func (c *Core) observe(w *work, o api.Observed) {
 	o.Instance, o.Epoch, o.Node, o.Restarts, o.Address = w.assignment.Instance, w.have, c.cfg.ID, w.restarts, w.address
+	o.Ready = w.ready && o.State == api.Running
 	if old := w.observed; old.Digest() == o.Digest() && old.Detail == o.Detail && old.Node == o.Node {
 		return
 	}

@@ -122,7 +122,8 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if info.Network == api.NetworkOverlay {
 		e.net = network.New(network.Options{
 			Client:   netsock.New(cfg.Netmanager.Socket),
-			Interest: func(b []byte) { e.link.Interest(b) }, Changed: func() { e.driver.Recheck() }, Log: log,
+			Interest: func(b []byte) { e.link.Interest(b) }, Changed: func() { e.driver.Recheck() },
+			Serves: func(k api.Key) { e.driver.Serves(k) }, Log: log,
 		})
 		orders.Network, link.Net = e.net, e.net
 	}
@@ -134,6 +135,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "status", Run: e.serveStatus},
 		daemon.Part{Name: "network", Run: e.network},
 		daemon.Part{Name: "node", Run: e.live},
+		daemon.Part{Name: "memory", Run: daemon.Slim},
 	)
 }
 

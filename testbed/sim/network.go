@@ -53,6 +53,9 @@ func (n *NetMachine) start() {
 		return
 	}
 	n.plane.sync(n.core.Plane())
+	for _, a := range n.core.Unready() {
+		n.listens(a)
+	}
 	n.proc.give(overlay.Self{NetSelf: api.NetSelf{Key: sha256.Sum256([]byte(n.name)), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4000")}}})
 	n.linked(n.node.proc.alive && n.node.link.conn != 0)
 	n.reconcile()
@@ -116,21 +119,51 @@ func (n *NetMachine) reconcile() {
 	}
 	for _, v := range n.node.runtime.all() {
 		if _, ok := n.core.Attached(v.Key); !ok && n.proc.running() {
-			if at, err := n.attach(v.Key, v.spec, v.addresses); err == nil {
-				n.node.happened(api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Address: at})
+			if _, err := n.attach(v); err == nil {
+				n.tell(v)
 			}
 		}
 	}
 }
 
 // attach is what the driver asks for before a workload starts.
-func (n *NetMachine) attach(k api.Key, spec api.Microservice, addrs api.ServiceAddresses) (netip.Addr, error) {
-	a := n.proc.give(overlay.Attach{Attach: api.Attach{Key: k, NetNS: "/proc/1/ns/net", Ports: spec.Ports(), Access: spec.Access(), Addresses: addrs}})
-	if !a.taken || a.err != nil {
-		return netip.Addr{}, cmp.Or(a.err, api.ErrUnavailable)
+func (n *NetMachine) attach(v *workload) (api.Attached, error) {
+	a := api.Attach{
+		Key: v.Key, NetNS: fmt.Sprintf("/proc/%d/ns/net", v.attempt+1), Ports: v.spec.Ports(), Access: v.spec.Access(), Addresses: v.addresses,
 	}
-	at, _ := n.core.Attached(k)
-	return at.Address, nil
+	if got := n.proc.give(overlay.Attach{Attach: a}); !got.taken || got.err != nil {
+		return api.Attached{}, cmp.Or(got.err, api.ErrUnavailable)
+	}
+	at, _ := n.core.Attached(v.Key)
+	if !at.Ready {
+		n.listens(a)
+	}
+	return at, nil
+}
+
+// listens has the workload listen after a while, or the netmanager's patience be over.
+func (n *NetMachine) listens(a api.Attach) {
+	core := n.core
+	n.w.after(n.w.between(time.Millisecond, 3*time.Second), func() {
+		switch {
+		case n.core != core || !n.proc.alive: // the next life looks again
+		case !n.proc.running():
+			n.listens(a)
+		default:
+			n.proc.give(overlay.Ready{Key: a.Key, NetNS: a.NetNS})
+			n.tell(n.node.runtime.find(a.Key))
+		}
+	})
+}
+
+// tell tells the node engine what a workload has of the network.
+func (n *NetMachine) tell(v *workload) {
+	if v == nil || n.node.runtime.down {
+		return // what is there is told when the runtime is back
+	}
+	if at, ok := n.core.Attached(v.Key); ok && n.proc.alive {
+		n.node.happened(api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Address: at.Address, Ready: at.Ready})
+	}
 }
 
 // detach is repeated until it is done; a netmanager that is away hears of it when
@@ -265,6 +298,9 @@ func (w *World) misled(say sayFunc) {
 	for id, live := range w.running {
 		for _, r := range live {
 			if at, ok := r.machine.net.core.Attached(r.Key); ok {
+				if !at.Ready {
+					say(r.machine.name, "%s listens, and gets no flows", key(r.Key))
+				}
 				truth[id.Service()] = append(truth[id.Service()], fmt.Sprintf("%s %s", key(r.Key), at.Address))
 			} else {
 				say(r.machine.name, "%s runs and is not on the network", key(r.Key))

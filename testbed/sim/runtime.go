@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -164,12 +163,12 @@ func (r *FakeRuntime) startWorkload(o api.StartWorkload) {
 		}
 		e := api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadRunning}
 		if n := r.machine.net; n != nil {
-			at, err := n.attach(v.Key, v.spec, v.addresses)
+			at, err := n.attach(v)
 			if err != nil {
 				r.fail(o.Key, o.Attempt, api.ReasonNetworkDown, err.Error())
 				return
 			}
-			e.Address = at
+			e.Address, e.Ready = at.Address, at.Ready
 		}
 		if v.phase == api.WorkloadCreated {
 			r.begin(v)
@@ -280,11 +279,10 @@ func (r *FakeRuntime) remove(v *workload) {
 	r.have[v.Instance] = rest
 }
 
-// onNetwork is the workload's address, if it has one.
-func (r *FakeRuntime) onNetwork(k api.Key) (at netip.Addr) {
+// onNetwork is what the workload has of the network, if anything.
+func (r *FakeRuntime) onNetwork(k api.Key) (at api.Attached) {
 	if n := r.machine.net; n != nil && n.proc.alive {
-		a, _ := n.core.Attached(k)
-		at = a.Address
+		at, _ = n.core.Attached(k)
 	}
 	return at
 }
@@ -344,8 +342,10 @@ func (r *FakeRuntime) found() []api.WorkloadEvent {
 	}
 	var out []api.WorkloadEvent
 	for _, v := range r.all() {
-		spec := v.spec
-		out = append(out, api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: v.phase, ExitCode: v.exit, Spec: &spec, Address: r.onNetwork(v.Key)})
+		spec, at := v.spec, r.onNetwork(v.Key)
+		out = append(out, api.WorkloadEvent{
+			Key: v.Key, Attempt: v.attempt, Phase: v.phase, ExitCode: v.exit, Spec: &spec, Address: at.Address, Ready: at.Ready,
+		})
 	}
 	return out
 }

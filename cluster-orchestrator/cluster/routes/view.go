@@ -40,15 +40,16 @@ func (b *Book) addresses(id api.ServiceID) api.ServiceAddresses {
 	return a
 }
 
-// backends are the cluster's own of a service, in order, with their peers.
+// backends are the cluster's own of a service that take flows, in order, with
+// their peers.
 func (b *Book) backends(id api.ServiceID, of func(*member) api.Peer) (out []api.Backend, peers []api.Peer) {
 	nodes := map[api.NodeID]bool{}
 	for p := range b.services[id].backends {
 		m := b.members[p.Node]
-		if m == nil {
+		be := b.places[p]
+		if m == nil || be.State == api.BackendStarting {
 			continue // nobody could reach it
 		}
-		be := b.places[p]
 		be.Peer = m.peer.Key
 		out = append(out, be)
 		nodes[p.Node] = true
