@@ -1,0 +1,228 @@
+package lab_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/topic"
+	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/bus/mqtt"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/proof"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/testbed/netlab"
+)
+
+// pair is what a daemon keeps of its certificate.
+func pair(t *testing.T, dir, name string) ca.Pair {
+	t.Helper()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	p, err := ca.LoadPair(root, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// shown is a chain as a peer shows it: without the root's certificate.
+func shown(chain []*x509.Certificate) (out [][]byte) {
+	for _, c := range chain[:min(2, len(chain))] {
+		out = append(out, c.Raw)
+	}
+	return out
+}
+
+// Nobody is another, whatever of his he shows: a cluster that lies and a node that
+// stole make no peer of a key that is not the certificate's.
+func TestStolenIdentitiesAreRefused(t *testing.T) {
+	s := newSiege(t)
+	c2 := s.newCluster("c2", 2)
+	s.node(c2, netlab.None)
+	s.ready(c2, 1)
+	n0, n1, n2 := s.nodes[0], s.nodes[1], s.nodes[2]
+	const refusals = "treeline_net_peers_refused_total"
+
+	authority, err := ca.New(pair(t, s.cluster.Data, "cluster-ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := ca.NewRoot(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	forgedKey, csr, err := ca.NewRequest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := foreign.SignCluster(time.Now(), csr, "c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := ca.New(ca.Pair{Chain: chain, Key: forgedKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed := func(by *ca.Authority, at time.Time) ca.Pair {
+		key, csr, err := ca.NewRequest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, err := by.SignNode(at, csr, "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ca.Pair{Chain: chain, Key: key}
+	}
+	mine, theirs, elsewhere := pair(t, n2.Data, "node.pem"), pair(t, n1.Data, "node.pem"), pair(t, s.nodes[3].Data, "node.pem")
+	cluster := pair(t, s.cluster.Data, "cluster-ca.pem")
+	// claim is what p's owner would say if the node n of c1 had the key k.
+	claim := func(k byte, n api.NodeID, shows ca.Pair, signs ca.Pair) api.Peer {
+		p := api.Peer{
+			Key: api.PeerKey{0xee, k}, Cluster: "c1", Node: n, Chain: shown(shows.Chain), Rev: 1 << 40,
+			Subnets:   []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 23, k, 0}), 26)},
+			Endpoints: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.200:4444")},
+		}
+		var err error
+		if p.Proof, err = proof.Sign(signs.Key, p.Key); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	replayed := claim(6, "n1", theirs, theirs)
+	replayed.Key = api.PeerKey{0xee, 7}
+	expired := signed(authority, time.Now().Add(-ca.LeafLife-48*time.Hour))
+	untrusted := signed(forged, time.Now())
+	lies := map[string]api.Peer{
+		"another's certificate, one's own proof":    claim(1, "n1", theirs, mine),
+		"one's own certificate and another's name":  claim(2, "n1", mine, mine),
+		"a node of another cluster":                 claim(3, "n3", elsewhere, elsewhere),
+		"an expired certificate":                    claim(4, "n1", expired, expired),
+		"a certificate of nobody we trust":          claim(5, "n1", untrusted, untrusted),
+		"another's proof, of another key":           replayed,
+		"a cluster's certificate instead of a node": claim(8, "", cluster, cluster),
+		"no certificate":                            {Key: api.PeerKey{0xee, 9}, Cluster: "c1", Node: "n1"},
+	}
+	tell := func(rev uint64, p api.Peer) {
+		t.Helper()
+		text, err := json.Marshal(api.NetDown{Rev: rev, Peers: []api.Peer{p}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netsock.New(n0.NetSocket).Down(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	noStranger := func() {
+		t.Helper()
+		for _, n := range s.nodes[:3] {
+			for _, p := range n.Peers() {
+				if p.Key[0] == 0xee {
+					t.Errorf("%s has the peer %s", n.Name, p.Key)
+				}
+			}
+		}
+	}
+
+	t.Run("as a node's message", func(t *testing.T) {
+		defer s.For(t)()
+		root := theirs.Root()
+		conf := trust.New(root).Client(identity.OfCluster("c1"), func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return mine.TLS(false), nil
+		})
+		conf.NextProtos = []string{"mqtt"}
+		b, err := mqtt.Dial(mqtt.Options{Addr: s.cluster.Link.Addr(), ClientID: "n2-thief", TLS: conf, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		publish := func(of api.NodeID, self api.NetSelf) {
+			t.Helper()
+			text, err := json.Marshal(api.NetUp{Boot: uint64(time.Now().UnixNano()), Seq: 1, Whole: true, Self: &self})
+			if err != nil {
+				t.Fatal(err)
+			}
+			within(t, 20*time.Second, "it is published or refused", func() error {
+				err := b.Publish(t.Context(), bus.Message{Topic: topic.Interest.Of(of), Payload: text, QoS: 1})
+				if err != nil && strings.Contains(s.cluster.Log(), topic.Interest.Of(of)) {
+					return nil // it was refused by name
+				}
+				return err
+			})
+		}
+		says := func(p api.Peer) api.NetSelf {
+			return api.NetSelf{Key: p.Key, Chain: p.Chain, Proof: p.Proof, Endpoints: p.Endpoints}
+		}
+		before := n0.NetMetric(refusals)
+		s.undisturbed(t, 12<<20, func() {
+			// In the name of the caller's node: it would lose all that it wants.
+			publish("n0", says(claim(10, "n0", mine, mine)))
+			within(t, 10*time.Second, "the broker refuses it", func() error {
+				if !strings.Contains(s.cluster.Log(), topic.Interest.Of("n0")) {
+					return fmt.Errorf("the cluster's log does not say so")
+				}
+				return nil
+			})
+			// In its own name, all of what n1 says of itself, as it was heard: n1 keeps its key.
+			key := n1.NetStatus().Key
+			sig, err := proof.Sign(theirs.Key, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			publish("n2", api.NetSelf{Key: key, Chain: shown(theirs.Chain), Proof: sig})
+			s.caller.more(t, 20)
+			// Another's certificate for a key of its own: the nodes that want n2 refuse it.
+			publish("n2", says(lies["another's certificate, one's own proof"]))
+			c, err := s.client.Dial(t.Context(), "udp", s.own(s.mole).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			within(t, 20*time.Second, "n0 refuses it", func() error {
+				_, _ = c.Write([]byte("who are you?"))
+				if n0.NetMetric(refusals) == before {
+					return fmt.Errorf("nothing was refused")
+				}
+				return nil
+			})
+		})
+		noStranger()
+	})
+	t.Run("as a cluster's message", func(t *testing.T) {
+		defer s.For(t)()
+		rev := uint64(1) << 60
+		s.undisturbed(t, 12<<20, func() {
+			before := n0.NetMetric(refusals)
+			tell(rev, claim(11, "n2", mine, mine))
+			if n := n0.NetMetric(refusals); n != before {
+				t.Fatalf("an honest peer is refused: %v instead of %v refusals", n, before)
+			}
+			for name, p := range lies {
+				before := n0.NetMetric(refusals)
+				rev++
+				tell(rev, p)
+				if n := n0.NetMetric(refusals); n != before+1 {
+					t.Errorf("%s: %v refusals after %v", name, n, before)
+				}
+				if slices.ContainsFunc(n0.Peers(), func(q api.PeerStatus) bool { return q.Key == p.Key }) {
+					t.Errorf("%s: is a peer", name)
+				}
+			}
+		})
+	})
+}
