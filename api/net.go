@@ -150,7 +150,7 @@ type BackendState string
 const (
 	BackendUp       BackendState = "up"
 	BackendDraining BackendState = "draining" // flows stay, new ones avoid it where there is another
-	BackendStarting BackendState = "starting" // it may send, and is in no route: it does not listen yet
+	BackendStarting BackendState = "starting" // it may send, and is in no route: it does not listen yet, or its node is silent
 )
 
 // Backend is one running instance of a service.

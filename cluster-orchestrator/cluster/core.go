@@ -32,6 +32,7 @@ type Config struct {
 	LocalNumbers int           // the first instance number that this cluster may give: api.ClusterInfo.LocalNumbers
 	Timing       api.Timing    // for nodes; grows with their number
 	Dead         time.Duration // silence after which a node's instances are placed elsewhere
+	Return       time.Duration // what nodes may take to come back after the cluster's own start, beyond Dead: 6 s
 	ReportIdle   time.Duration // between reports when nothing changes: 5 s
 	ReportRetry  time.Duration // how long a report may stay without an answer: 3 s
 	Plugin       sched.Plugin  // rom
@@ -48,6 +49,7 @@ func (c Config) withDefaults() Config {
 	c.Timing.Beat = cmp.Or(c.Timing.Beat, 2500*time.Millisecond)
 	c.Timing.Lease = cmp.Or(c.Timing.Lease, 5*time.Second)
 	c.Dead = cmp.Or(c.Dead, 7*time.Second)
+	c.Return = cmp.Or(c.Return, 6*time.Second)
 	c.ReportIdle = cmp.Or(c.ReportIdle, 5*time.Second)
 	c.ReportRetry = cmp.Or(c.ReportRetry, 3*time.Second)
 	c.Interest = cmp.Or(c.Interest, 10*time.Minute)
@@ -183,7 +185,8 @@ func (c *Core) start() {
 	c.rescale()
 	for _, id := range step.Keys(c.nodes) {
 		n := c.nodes[id]
-		n.lastAlive, n.awaited = c.now, true
+		// Nodes that were cut off for long try again at their slowest.
+		n.lastAlive, n.awaited = c.now.Add(c.cfg.Return), true
 		c.timers.Set(timerKey{what: timerDead, node: id}, c.now.Add(c.dead()))
 		c.touch(n) // numbers of an earlier life may have been lost: begin anew above them
 		c.refresh(n)

@@ -140,14 +140,14 @@ func (c *Core) syncPlace(p routes.Place) {
 // counts where it was placed, and with an address of the node's own subnet.
 func (c *Core) backend(n *node, id api.InstanceID) api.Backend {
 	in := c.instances[id]
-	if n == nil || in == nil || n.silent || n.net.self == nil {
+	if n == nil || in == nil || n.net.self == nil {
 		return api.Backend{}
 	}
 	be, ready := api.Backend{Instance: id, State: api.BackendDraining, Load: n.net.load}, false
 	here := in.Node == n.info.ID
 	o, seen := n.observed[id]
 	switch {
-	case seen && o.State == api.Running && (here || n.leaving[id]):
+	case seen && o.State == api.Running && (here || n.leaving[id] || n.silent):
 		be.Epoch, be.Address, ready = o.Epoch, o.Address, o.Ready
 	case !seen && n.awaited && here && in.State == api.Running:
 		be.Epoch, be.Address, ready = in.Epoch, in.Address, in.Ready // as it was before this life
@@ -155,7 +155,9 @@ func (c *Core) backend(n *node, id api.InstanceID) api.Backend {
 	if !n.net.subnet.IsValid() || !n.net.subnet.Contains(be.Address) {
 		return api.Backend{}
 	}
-	if !ready {
+	// A silent node may be cut off from us alone: what it runs may still send to
+	// others, which must know who that is.
+	if !ready || n.silent {
 		be.State = api.BackendStarting
 		return be
 	}

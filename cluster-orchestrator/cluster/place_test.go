@@ -275,7 +275,7 @@ func TestRemoveNodeMindsWhatMayStillRun(t *testing.T) {
 		t.Errorf("within its lease: %v", eff.Err)
 	}
 	w.nodes[node].off = true
-	w.pass(10 * time.Second)
+	w.pass(15 * time.Second) // nodes have time to come back
 	if eff := w.step(RemoveNode{node}); eff.Err != nil {
 		t.Error(eff.Err)
 	}

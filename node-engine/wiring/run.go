@@ -270,9 +270,15 @@ func (e *engine) connect(dir *os.Root) error {
 	conf.NextProtos = alpn
 	e.bus, err = mqtt.Dial(mqtt.Options{
 		Addr: addr, ClientID: string(e.creds.ID), TLS: conf, Will: clusterlink.Will(e.creds.ID), Log: e.log,
+		MaxBackoff: maxBackoff,
 	})
 	return err
 }
+
+// maxBackoff is the longest pause before the node tries to reach its cluster
+// again. A cluster that was away for long waits a little longer than that for its
+// nodes before it counts one as lost (cluster.Config.Return).
+const maxBackoff = 5 * time.Second
 
 // brokerOf is where the node's broker is: on the cluster's own port, told apart
 // by ALPN, or elsewhere.
