@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/netmanager/dataplane/ebpf"
 	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
@@ -25,10 +29,14 @@ type siege struct {
 	caller                         *caller
 }
 
-func newSiege(t *testing.T) *siege {
+func newSiege(t *testing.T, netArgs ...string) *siege {
 	s := &siege{overlay: newOverlay(t)}
-	for range 3 {
-		s.node(s.cluster, netlab.None)
+	for i := range 3 {
+		name := fmt.Sprintf("n%d", i)
+		h := s.net.Host(name)
+		h.Plug(s.wan, "eth0", s.hostAddr(i).String()+"/24")
+		n := s.cluster.Node(name, lab.NodeOptions{Containers: true, CPUs: 4, Host: h, Overlay: true, NetArgs: netArgs})
+		s.nodes, s.hosts = append(s.nodes, n), append(s.hosts, h)
 	}
 	s.ready(s.cluster, 3)
 	s.other = s.Tenant + "/other"
@@ -59,6 +67,18 @@ func (s *siege) theirs(service string) api.ServiceID {
 	return s.other.App("vault", lab.Namespace).Service(service, lab.Namespace)
 }
 
+// hostAddr is a node's address on the lab's network.
+func (s *siege) hostAddr(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)})
+}
+
+// outside is a host on the network of the nodes that belongs to nobody.
+func (s *siege) outside() *netlab.Host {
+	h := s.net.Host("outside")
+	h.Plug(s.wan, "eth0", "203.0.113.200/24")
+	return h
+}
+
 // at is where a service is called by its semantic address.
 func (s *siege) at(id api.ServiceID) netip.AddrPort {
 	return netip.AddrPortFrom(s.AddressesOf(id).RoundRobin, 80)
@@ -75,8 +95,7 @@ func twin(a netip.AddrPort) netip.AddrPort {
 
 // tunnelOf is where a node's tunnel listens, on the lab's network.
 func (s *siege) tunnelOf(i int) netip.AddrPort {
-	at := netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)})
-	return netip.AddrPortFrom(at, s.nodes[i].NetStatus().Listen.Port())
+	return netip.AddrPortFrom(s.hostAddr(i), s.nodes[i].NetStatus().Listen.Port())
 }
 
 // undisturbed runs an attack during which nobody else loses anything, and no
@@ -110,13 +129,26 @@ func (s *siege) undisturbed(t *testing.T, bound int64, attack func()) {
 	}
 }
 
+// onPlanes runs a test on each of the data planes, which are to refuse the same.
+func onPlanes(t *testing.T, test func(t *testing.T, s *siege)) {
+	for _, plane := range []string{"ebpf", "nft"} {
+		t.Run(plane, func(t *testing.T) {
+			if err := ebpf.Available(); plane == "ebpf" && err != nil {
+				t.Skip(err)
+			}
+			test(t, newSiege(t, "--plane", plane))
+		})
+	}
+}
+
 // holdTime is longer than a packet of unknown source or destination waits.
 const holdTime = 2 * time.Second
 
 // A node that was taken over holds a real session, and follows no policy: from its
 // instances it gets no further than they may, and as another not at all.
-func TestHostileNodeSpeaksForItselfAlone(t *testing.T) {
-	s := newSiege(t)
+func TestHostileNodeSpeaksForItselfAlone(t *testing.T) { onPlanes(t, hostileNode) }
+
+func hostileNode(t *testing.T, s *siege) {
 	if _, err := s.mole.Who(s.at(s.ServiceID("shop", "web")).String(), 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -205,8 +237,9 @@ func TestHostileNodeSpeaksForItselfAlone(t *testing.T) {
 }
 
 // One tenant's containers reach nothing of another's, by whatever address.
-func TestAnotherTenantIsOutOfReach(t *testing.T) {
-	s := newSiege(t)
+func TestAnotherTenantIsOutOfReach(t *testing.T) { onPlanes(t, anotherTenant) }
+
+func anotherTenant(t *testing.T, s *siege) {
 	sn := s.Sniff(s.secret.NetNS())
 	at := s.AddressesOf(s.theirs("secret"))
 	own := s.own(s.secret).Addr()
@@ -214,17 +247,19 @@ func TestAnotherTenantIsOutOfReach(t *testing.T) {
 		t.Fatalf("its own tenant does not reach it: %v", err)
 	}
 	s.undisturbed(t, 12<<20, func() {
+		var all sync.WaitGroup
 		for name, a := range map[string]netip.Addr{"rr": at.RoundRobin, "closest": at.Closest, "own": own} {
 			for _, a := range []netip.Addr{a, api.DefaultNetRanges().Twin(a)} {
 				to := netip.AddrPortFrom(a, 80)
 				for who, in := range map[string]*lab.Inside{"client": s.client, "mole": s.mole, "web, beside it": s.web} {
-					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-					c, err := in.Dial(ctx, "tcp", to.String())
-					cancel()
-					if err == nil {
-						_ = c.Close()
-						t.Errorf("%s reaches %s %s", who, name, a)
-					}
+					all.Go(func() {
+						ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+						defer cancel()
+						if c, err := in.Dial(ctx, "tcp", to.String()); err == nil {
+							_ = c.Close()
+							t.Errorf("%s reaches %s %s", who, name, a)
+						}
+					})
 					if u, err := in.Dial(t.Context(), "udp", to.String()); err == nil {
 						for range 20 {
 							_, _ = u.Write([]byte("attack"))
@@ -234,6 +269,7 @@ func TestAnotherTenantIsOutOfReach(t *testing.T) {
 				}
 			}
 		}
+		all.Wait()
 		// A container that forges its source: as the tenant's own spy, for one.
 		raw := s.Raw(s.web.NetNS())
 		for _, from := range []netip.AddrPort{s.own(s.spy), s.own(s.client), netip.MustParseAddrPort("10.30.0.1:9"), netip.MustParseAddrPort("8.8.8.8:9")} {
@@ -250,5 +286,56 @@ func TestAnotherTenantIsOutOfReach(t *testing.T) {
 	var none *net.DNSError
 	if ips, err := s.client.Lookup(t.Context(), "ip4", "any.rr.secret.lab.vault.lab.treeline"); !errors.As(err, &none) {
 		t.Errorf("another tenant's name is %v (%v)", ips, err)
+	}
+}
+
+// What says that it is of the overlay comes by the tunnel or not at all: neither a
+// host on the nodes' network nor a node gets a plain or a VXLAN packet in.
+func TestPlainPacketsAreRefused(t *testing.T) { onPlanes(t, plainPackets) }
+
+func plainPackets(t *testing.T, s *siege) {
+	if _, err := s.mole.Who(s.at(s.ServiceID("shop", "web")).String(), 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	out := s.outside()
+	victim := s.hostAddr(1)
+	web, secret, mole, client := s.own(s.web), s.own(s.secret), s.own(s.mole), s.own(s.client)
+	sniffers := []*lab.Sniffer{s.Sniff(s.web.NetNS()), s.Sniff(s.secret.NetNS()), s.Sniff(s.mole.NetNS()), s.Sniff(s.client.NetNS())}
+	arrived := s.Sniff(lab.NetNS(s.hosts[1]))
+	services := netip.AddrPortFrom(s.AddressesOf(s.ServiceID("shop", "web")).RoundRobin, 9)
+	mac := strings.Fields(s.hosts[1].Run("cat", "/sys/class/net/eth0/address"))[0]
+	link, err := net.ParseMAC(mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := []netip.AddrPort{client, mole, secret, web, services, netip.AddrPortFrom(victim, 9), netip.MustParseAddrPort("203.0.113.200:9")}
+	s.undisturbed(t, 12<<20, func() {
+		for _, h := range []*netlab.Host{out, s.hosts[2]} {
+			for _, to := range []string{web.Addr().String(), secret.Addr().String(), services.Addr().String()} {
+				h.Run("ip", "route", "replace", to, "via", victim.String(), "dev", "eth0")
+			}
+			raw := s.Raw(lab.NetNS(h))
+			for range 20 {
+				for _, from := range sources {
+					for _, to := range []netip.AddrPort{web, secret, services} {
+						inner := lab.Datagram(from, to, []byte("attack"))
+						_ = raw.Send(inner)
+						for _, vni := range []byte{0, 1, 7} {
+							frame := slices.Concat([]byte{8, 0, 0, 0, 0, 0, vni, 0}, link, link, []byte{8, 0}, inner)
+							_ = raw.Send(lab.Datagram(netip.AddrPortFrom(s.hostAddr(0), 4789), netip.AddrPortFrom(victim, 4789), frame))
+						}
+					}
+				}
+			}
+		}
+		time.Sleep(holdTime)
+	})
+	if arrived.Saw("attack") == 0 {
+		t.Error("nothing got as far as the node: nothing is proven")
+	}
+	for _, sn := range sniffers {
+		if n := sn.Saw("attack"); n > 0 {
+			t.Errorf("an instance got %d packets", n)
+		}
 	}
 }

@@ -20,19 +20,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/relaywire"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 	"github.com/treeline-edge/treeline/testbed/lab"
-	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
 // floodBound is what a daemon may grow by under a flood: buffers that it has for
 // bad days, and garbage.
 const floodBound = 24 << 20
-
-// outside is a host on the network of the nodes that belongs to nobody.
-func (s *siege) outside() *netlab.Host {
-	h := s.net.Host("outside")
-	h.Plug(s.wan, "eth0", "203.0.113.200/24")
-	return h
-}
 
 // Whatever comes to the one UDP port of a node, or to the relay's, what is not from
 // a peer is nothing.
@@ -282,14 +274,11 @@ func TestResolverAmplifiesNothing(t *testing.T) {
 	})
 }
 
-func (s *siege) hostAddr(i int) netip.Addr {
-	return netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)})
-}
-
 // An instance that sends to all the world costs its node, its cluster and the root
 // little, and its neighbours nothing.
-func TestFloodOfUnknownDestinations(t *testing.T) {
-	s := newSiege(t)
+func TestFloodOfUnknownDestinations(t *testing.T) { onPlanes(t, unknownDestinations) }
+
+func unknownDestinations(t *testing.T, s *siege) {
 	secret := s.AddressesOf(s.theirs("secret"))
 	n2 := s.nodes[2]
 	const destinations = 50_000
