@@ -179,6 +179,9 @@ func (c *Core) finish(in *instance) {
 	id := in.id()
 	c.netChanged(in)
 	delete(c.instances, id)
+	for _, p := range c.net.book.PlacesOf(id) { // on silent nodes, too
+		c.net.moved[p] = true
+	}
 	s := c.services[id.Service()]
 	if delete(s.instances, id); len(s.instances) == 0 {
 		delete(c.services, id.Service())

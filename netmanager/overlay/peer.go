@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"time"
@@ -52,6 +53,34 @@ func (c *Core) refer(p api.Peer, n int) {
 	}
 	q.refs += n
 	c.dirty.peers[p.Key] = struct{}{}
+}
+
+// shared is a record with the memory of the one that is held, as far as both say
+// the same: a node that hosts many services comes with each of their routes.
+func (c *Core) shared(p api.Peer) api.Peer {
+	q := c.peers[p.Key].record
+	if slices.EqualFunc(p.Chain, q.Chain, bytes.Equal) {
+		p.Chain = q.Chain
+	}
+	if bytes.Equal(p.Proof, q.Proof) {
+		p.Proof = q.Proof
+	}
+	if slices.Equal(p.Endpoints, q.Endpoints) {
+		p.Endpoints = q.Endpoints
+	}
+	if slices.Equal(p.Subnets, q.Subnets) {
+		p.Subnets = q.Subnets
+	}
+	p.Cluster, p.Node, p.Relay.Addr = sameText(p.Cluster, q.Cluster), sameText(p.Node, q.Node), sameText(p.Relay.Addr, q.Relay.Addr)
+	return p
+}
+
+// sameText is b where a says the same, and else a.
+func sameText[S ~string](a, b S) S {
+	if a == b {
+		return b
+	}
+	return a
 }
 
 func (c *Core) renew(q *peer, p api.Peer) {

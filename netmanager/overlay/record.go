@@ -136,8 +136,9 @@ func (c *Core) keepRoute(s *service, r *api.Route) {
 		is = *r
 		c.held = c.held.Toggle(r.Digest())
 	}
-	for _, p := range is.Peers {
+	for i, p := range is.Peers {
 		c.refer(p, 1)
+		is.Peers[i] = c.shared(p)
 	}
 	s.route = r
 	for _, b := range is.Backends {

@@ -338,6 +338,18 @@ func (b *Book) SetBackend(p Place, be api.Backend) {
 	b.routeChanged(id, true)
 }
 
+// PlacesOf are the places of which something is noted for an instance.
+func (b *Book) PlacesOf(id api.InstanceID) (out []Place) {
+	if s := b.services[id.Service()]; s != nil {
+		for _, p := range sorted(s.backends) {
+			if p.Instance == id {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
 func (b *Book) sourceChanged(a netip.Addr) {
 	b.touchOwn(interest.SourceOf(a))
 	w := api.Want{Address: a}
