@@ -77,8 +77,8 @@ type gathered struct {
 	Instances []api.Instance `json:"instances,omitempty"`
 	Why       *api.Why       `json:"why,omitempty"`
 
-	Peers []api.PeerStatus `json:"peers,omitempty"`
-	Events    []api.Event    `json:"events"`
+	Peers  []api.PeerStatus `json:"peers,omitempty"`
+	Events []api.Event      `json:"events"`
 }
 
 // of says what is described.

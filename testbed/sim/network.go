@@ -405,8 +405,12 @@ func (p *planeTwin) differs(s plane.State) string {
 		name      string
 		has, want any
 	}{
-		{"node", p.Node, want.Node}, {"endpoints", p.Endpoints, want.Endpoints}, {"services", p.Services, want.Services},
-		{"sources", p.Sources, want.Sources}, {"pairs", len(p.Allowed), len(want.Allowed)}, {"peers", p.Peers, want.Peers},
+		{"node", p.Node, want.Node},
+		{"endpoints", p.Endpoints, want.Endpoints},
+		{"services", p.Services, want.Services},
+		{"sources", p.Sources, want.Sources},
+		{"pairs", len(p.Allowed), len(want.Allowed)},
+		{"peers", p.Peers, want.Peers},
 	} {
 		has, err1 := json.Marshal(part.has)
 		should, err2 := json.Marshal(part.want)
