@@ -98,7 +98,9 @@ func (c *Core) nodeNetChanged(n *node) {
 func (c *Core) network() {
 	for _, id := range step.Keys(c.net.changed) {
 		if in := c.instances[id]; in != nil {
-			c.net.book.SetSpec(id, routes.Spec{Rev: in.Want.SpecRev, Addresses: in.Want.Addresses, Access: in.Want.Spec.Access()})
+			c.net.book.SetSpec(id, routes.Spec{
+				Rev: in.Want.SpecRev, Addresses: in.Want.Addresses, Access: in.Want.Spec.Access(), Ports: in.Want.Spec.Ports(),
+			})
 		} else {
 			c.net.book.DropSpec(id)
 		}

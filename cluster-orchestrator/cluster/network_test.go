@@ -392,3 +392,24 @@ func TestWhatDoesNotListenIsASourceAndNoBackend(t *testing.T) {
 		t.Fatalf("when it listens, told %+v", d)
 	}
 }
+
+// TestRoutesNameThePublishedPorts, which SRV records are made of.
+func TestRoutesNameThePublishedPorts(t *testing.T) {
+	w := netWorld(t, 2)
+	a := addressedAt(0, rr)
+	a.Spec.Port = "6080:80;5353:53/udp"
+	w.wants(a)
+	host := w.at(0).Node
+	w.run(host)
+	want := a.Spec.Ports()
+	d := down(t, w.net2(host, api.Want{Address: rr, For: web}))
+	if len(d.Routes) != 1 || !slices.Equal(d.Routes[0].Ports, want) {
+		t.Errorf("a node is told %+v, want ports %v", d.Routes, want)
+	}
+	newer := a
+	newer.SpecRev, newer.Epoch, newer.Spec.Port = 2, a.Epoch+1<<20, "6080:8080"
+	w.wants(newer)
+	if r, _ := w.c.net.book.RouteOf(web); !slices.Equal(r.Ports, newer.Spec.Ports()) {
+		t.Errorf("with the newer SLA, ports %v", r.Ports)
+	}
+}

@@ -308,19 +308,23 @@ func protocol(name string) (rest, proto string) {
 // targets are the instances that are up and have an address of their own, at the
 // first port of the protocol that the service publishes.
 func (c *Core) targets(s *service, asker api.ServiceID, proto string) []Target {
-	if s.route == nil {
-		return nil
+	var ports []api.PortMap
+	if a := s.newest(); s.route != nil {
+		ports = s.route.Ports
+	} else if a != nil {
+		ports = a.Attach.Ports
 	}
-	i := slices.IndexFunc(s.route.Ports, func(p api.PortMap) bool { return p.Protocol == proto })
+	i := slices.IndexFunc(ports, func(p api.PortMap) bool { return p.Protocol == proto })
 	if i < 0 {
 		return nil
 	}
+	at := c.addresses(s)
 	var out []Target
 	for _, b := range open(c.backends(s)) {
 		n := b.instance.Number()
-		if v := s.route.Addresses.Instances[n]; v.IsValid() {
+		if v := at.Instances[n]; v.IsValid() {
 			name := names.Of(names.Query{Service: s.id, Policy: names.Instance, Number: n}, asker)
-			out = append(out, Target{Name: name, Address: v, Port: s.route.Ports[i].Instance, Weight: 1})
+			out = append(out, Target{Name: name, Address: v, Port: ports[i].Instance, Weight: 1})
 		}
 	}
 	return out

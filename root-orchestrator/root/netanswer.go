@@ -347,7 +347,7 @@ func (v elsewhere) Route(id api.ServiceID) (api.Route, bool) {
 		return api.Route{}, false
 	}
 	r := api.Route{
-		Service: id, Rev: v.stamp(interest.RouteOf(id)), Addresses: s.app.Addresses[id], Access: s.spec.Access(),
+		Service: id, Rev: v.stamp(interest.RouteOf(id)), Addresses: s.app.Addresses[id], Access: s.spec.Access(), Ports: s.spec.Ports(),
 	}
 	for _, cid := range step.Keys(s.net.asked) {
 		cl := v.clusters[cid]

@@ -214,7 +214,7 @@ func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
 func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.twins["a"].room, w.twins["b"].room = 1, 1
-	w.apply(2)
+	w.apply(2, func(m *api.Microservice) { m.Port = "6080:80" })
 	w.settle()
 	w.settle()
 	if w.on("a") != 1 || w.on("b") != 1 {
@@ -252,7 +252,8 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 	}
 	s, _ := w.c.Service(web)
 	if len(got) != 1 || len(got[0].Backends) != 1 || got[0].Backends[0].Address != own || len(got[0].Peers) != 1 ||
-		got[0].Peers[0].Node != "" || got[0].Peers[0].Cluster != "b" || got[0].Access.Callers != nil || got[0].Addresses.RoundRobin != s.Addresses.RoundRobin {
+		got[0].Peers[0].Node != "" || got[0].Peers[0].Cluster != "b" || got[0].Access.Callers != nil || got[0].Addresses.RoundRobin != s.Addresses.RoundRobin ||
+		!slices.Equal(got[0].Ports, []api.PortMap{{Host: 6080, Instance: 80, Protocol: "tcp"}}) {
 		t.Errorf("a is told %+v", got)
 	}
 }

@@ -34,6 +34,7 @@ type Spec struct {
 	Rev       api.Revision // of the SLA
 	Addresses api.ServiceAddresses
 	Access    api.Access
+	Ports     []api.PortMap
 }
 
 // Book is the network as the cluster knows it. It has one owner.

@@ -108,7 +108,13 @@ func (v inside) Route(id api.ServiceID) (api.Route, bool) {
 	if s == nil {
 		return api.Route{}, false
 	}
-	r := api.Route{Service: id, Rev: v.stamp(v.stamps, interest.RouteOf(id)), Addresses: v.addresses(id), Access: v.access(id)}
+	r := api.Route{
+		Service: id, Rev: v.stamp(v.stamps, interest.RouteOf(id)), Addresses: v.addresses(id), Access: v.access(id),
+		Ports: v.root.foreign.Routes[id].Ports,
+	}
+	if s.newest != "" {
+		r.Ports = s.specs[s.newest].Ports
+	}
 	r.Backends, r.Peers = v.backends(id, (*member).forNodes)
 	if f, ok := v.root.foreign.Routes[id]; ok {
 		r.Backends = append(r.Backends, f.Backends...)
@@ -167,7 +173,7 @@ func (v outside) Route(id api.ServiceID) (api.Route, bool) {
 	}
 	r := api.Route{Service: id, Rev: v.stamp(v.exports, interest.RouteOf(id)), Access: v.access(id)}
 	if s.newest != "" {
-		r.Addresses = s.specs[s.newest].Addresses
+		r.Addresses, r.Ports = s.specs[s.newest].Addresses, s.specs[s.newest].Ports
 	}
 	r.Backends, r.Peers = v.backends(id, (*member).forRoot)
 	for i := range r.Backends {
