@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -19,9 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
-	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/ebpf"
-	"github.com/treeline-edge/treeline/netmanager/dataplane/nft"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/socket"
@@ -38,7 +35,7 @@ type manager struct {
 	loop      *loop.Loop[overlay.Input]
 	orders    *orders
 	links     *links
-	planeName string
+	chooser   *chooser
 	tunnel    *tunnel
 	uplink    *uplink
 	listening *listening
@@ -107,7 +104,8 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	m.orders = newOrders()
-	m.orders.open, m.orders.links, m.orders.log = m.openPlane, m.links, m.log
+	m.chooser = newChooser(cfg, data, m.log)
+	m.orders.open, m.orders.links, m.orders.log = m.chooser.open, m.links, m.log
 	m.orders.hold, m.orders.resolver = hold, names
 	m.orders.state, m.orders.used, m.orders.synced = m.plane, m.used, m.synced
 	ln, err := socket.Listen(cfg.Socket)
@@ -136,61 +134,6 @@ func openData(path string) (*os.Root, error) {
 		return nil, fmt.Errorf("open the data directory: %w", err)
 	}
 	return dir, nil
-}
-
-// planes are what chooses and rewrites in the kernel.
-var planes = map[string]func(prefix string) (dataplane.Plane, error){
-	"nft":  func(prefix string) (dataplane.Plane, error) { return nft.New(prefix) },
-	"ebpf": func(prefix string) (dataplane.Plane, error) { return ebpf.New(prefix) },
-}
-
-// openPlane opens the plane that is configured, or the better one that works here.
-// What another one left of an earlier life goes.
-func (m *manager) openPlane() (dataplane.Plane, error) {
-	m.planeName = m.cfg.Plane
-	if m.planeName == "auto" {
-		m.planeName = "ebpf"
-		if err := ebpf.Available(); err != nil {
-			m.log.Info("the plane is nft, because this kernel cannot do with ebpf", "why", err)
-			m.planeName = "nft"
-		}
-	}
-	if err := m.dropOtherPlane(); err != nil {
-		return nil, err
-	}
-	p, err := planes[m.planeName](m.cfg.Prefix)
-	if err != nil {
-		return nil, fmt.Errorf("open the plane %s: %w", m.planeName, err)
-	}
-	return p, nil
-}
-
-const planeFile = "plane"
-
-// dropOtherPlane removes what a plane of another kind left, and notes which one it
-// is from now on.
-func (m *manager) dropOtherPlane() error {
-	was, err := m.data.ReadFile(planeFile)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read which plane there was: %w", err)
-	}
-	if open := planes[string(was)]; open != nil && string(was) != m.planeName {
-		if err := removePlane(string(was), m.cfg.Prefix); err != nil {
-			return err
-		}
-	}
-	if err := m.data.WriteFile(planeFile, []byte(m.planeName), 0o600); err != nil {
-		return fmt.Errorf("note which plane there is: %w", err)
-	}
-	return nil
-}
-
-func removePlane(name, prefix string) error {
-	p, err := planes[name](prefix)
-	if err != nil {
-		return fmt.Errorf("open the plane %s: %w", name, err)
-	}
-	return errors.Join(p.Remove(context.Background()), p.Close())
 }
 
 // restore makes the core and the loop that will own it.
@@ -264,7 +207,7 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 	m.says = self
 	m.mu.Unlock()
 	m.moved()
-	m.log.Info("netmanager runs", "cluster", m.creds.Cluster, "key", m.key, "plane", m.planeName, "listen", m.tunnel.engine.Local())
+	m.log.Info("netmanager runs", "cluster", m.creds.Cluster, "key", m.key, "listen", m.tunnel.engine.Local())
 	if err := daemon.Notify(daemon.Ready); err != nil {
 		m.log.Warn("systemd not told", "err", err)
 	}
@@ -421,7 +364,7 @@ func remove(ctx context.Context, cfg Config, data *os.Root, log *slog.Logger) er
 		if name == "ebpf" && ebpf.Available() != nil {
 			continue
 		}
-		errs = append(errs, removePlane(name, cfg.Prefix))
+		errs = append(errs, removePlane(planes[name], cfg.Prefix))
 	}
 	l, err := newLinks(cfg.Prefix, data, log)
 	if err != nil {

@@ -115,7 +115,7 @@ func (m *manager) Status(ctx context.Context) (s api.NetStatus, err error) {
 	if r := m.uplink.isReady(); !r.Ready {
 		s.Ready, s.Error = false, r.Error
 	}
-	s.Node, s.Cluster, s.Key, s.Plane, s.Listen = m.creds.ID, m.creds.Cluster, m.key, m.planeName, m.tunnel.engine.Local()
+	s.Node, s.Cluster, s.Key, s.Plane, s.Listen = m.creds.ID, m.creds.Cluster, m.key, m.chooser.name(), m.tunnel.engine.Local()
 	return s, nil
 }
 

@@ -1,0 +1,97 @@
+package wiring
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// told is a plane that writes down what it is told.
+type told struct {
+	name string
+	all  *[]string
+	sync func() error
+}
+
+func (p told) note(what string) error {
+	*p.all = append(*p.all, p.name+" "+what)
+	return nil
+}
+
+func (p told) Sync(context.Context, plane.State) error {
+	return errors.Join(p.note("sync"), p.sync())
+}
+func (p told) Apply(context.Context, plane.Change) error  { return p.note("apply") }
+func (p told) Usage(context.Context) (plane.Usage, error) { return plane.Usage{}, p.note("usage") }
+func (p told) Remove(context.Context) error               { return p.note("remove") }
+func (p told) Close() error                               { return p.note("close") }
+
+func TestPlaneIsWhatTheKernelTakes(t *testing.T) {
+	refused := errors.New("device 7: too many programs")
+	for _, c := range []struct {
+		name, want string
+		available  error
+		syncs      []error // of ebpf, in turn
+		told       string
+		is         string
+		warns      bool
+	}{
+		{name: "ebpf is taken", want: "auto", syncs: []error{nil, nil}, told: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
+		{
+			name: "ebpf cannot be had", want: "auto", available: fmt.Errorf("old: %w", api.ErrUnavailable),
+			told: "nft sync, nft sync, nft apply", is: "nft",
+		},
+		{
+			name: "its first sync is refused", want: "auto", syncs: []error{refused},
+			told: "ebpf sync, ebpf remove, ebpf close, ebpf close, nft sync, nft sync, nft apply", is: "nft", warns: true,
+		},
+		{name: "a later one is refused", want: "auto", syncs: []error{nil, refused}, told: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
+		{name: "what it is told is wrong", want: "auto", syncs: []error{api.ErrInvalid, nil}, told: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
+		{name: "no other one is wanted", want: "ebpf", syncs: []error{refused, refused}, told: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var all []string
+			var log bytes.Buffer
+			data := must[*os.Root](t)(os.OpenRoot(t.TempDir()))
+			defer data.Close()
+			open := func(name string, sync func() error) func(string) (dataplane.Plane, error) {
+				return func(string) (dataplane.Plane, error) { return told{name, &all, sync}, nil }
+			}
+			chosen := &chooser{
+				want: c.want, data: data, log: slog.New(slog.NewTextHandler(&log, nil)),
+				available: func() error { return c.available },
+				planes: map[string]func(string) (dataplane.Plane, error){
+					"nft": open("nft", func() error { return nil }),
+					"ebpf": open("ebpf", func() error {
+						err := c.syncs[0]
+						c.syncs = c.syncs[1:]
+						return err
+					}),
+				},
+			}
+			p := must[dataplane.Plane](t)(chosen.open())
+			_ = p.Sync(t.Context(), plane.State{})
+			_ = p.Sync(t.Context(), plane.State{})
+			_ = p.Apply(t.Context(), plane.Change{})
+			if got := strings.Join(all, ", "); got != c.told {
+				t.Errorf("told: %s; want: %s", got, c.told)
+			}
+			note := string(must[[]byte](t)(data.ReadFile(planeFile)))
+			if chosen.name() != c.is || note != c.is {
+				t.Errorf("the plane is %s, and noted as %s; want %s", chosen.name(), note, c.is)
+			}
+			if warns := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), refused.Error()); warns != c.warns {
+				t.Errorf("warns: %t, want %t:\n%s", warns, c.warns, &log)
+			}
+		})
+	}
+}
