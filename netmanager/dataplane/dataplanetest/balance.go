@@ -20,7 +20,7 @@ func newFlowsGoToBackendsInTurn(t *testing.T, w *World) {
 	for _, network := range []string{"tcp", "udp"} {
 		for _, six := range []int{0, 1} {
 			count := map[plane.Ident]map[string]int{equal.Ident: {}, weighted.Ident: {}}
-			const turns = 10
+			const turns = 4
 			for n := range turns * 7 * 3 { // a multiple of both sums of weights
 				from := w.C(1 + n%3)
 				for _, s := range []plane.Service{equal, weighted} {

@@ -202,7 +202,17 @@ func (f *Flow) Ask() (string, error) {
 }
 
 // Echo sends something and sees it come back, from the same backend.
-func (f *Flow) Echo() error {
+func (f *Flow) Echo() error { return f.echo(patience) }
+
+// Stopped says that what is sent does not come back; a reset may.
+func (f *Flow) Stopped() error {
+	if err := f.echo(quiet); err != nil {
+		return nil
+	}
+	return fmt.Errorf("%s goes on", f)
+}
+
+func (f *Flow) echo(patience time.Duration) error {
 	f.n++
 	body := fmt.Sprintf("%s %d", f.from, f.n)
 	_ = f.SetDeadline(time.Now().Add(patience))

@@ -3,22 +3,37 @@ package dataplanetest
 import (
 	"net/netip"
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
+// worlds is how many worlds there are at once: a promise waits more than it works.
+const worlds = 6
+
 // Run holds the planes that f makes to their promises, on every kind of way
-// between the hosts.
+// between the hosts. Each promise has a world of its own.
 func Run(t *testing.T, f Factory) {
+	var all sync.WaitGroup
+	room := make(chan struct{}, worlds)
 	for _, path := range []api.PathKind{api.PathRoute, api.PathVXLAN, api.PathDirect} {
-		t.Run(string(path), func(t *testing.T) {
-			for _, promise := range promises {
-				t.Run(promise.name, func(t *testing.T) { promise.test(t, NewWorld(t, f, path)) })
-			}
+		all.Go(func() {
+			t.Run(string(path), func(t *testing.T) {
+				var each sync.WaitGroup
+				for _, promise := range promises {
+					each.Go(func() {
+						room <- struct{}{}
+						defer func() { <-room }()
+						t.Run(promise.name, func(t *testing.T) { promise.test(t, NewWorld(t, f, path)) })
+					})
+				}
+				each.Wait()
+			})
 		})
 	}
+	all.Wait()
 }
 
 // promises are what holds whatever the way between the hosts.

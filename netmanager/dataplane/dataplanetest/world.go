@@ -3,6 +3,7 @@ package dataplanetest
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -62,6 +63,7 @@ type Container struct {
 	Ident  plane.Ident
 	Device string // the host's end
 	MAC    string // of eth0
+	inbox  net.PacketConn
 }
 
 // Addr6 is the container's IPv6 address.
