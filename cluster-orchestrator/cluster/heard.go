@@ -251,7 +251,7 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	} else {
 		n.book(in.id(), in.needs())
 	}
-	before := in.view()
+	before, wasReady := in.view(), in.Ready
 	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, clip(o.Detail), o.Restarts, o.ExitCode
 	in.Address, in.Ready = o.Address, o.Ready
 	if !in.Moving {
@@ -261,7 +261,8 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	if o.State == api.Running || o.State == api.Completed {
 		c.made(in)
 	}
-	if now := in.view(); grew || now.Digest() != before.Digest() || now.Detail != before.Detail {
+	// Whether it is ready is not the root's concern, but a restart must know.
+	if now := in.view(); grew || wasReady != in.Ready || now.Digest() != before.Digest() || now.Detail != before.Detail {
 		c.changed(in)
 	}
 	c.refresh(n)

@@ -189,6 +189,11 @@ func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
 		if !ok || slices.ContainsFunc(r.Backends, func(be api.Backend) bool { return be.Peer == api.PeerKey{'n', '1'} }) {
 			t.Errorf("the route leads to %+v, told %+v", r.Backends, eff.Send)
 		}
+		// It may be cut off from the cluster alone: whose its addresses are is still known.
+		at := w.nodes["n1"].whole().Observed[0].Address
+		if d := down(t, w.net2("n0", api.Want{Service: web, For: web}, api.Want{Address: at, For: web})); len(d.Sources) != 1 || d.Sources[0].Service != web {
+			t.Errorf("asked for %s, told %+v", at, d)
+		}
 		return
 	}
 	t.Fatal("it is not found")
@@ -202,6 +207,10 @@ func TestRoutesAreWholeBeforeNodesSpeakAgain(t *testing.T) {
 	}
 	w.desire()
 	for _, id := range []api.NodeID{"n0", "n1", "n2"} {
+		w.nodes[id].slow = true // at first none listens
+		w.run(id)
+		w.nodes[id].slow = false
+		clear(w.nodes[id].has)
 		w.run(id)
 	}
 	w.restart()
