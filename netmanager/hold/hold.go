@@ -62,12 +62,25 @@ type Hold struct {
 	expiry  *time.Timer
 }
 
-// allowance bounds the ICMP errors to one endpoint (RFC 1812, 4.3.2.8).
+// allowance is what one endpoint may have still.
 type allowance struct {
 	left float64
 	at   time.Time
 }
 
+// take takes one, of rate a second and burst at once.
+func (a *allowance) take(now time.Time, rate, burst float64) bool {
+	if d := now.Sub(a.at).Seconds(); d > 0 {
+		a.left, a.at = min(burst, a.left+d*rate), now
+	}
+	if a.left < 1 {
+		return false
+	}
+	a.left--
+	return true
+}
+
+// The bounds of ICMP errors to one endpoint (RFC 1812, 4.3.2.8).
 const (
 	errorRate  = 10 // a second
 	errorBurst = 50
@@ -229,14 +242,7 @@ func (h *Hold) mayTell(local netip.Addr, now time.Time) bool {
 		a = &allowance{left: errorBurst, at: now}
 		h.errors[local] = a
 	}
-	if d := now.Sub(a.at).Seconds(); d > 0 {
-		a.left, a.at = min(errorBurst, a.left+d*errorRate), now
-	}
-	if a.left < 1 {
-		return false
-	}
-	a.left--
-	return true
+	return a.take(now, errorRate, errorBurst)
 }
 
 func (h *Hold) send(vnet, packet []byte) {

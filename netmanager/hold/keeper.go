@@ -15,6 +15,14 @@ const (
 	// askEvery is how often a miss is told while its packets wait: the core asks the
 	// cluster once, and may have been busy.
 	askEvery = 250 * time.Millisecond
+	// askRate and askBurst bound the misses of one endpoint that are told, a second and
+	// at once. The core grants an instance fewer questions; what one that sends to all
+	// the world has beyond is dropped here, before the core is busy with it instead of
+	// with its neighbours'. A peer's whole subnet, unknown, asks about its every
+	// address four times a second, which is half of it.
+	askRate, askBurst = 500, 1000
+	// askersMax is when the allowances of endpoints are forgotten; a node has fewer.
+	askersMax = 1024
 )
 
 // keeper holds packets, by the remote address that they wait for. It is pure, and
@@ -23,7 +31,8 @@ type keeper struct {
 	held   map[netip.Addr][]waiter
 	locals map[netip.Addr]int // packets by the endpoint that they are of
 	asked  map[pair]time.Time // misses that were told, while packets wait
-	queue  []due              // oldest first
+	askers map[netip.Addr]*allowance
+	queue  []due // oldest first
 	count  int
 	bytes  int
 }
@@ -43,7 +52,10 @@ type due struct {
 }
 
 func newKeeper() keeper {
-	return keeper{held: map[netip.Addr][]waiter{}, locals: map[netip.Addr]int{}, asked: map[pair]time.Time{}}
+	return keeper{
+		held: map[netip.Addr][]waiter{}, locals: map[netip.Addr]int{}, asked: map[pair]time.Time{},
+		askers: map[netip.Addr]*allowance{},
+	}
 }
 
 // add holds a copy of the frame, if there is room; ask says whether the miss is to
@@ -54,17 +66,33 @@ func (k *keeper) add(now time.Time, local, remote netip.Addr, frame []byte) (kep
 		// Somebody's packets wait for it already, or nobody's can.
 		return false, len(k.held[remote]) > 0 && k.due(now, pair{local, remote})
 	}
+	p := pair{local, remote}
+	_, told := k.asked[p]
+	if ask = k.due(now, p); !ask && !told {
+		return false, false // nobody would hear of it
+	}
 	until := now.Add(longest)
 	k.held[remote] = append(k.held[remote], waiter{append([]byte(nil), frame...), local, until})
 	k.queue = append(k.queue, due{remote, until})
 	k.locals[local]++
 	k.count++
 	k.bytes += len(frame)
-	return true, k.due(now, pair{local, remote})
+	return true, ask
 }
 
 func (k *keeper) due(now time.Time, p pair) bool {
 	if at, ok := k.asked[p]; ok && now.Sub(at) < askEvery || !ok && len(k.asked) >= 2*inAll {
+		return false
+	}
+	a := k.askers[p.local]
+	if a == nil {
+		if len(k.askers) >= askersMax {
+			clear(k.askers)
+		}
+		a = &allowance{left: askBurst, at: now}
+		k.askers[p.local] = a
+	}
+	if !a.take(now, askRate, askBurst) {
 		return false
 	}
 	k.asked[p] = now
