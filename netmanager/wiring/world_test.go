@@ -475,11 +475,17 @@ func (c *container) serve(port int) {
 	}()
 }
 
-// dial connects from within the container.
-func (c *container) dial(to netip.Addr, port int) (net.Conn, error) {
-	return within(c.ns, func() (net.Conn, error) {
-		return (&net.Dialer{Timeout: testTime}).Dial("tcp", netip.AddrPortFrom(to, uint16(port)).String())
-	})
+// dial connects from within the container. A service is refused until one of its
+// instances is known to listen.
+func (c *container) dial(to netip.Addr, port int) (conn net.Conn, err error) {
+	for end := time.Now().Add(testTime); ; time.Sleep(10 * time.Millisecond) {
+		conn, err = within(c.ns, func() (net.Conn, error) {
+			return (&net.Dialer{Timeout: testTime}).Dial("tcp", netip.AddrPortFrom(to, uint16(port)).String())
+		})
+		if !errors.Is(err, syscall.ECONNREFUSED) || time.Now().After(end) {
+			return conn, err
+		}
+	}
 }
 
 // ask is which instance answers at an address.
