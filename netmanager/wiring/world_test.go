@@ -408,6 +408,7 @@ type container struct {
 	host *host
 	key  api.Key
 	ns   string
+	as   api.Attach
 	at   api.Attached
 }
 
@@ -448,10 +449,29 @@ func (c *container) attach(change ...func(*api.Attach)) {
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}
-	c.at = at
+	c.as, c.at = a, at
 }
 
-// serve answers each connection with the container's name, line for line.
+// ready waits until the netmanager has seen that the container listens, and the
+// kernel has followed.
+func (c *container) ready() {
+	t := c.host.w.t
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTime)
+	defer cancel()
+	for !c.at.Ready {
+		at, err := c.host.sock.Attach(ctx, c.as)
+		if err != nil {
+			t.Fatalf("wait for %s to be ready: %v", c.key, err)
+		}
+		if c.at = at; !at.Ready {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+}
+
+// serve answers each connection with the container's name, line for line, and
+// returns when others reach it.
 func (c *container) serve(port int) {
 	t := c.host.w.t
 	t.Helper()
@@ -473,6 +493,7 @@ func (c *container) serve(port int) {
 			}()
 		}
 	}()
+	c.ready()
 }
 
 // dial connects from within the container. A service is refused until one of its
