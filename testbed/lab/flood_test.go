@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/internal/relaywire"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 	"github.com/treeline-edge/treeline/testbed/lab"
@@ -279,7 +281,23 @@ func TestResolverAmplifiesNothing(t *testing.T) {
 func TestFloodOfUnknownDestinations(t *testing.T) { onPlanes(t, unknownDestinations) }
 
 func unknownDestinations(t *testing.T, s *siege) {
-	secret := s.AddressesOf(s.theirs("secret"))
+	// What the neighbour has never called, and calls in the flood.
+	const calls = 5
+	fresh := make([]api.ServiceID, calls)
+	app := lab.App("fresh")
+	for i := range fresh {
+		name := fmt.Sprintf("s%d", i)
+		fresh[i] = s.other.App("fresh", lab.Namespace).Service(name, lab.Namespace)
+		app.Applications[0].Services = append(app.Applications[0].Services, lab.On(s.server(name, 1), "c1", "n1"))
+	}
+	if _, err := s.API.Apply(t.Context(), lab.Encode(app), client.ApplyOptions{Tenant: s.other}); err != nil {
+		t.Fatal(err)
+	}
+	at := make([]string, calls)
+	for i, id := range fresh {
+		s.Wait(string(id)+" runs", lab.Is(id.Instance(0), func(i api.Instance) bool { return i.State == api.Running }))
+		at[i] = s.at(id).String()
+	}
 	n2 := s.nodes[2]
 	const destinations = 50_000
 	var sent atomic.Int64
@@ -320,20 +338,27 @@ func unknownDestinations(t *testing.T, s *siege) {
 			}
 			return nil
 		})
-		// Meanwhile: a neighbour's first packet to a service, another's by name.
-		for name, to := range map[string]netip.Addr{"by rr": secret.RoundRobin, "by closest": secret.Closest} {
+		// Meanwhile: a neighbour's first packets to services. One may be lost on a
+		// machine that others use too, and is sent again after a second.
+		var took []time.Duration
+		for i, to := range at {
 			began := time.Now()
-			id, err := s.spy.Who(netip.AddrPortFrom(to, 80).String(), 10*time.Second)
-			took := time.Since(began)
-			t.Logf("the neighbour's first call %s took %s", name, took)
-			if err != nil || id != s.theirs("secret").Instance(0) || took > time.Second {
-				t.Errorf("the neighbour's first call %s: %q after %s, %v", name, id, took, err)
+			id, err := s.spy.Who(to, 10*time.Second)
+			took = append(took, time.Since(began))
+			if err != nil || id != fresh[i].Instance(0) {
+				t.Errorf("the neighbour's first call: %q after %s, %v", id, took[i], err)
 			}
+		}
+		slices.Sort(took)
+		t.Logf("the neighbour's first calls, while %d were sent, took %s", sent.Load(), took)
+		if took[calls/2] > time.Second {
+			t.Errorf("the neighbour's first calls took %s", took)
 		}
 		<-done
 		// 256 of one service wait for an answer or have none; and what leads somewhere.
 		unmet, routes := n2.NetMetric("treeline_net_wants_unmet"), n2.NetMetric("treeline_net_routes")
-		t.Logf("n2 holds %v routes, %v of its wants are unmet", routes, unmet)
+		t.Logf("n2 holds %v routes, %v of its wants are unmet; its core dropped %v inputs of %v steps", routes, unmet,
+			n2.NetMetric("treeline_core_inputs_dropped_total"), n2.NetMetric("treeline_core_steps_total"))
 		if unmet > 256+64 || routes > 64 {
 			t.Errorf("n2 holds %v routes and %v unmet wants", routes, unmet)
 		}
