@@ -473,14 +473,28 @@ func (c *Core) Trace(from api.InstanceID, to string) (api.NetTrace, error) {
 	for _, b := range targets {
 		n, _ := c.named(b)
 		note(true, "backend", "%s (%s)", n.Service.Instance(n.Number), b)
-		c.tracePath(b, note)
+		c.tracePath(a.Address, b, note)
 	}
 	return t, nil
 }
 
-func (c *Core) tracePath(b netip.Addr, note func(bool, string, string, ...any) bool) {
+// traceReply says by what the other node lets answers back: what is allowed to call
+// is allowed to be answered, once it is known who calls.
+func (c *Core) traceReply(from netip.Addr, who string, note func(bool, string, string, ...any) bool) {
+	switch {
+	case !c.described:
+		note(false, "reply", "this node has not said yet how it is reached")
+	case !c.link.up:
+		note(true, "reply", "%s knows %s if it asked before; the cluster, which would tell it, is not reached", who, from)
+	default:
+		note(true, "reply", "%s asks its cluster who %s is, unless it knows, and answers by the same path", who, from)
+	}
+}
+
+func (c *Core) tracePath(from, b netip.Addr, note func(bool, string, string, ...any) bool) {
 	if c.at[b] != nil {
 		note(true, "path", "on this node")
+		note(true, "reply", "on this node")
 		return
 	}
 	k, ok := c.peerAt(b)
@@ -501,5 +515,6 @@ func (c *Core) tracePath(b netip.Addr, note func(bool, string, string, ...any) b
 			reason = ": " + st.Reason
 		}
 		note(!c.peers[k].path.Silent, "path", "%s by %s, %s%s", who, st.Path, st.RTT, reason)
+		c.traceReply(from, who, note)
 	}
 }

@@ -139,21 +139,21 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
 	for to, want := range map[string]string{
-		"10.30.1.1": "route true, access true, backend true, path true, backend true, path true, true",
-		"192.0.2.1": "route true, true", "10.16.0.2": "route true, access true, backend true, path true, true",
-		"10.16.2.1": "route true, access true, backend true, path true, true", "fd74:6c6e:2::a1e:101": "route true, access true, backend true, path true, backend true, path true, true",
+		"10.30.1.1": "route true, access true, backend true, path true, reply true, backend true, path true, reply true, true",
+		"192.0.2.1": "route true, true", "10.16.0.2": "route true, access true, backend true, path true, reply true, true",
+		"10.16.2.1": "route true, access true, backend true, path true, reply true, true", "fd74:6c6e:2::a1e:101": "route true, access true, backend true, path true, reply true, backend true, path true, reply true, true",
 	} {
 		if got := trace(to); got != want {
 			t.Errorf("%s: %s, want %s", to, got, want)
 		}
 	}
 	w.step(Query{Local: client, Name: "web.treeline."})
-	if got := trace("web"); got != "name true, route true, access true, backend true, path true, backend true, path true, true" {
+	if got := trace("web"); got != "name true, route true, access true, backend true, path true, reply true, backend true, path true, reply true, true" {
 		t.Error(got)
 	}
 	w.step(Path{Key: key(1), Silent: true})
 	w.step(Path{Key: key(2), Silent: true})
-	if got := trace("10.30.1.1"); got != "route true, access true, backend true, path false, backend true, path false, false" {
+	if got := trace("10.30.1.1"); got != "route true, access true, backend true, path false, reply true, backend true, path false, reply true, false" {
 		t.Error(got)
 	}
 	if _, err := w.c.Trace(svc("nobody").Instance(0), "web"); !errors.Is(err, api.ErrNotFound) {

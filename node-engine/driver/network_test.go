@@ -59,7 +59,7 @@ func (n *fakeNetwork) Attach(_ context.Context, a api.Attach) (api.Attached, err
 	if n.fail != nil {
 		return api.Attached{}, n.fail
 	}
-	n.at[a.Key] = api.Attached{Key: a.Key, Address: address}
+	n.at[a.Key] = api.Attached{Key: a.Key, Address: address, Ready: n.at[a.Key].Ready}
 	return n.at[a.Key], nil
 }
 
@@ -220,6 +220,46 @@ func TestWhatNeedsANetworkIsRefusedWithoutOne(t *testing.T) {
 		f.Order(api.CreateWorkload{Key: k1, Spec: api.Microservice{Port: "80"}})
 		if e := f.event(t); e.Reason != api.ReasonNoNetwork {
 			t.Errorf("told %+v", e)
+		}
+	})
+}
+
+// TestTheCoreIsToldWhenAWorkloadServes, by an event or when all is compared.
+func TestTheCoreIsToldWhenAWorkloadServes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, n := startOnNetwork(t, nil)
+		<-f.told
+		f.Order(api.CreateWorkload{Key: k1, Attempt: 3})
+		f.event(t)
+		f.Order(api.StartWorkload{Key: k1, Attempt: 3})
+		if e := f.event(t); e.Phase != api.WorkloadRunning || e.Ready {
+			t.Errorf("told %+v, want it running and not ready", e)
+		}
+		n.mu.Lock()
+		n.at[k1] = api.Attached{Key: k1, Address: address, Ready: true}
+		n.mu.Unlock()
+		f.Serves(k1)
+		if e := f.event(t); e.Phase != "" || e.Attempt != 3 || e.Address != address || !e.Ready {
+			t.Errorf("told %+v, want it ready", e)
+		}
+		f.Recheck()
+		if in := (<-f.told).(node.Info); len(in.Found) != 1 || !in.Found[0].Ready {
+			t.Errorf("told %+v, want it found ready", in)
+		}
+	})
+}
+
+func TestNewFlowsAvoidWhatExited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := startOnNetwork(t, nil)
+		<-f.told
+		f.exits <- runtime.Exit{Key: k1, ExitCode: 1}
+		if e := f.event(t); e.Phase != api.WorkloadExited {
+			t.Errorf("told %+v", e)
+		}
+		synctest.Wait()
+		if got := fmt.Sprint(f.rt.said()); got != "[drain]" {
+			t.Errorf("asked for %s, want a drain", got)
 		}
 	})
 }
