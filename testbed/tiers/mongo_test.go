@@ -62,13 +62,14 @@ func TestMongoKeepsRootAndCluster(t *testing.T) {
 		},
 		"cluster": func() (*http.Response, error) { return c.http.Get(c.url + "/readyz") },
 	} {
-		resp, err := d()
-		if err == nil {
-			_ = resp.Body.Close()
-		}
-		if !errors.Is(err, api.ErrUnavailable) && (resp == nil || resp.StatusCode != http.StatusServiceUnavailable) {
-			t.Errorf("the %s is ready without its store: %v", what, err)
-		}
+		// The answer to the refused order is a moment ahead of the state.
+		eventually(t, "the "+what+" is not ready without its store", func() bool {
+			resp, err := d()
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			return errors.Is(err, api.ErrUnavailable) || resp != nil && resp.StatusCode == http.StatusServiceUnavailable
+		})
 	}
 	if page, _, err := r.admin.Instances(ctx, client.ListOptions{}); err != nil || len(page) == 0 || len(rt.running()) != 1 {
 		t.Errorf("without a store: %d instances are shown (%v), %d run", len(page), err, len(rt.running()))
