@@ -263,11 +263,18 @@ func (m *ClusterMachine) sendRoot(msg any) {
 }
 
 // openStream asks for all that the core does not have. The shell does it on each
-// connection by itself, and again when the core says Hello.
+// connection by itself, and again when the core says Hello. A stream that does not
+// open is asked for again: as a request over HTTP it fails, and is not lost.
 func (m *ClusterMachine) openStream() {
 	if !m.proc.alive {
 		return
 	}
+	conn := m.link.conn
+	m.w.after(m.link.q.Silence, func() {
+		if conn != 0 && m.link.conn == conn && m.link.stream != conn {
+			m.openStream()
+		}
+	})
 	digest, _ := m.core.Digests()
 	hello := api.Hello{Cluster: m.id, Since: m.core.Gen(), Digest: digest}
 	m.link.carry(up, hello, func() {

@@ -112,6 +112,9 @@ func (w *World) calm() {
 		}
 	}
 	w.Run(calmWindow / 3) // an answer that was lost is asked for again
+	if w.Network {
+		w.Run(time.Minute) // and what the network lost within a minute
+	}
 	saves := w.saves
 	w.talk = talk{listening: true}
 	w.Run(calmWindow)
