@@ -82,7 +82,7 @@ func (n *node) settle() {
 	}
 	for _, id := range step.Keys(n.want) {
 		if o := n.has[id]; o.Epoch != n.want[id].Epoch && n.lease != nil {
-			n.has[id] = api.Observed{Instance: id, Epoch: n.want[id].Epoch, State: api.Running, Address: n.address()}
+			n.has[id] = api.Observed{Instance: id, Epoch: n.want[id].Epoch, State: api.Running, Address: n.address(), Ready: true}
 		}
 	}
 	n.report()
