@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -29,6 +30,7 @@ type hosts struct {
 	tag  string
 	file string // what was made: lines of "netns NAME", "link NAME", "table NAME", "forward VALUE"
 	net  netip.Prefix
+	mu   *sync.Mutex // guards the file: nodes start beside one another
 }
 
 const (
@@ -51,7 +53,7 @@ func networkTools() error {
 }
 
 func newHosts(tag, data string) hosts {
-	h := hosts{tag: tag, file: filepath.Join(data, hostsFile)}
+	h := hosts{tag: tag, file: filepath.Join(data, hostsFile), mu: new(sync.Mutex)}
 	// Of the range that RFC 2544 sets aside for laboratories, one network for each
 	// installation, the same every time.
 	n, _ := strconv.ParseUint(tag, 36, 64)
@@ -146,6 +148,8 @@ func (h hosts) host(ctx context.Context, node string, i int) (string, error) {
 
 // note writes down what is about to be made, once.
 func (h hosts) note(line string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	text, err := os.ReadFile(h.file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("note what is made of the network: %w", err)
