@@ -6,7 +6,7 @@
 //	path := netbench.WireGuard()
 //	err = path.Up(ctx, bed)
 //	err = bed.Serve()
-//	sample, err := bed.RTT(ctx, path.Target(1), time.Second)
+//	sample, err := bed.RTT(ctx, path.Target(), time.Second)
 //
 // A Bed is two nodes and their containers, each a network namespace that lasts as
 // long as somebody holds it open: nothing is left behind, whoever is killed. What

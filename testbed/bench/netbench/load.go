@@ -168,10 +168,11 @@ func (b blockingConn) write(p []byte) error {
 
 // question is what a client in the first container is to find out.
 type question struct {
-	What   string // rtt, connect, connect-time, http, transfer
-	Target netip.Addr
-	For    time.Duration // all but transfer
-	Bytes  uint64        // transfer
+	What    string // rtt, connect, connect-time, http, transfer
+	Target  netip.Addr
+	Targets []netip.Addr  // of http, instead
+	For     time.Duration // all but transfer
+	Bytes   uint64        // transfer
 }
 
 func ask(ctx context.Context, q question, _ func()) (any, error) {
@@ -193,6 +194,14 @@ func ask(ctx context.Context, q question, _ func()) (any, error) {
 func dialer() *net.Dialer { return &net.Dialer{Timeout: 10 * time.Second, Control: cubic} }
 
 func (q question) addr(port uint16) string { return netip.AddrPortFrom(q.Target, port).String() }
+
+func (q question) urls(port uint16) []string {
+	var out []string
+	for _, a := range q.Targets {
+		out = append(out, fmt.Sprintf("http://%s/", netip.AddrPortFrom(a, port)))
+	}
+	return out
+}
 
 // roundTrips is the median of round trips of 64 bytes on one connection, in µs.
 func roundTrips(ctx context.Context, q question) (float64, error) {
@@ -279,7 +288,8 @@ func connectTime(ctx context.Context, q question) (float64, error) {
 	return micros(median(took)), ctx.Err()
 }
 
-// gets is the median of GETs, each on a connection of its own, in µs.
+// gets is the median of GETs, each on a connection of its own and to the next
+// target, in µs.
 func gets(ctx context.Context, q question) (float64, error) {
 	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -291,9 +301,10 @@ func gets(ctx context.Context, q question) (float64, error) {
 			return c, err
 		},
 	}}
-	url := "http://" + q.addr(portHTTP) + "/"
+	urls, next := q.urls(portHTTP), 0
 	get := func() error {
-		r, err := c.Get(url)
+		r, err := c.Get(urls[next%len(urls)])
+		next++
 		if err != nil {
 			return err
 		}

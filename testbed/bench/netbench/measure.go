@@ -50,9 +50,9 @@ func (b *Bed) ConnectTime(ctx context.Context, to netip.Addr, d time.Duration) (
 }
 
 // HTTP is the median of GETs of a small page within some time, each on a new
-// connection, in µs.
-func (b *Bed) HTTP(ctx context.Context, to netip.Addr, d time.Duration) (Sample, error) {
-	return b.ask(ctx, question{What: "http", Target: to, For: d})
+// connection and to the next of some addresses, in µs.
+func (b *Bed) HTTP(ctx context.Context, to []netip.Addr, d time.Duration) (Sample, error) {
+	return b.ask(ctx, question{What: "http", Targets: to, For: d})
 }
 
 // Transfer is how long it takes to fetch some bytes, in seconds.

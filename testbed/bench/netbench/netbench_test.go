@@ -1,6 +1,7 @@
 package netbench
 
 import (
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -39,12 +40,12 @@ func TestPathsCarryEveryLoad(t *testing.T) {
 			if err := b.Serve(); err != nil {
 				t.Fatal(err)
 			}
-			to := p.Target(1)
+			to := p.Target()
 			const d = 100 * time.Millisecond
 			for load, fn := range map[string]func() (Sample, error){
 				"rtt":      func() (Sample, error) { return b.RTT(t.Context(), to, d) },
 				"connects": func() (Sample, error) { return b.Connects(t.Context(), to, d) },
-				"http":     func() (Sample, error) { return b.HTTP(t.Context(), to, d) },
+				"http":     func() (Sample, error) { return b.HTTP(t.Context(), []netip.Addr{to}, d) },
 				"transfer": func() (Sample, error) { return b.Transfer(t.Context(), to, 1<<20) },
 				"tcp":      func() (Sample, error) { return b.TCP(t.Context(), to, 1, d, 0) },
 			} {
@@ -60,6 +61,36 @@ func TestPathsCarryEveryLoad(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestReplicasAreReachedDirectly(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	b, err := NewBed(t.Context(), "replicas", Shape{More: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	p := Routed()
+	if err := p.Up(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Serve(); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Replicas()) != 3 {
+		t.Fatalf("replicas: %s", p.Replicas())
+	}
+	for _, a := range append(p.Replicas(), p.Target()) {
+		if _, err := b.HTTP(t.Context(), []netip.Addr{a}, time.Millisecond); err != nil {
+			t.Errorf("%s: %v", a, err)
+		}
 	}
 }
 
@@ -87,20 +118,20 @@ func TestSlowWireDelaysAndLoses(t *testing.T) {
 	if err := b.SetWire(t.Context(), Wire{RTT: rtt}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := b.RTT(t.Context(), p.Target(1), 20*rtt)
+	s, err := b.RTT(t.Context(), p.Target(), 20*rtt)
 	if err != nil || s.Value < micros(rtt) {
 		t.Errorf("a round trip of %g µs over a wire of %s: %v", s.Value, rtt, err)
 	}
 	if err := b.SetWire(t.Context(), Wire{Loss: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Container[0].Run(t.Context(), "", "ping", "-c", "1", "-W", "1", p.Target(1).String()); err == nil {
+	if err := b.Container[0].Run(t.Context(), "", "ping", "-c", "1", "-W", "1", p.Target().String()); err == nil {
 		t.Error("a packet came through a wire that loses all")
 	}
 	if err := b.SetWire(t.Context(), Wire{Loss: 0.01, RTT: time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := b.Transfer(t.Context(), p.Target(1), 10<<20); err != nil {
+	if s, err := b.Transfer(t.Context(), p.Target(), 10<<20); err != nil {
 		t.Error(err)
 	} else {
 		t.Logf("10 MiB at 1 %% loss: %.2f s", s.Value)
@@ -134,12 +165,12 @@ func TestDaemonsJoinNodesByTheirPaths(t *testing.T) {
 				if err := b.Serve(); err != nil {
 					t.Fatal(err)
 				}
-				for _, replicas := range []int{1, 2} {
-					s, err := b.HTTP(t.Context(), d.Target(replicas), 50*time.Millisecond)
+				for _, to := range [][]netip.Addr{{d.Target()}, d.Replicas()} {
+					s, err := b.HTTP(t.Context(), to, 50*time.Millisecond)
 					if err != nil {
 						t.Error(err)
 					}
-					t.Logf("%d: %+v", replicas, s)
+					t.Logf("%s: %+v", to, s)
 				}
 			})
 		}

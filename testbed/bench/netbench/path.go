@@ -11,27 +11,34 @@ import (
 // Up makes it, on a bed that is new, and returns when packets pass. What it starts
 // and makes ends with the bed.
 //
-// Target is where the first container reaches one of some containers of the second
-// node: 1 of them, or all. It is the container's own address where the path knows
-// no others.
+// Target is where the first container reaches that of the second node, and Replicas
+// where it reaches the further ones: by an address that stands for all of them, or in
+// turn by the addresses of each where the path knows no others.
 //
 // Processes are those that carry packets, whose CPU time and memory are the
 // path's; none where the kernel does it all.
 type Path interface {
 	Up(ctx context.Context, b *Bed) error
-	Target(replicas int) netip.Addr
+	Target() netip.Addr
+	Replicas() []netip.Addr
 	Processes() []int
 }
 
 // addresses of the floors' containers.
 var containerAddr = [2]netip.Addr{netip.MustParseAddr("10.16.0.2"), netip.MustParseAddr("10.16.1.2")}
 
-// plain is what the floors have in common: one container behind each node, by its
-// own address, on a veth pair of its own.
-type plain struct{ procs []*child }
+// plain is what the floors have in common: containers behind each node, by their
+// own addresses, each on a veth pair of its own.
+type plain struct {
+	procs    []*child
+	replicas []netip.Addr
+}
 
 // Target is Path's.
-func (*plain) Target(int) netip.Addr { return containerAddr[1] }
+func (*plain) Target() netip.Addr { return containerAddr[1] }
+
+// Replicas is Path's.
+func (p *plain) Replicas() []netip.Addr { return p.replicas }
 
 // Processes is Path's.
 func (p *plain) Processes() []int {
@@ -89,7 +96,7 @@ func Routed() Path { return &routed{} }
 type routed struct{ plain }
 
 // Up is Path's.
-func (*routed) Up(ctx context.Context, b *Bed) error {
+func (r *routed) Up(ctx context.Context, b *Bed) error {
 	if err := containers(ctx, b, wireMTU); err != nil {
 		return err
 	}
@@ -97,6 +104,29 @@ func (*routed) Up(ctx context.Context, b *Bed) error {
 		if err := n.IP(ctx, fmt.Sprintf("route add %s via %s", behind(1-i), WireAddr[1-i])); err != nil {
 			return err
 		}
+	}
+	return r.further(ctx, b)
+}
+
+// further gives the second node's further containers their addresses and their way
+// out.
+func (r *routed) further(ctx context.Context, b *Bed) error {
+	gateway, a := containerAddr[1].Prev(), containerAddr[1]
+	for i, c := range b.More {
+		a = a.Next()
+		dev := fmt.Sprintf("c%d", i+1)
+		if err := veth(ctx, b.Node[1], dev, c, "eth0", wireMTU); err != nil {
+			return err
+		}
+		if err := b.Node[1].IP(ctx, fmt.Sprintf("route add %s/32 dev %s", a, dev)); err != nil {
+			return err
+		}
+		if err := c.IP(ctx,
+			fmt.Sprintf("addr add %s/32 dev eth0", a),
+			fmt.Sprintf("route add default via %s dev eth0 onlink", gateway)); err != nil {
+			return err
+		}
+		r.replicas = append(r.replicas, a)
 	}
 	return nil
 }

@@ -50,8 +50,8 @@ const (
 	identMore // and on
 )
 
-// Target is Path's. There is one replica.
-func (*PlanePath) Target(int) netip.Addr { return one }
+// Target is Path's.
+func (*PlanePath) Target() netip.Addr { return one }
 
 // Up is Path's.
 func (k *PlanePath) Up(ctx context.Context, b *Bed) error {
