@@ -3,6 +3,7 @@ package api
 import (
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -55,6 +56,9 @@ const (
 	ReasonScaledDown    Reason = "scaled_down"         // fewer instances are wanted
 	ReasonDeleted       Reason = "deleted"             // its application was deleted
 	ReasonScaledLocally Reason = "scaled_locally"      // the cluster's operator scaled while the root was away
+	ReasonViolated      Reason = "sla_violated"        // where it ran broke its SLA for longer than its rigidness
+	ReasonPreempted     Reason = "preempted"           // a more urgent instance took its place
+	ReasonNoDevice      Reason = "device_missing"      // the node has lost a device that it offered
 )
 
 // Observed is what is true of one instance, written only from below. It is
@@ -80,6 +84,14 @@ type Observed struct {
 	Local bool `json:"local,omitempty"`
 	// Why explains a hand-back: per constraint, how many nodes it ruled out and the nearest miss.
 	Why *Explanation `json:"why,omitempty"`
+	// Violated says which part of its SLA its present place breaks: "latency 34.9 ms,
+	// at most 20 ms to pre.prod". Between cluster and root only.
+	Violated string `json:"violated,omitempty"`
+	// Position is where it runs, where another service's SLA is measured against it.
+	// It is no news by itself. Between cluster and root only.
+	Position *Position `json:"position,omitempty"`
+	// Devices are the ids of those that it has to itself, on its node.
+	Devices []string `json:"devices,omitempty"`
 }
 
 // Digest is a fingerprint of o, for sets that are compared before they are sent.
@@ -89,7 +101,8 @@ func (o Observed) Digest() Digest {
 		exit = itoa(*o.ExitCode)
 	}
 	return digestOf(string(o.Instance), itoa(int(o.Epoch)), string(o.State), string(o.Reason),
-		itoa(o.Restarts), exit, strconv.FormatBool(o.HandedBack), addrText(o.Address), strconv.FormatBool(o.Ready))
+		itoa(o.Restarts), exit, strconv.FormatBool(o.HandedBack), addrText(o.Address), strconv.FormatBool(o.Ready),
+		o.Violated, strings.Join(o.Devices, ","))
 }
 
 // addrText is a's text, "" for the zero Addr.
@@ -113,14 +126,16 @@ type Instance struct {
 	Epoch    Epoch      `json:"epoch"`
 	Restarts int        `json:"restarts"`
 	ExitCode *int       `json:"exit_code,omitempty"`
-	Spec     Revision   `json:"spec_revision"`     // the SLA revision that it runs or will run
-	Leaving  bool       `json:"leaving,omitempty"` // it is being withdrawn
-	Since    time.Time  `json:"since"`             // when it reached its state, root's clock
-	Created  time.Time  `json:"created"`           // when it was asked for, root's clock
-	Revision Revision   `json:"revision"`          // ETag
-	Tries    int        `json:"placements"`        // how often the root placed it
-	Stale    bool       `json:"stale,omitempty"`   // its cluster is silent; this was true when last heard
-	Address  netip.Addr `json:"address,omitzero"`  // on the overlay network, IPv4
+	Spec     Revision   `json:"spec_revision"`      // the SLA revision that it runs or will run
+	Leaving  bool       `json:"leaving,omitempty"`  // it is being withdrawn
+	Since    time.Time  `json:"since"`              // when it reached its state, root's clock
+	Created  time.Time  `json:"created"`            // when it was asked for, root's clock
+	Revision Revision   `json:"revision"`           // ETag
+	Tries    int        `json:"placements"`         // how often the root placed it
+	Stale    bool       `json:"stale,omitempty"`    // its cluster is silent; this was true when last heard
+	Address  netip.Addr `json:"address,omitzero"`   // on the overlay network, IPv4
+	Violated string     `json:"violated,omitempty"` // which part of its SLA its place breaks now
+	Devices  []string   `json:"devices,omitempty"`  // that it has to itself; only where the asker may see nodes
 }
 
 // Service is what the API shows of a service.

@@ -20,6 +20,10 @@ type NodeInfo struct {
 	RuntimeError string            `json:"runtime_error,omitempty"` // why the runtime does not work now
 	Network      string            `json:"network,omitempty"`       // of its containers: NetworkOverlay, NetworkHost or NetworkNone
 	NetworkError string            `json:"network_error,omitempty"` // why the overlay is not ready; the node takes no work meanwhile
+	Devices      []NodeDevice      `json:"devices,omitempty"`       // in the order of their ids
+	Addons       []string          `json:"addons,omitempty"`        // what else it offers, by name, sorted
+	Location     *Geo              `json:"location,omitempty"`      // nil: not known
+	Areas        []string          `json:"areas,omitempty"`         // names of places that it is in and its country's code, lower case, sorted
 }
 
 // The networks that a node's containers may be on.
@@ -116,6 +120,28 @@ type Aggregate struct {
 	StdDev   Resources `json:"std_dev"`  // σ of free
 	Largest  Resources `json:"largest"`  // part by part the most that one node has free
 	Slots    []Slot    `json:"slots,omitempty"`
+	// Hull is the convex hull of its nodes' locations, made coarser as its operator
+	// likes, and never smaller than the truth; empty: nothing is known or told.
+	Hull []Geo `json:"hull,omitempty"`
+	// Unplaced are nodes without a location: the hull says nothing of them.
+	Unplaced int `json:"unplaced,omitempty"`
+	// Latency is where its nodes are in the latency space; nil: nothing is known or told.
+	Latency *CoordSpread `json:"latency,omitempty"`
+}
+
+// CoordSpread is where a set of nodes is in the latency space: all of them are
+// within Radius of Center, by the estimate between coordinates.
+type CoordSpread struct {
+	Center Coordinate    `json:"center"`
+	Radius time.Duration `json:"radius"`
+	Nodes  int           `json:"nodes"` // that have a coordinate
+}
+
+// SlotDevice is what a kind of node has of one kind of device.
+type SlotDevice struct {
+	Name    string `json:"name"`
+	Free    int    `json:"free"`    // Σ
+	Largest int    `json:"largest"` // the most that one node has free
 }
 
 // Slot is the largest free room per kind of node: what one instance could get.
@@ -124,9 +150,13 @@ type Slot struct {
 	Arch       string    `json:"arch"`
 	Privileged bool      `json:"privileged,omitempty"`
 	Network    bool      `json:"network,omitempty"` // an overlay network is there
+	Areas      []string  `json:"areas,omitempty"`   // that all of its nodes are in
+	Addons     []string  `json:"addons,omitempty"`  // that all of its nodes have
 	Nodes      int       `json:"nodes"`
 	Free       Resources `json:"free"`    // Σ
 	Largest    Resources `json:"largest"` // part by part
+
+	Devices []SlotDevice `json:"devices,omitempty"` // in the order of their names
 }
 
 // Explanation answers why an instance is nowhere: how many candidates each

@@ -284,6 +284,9 @@ type NetDown struct {
 	GoneSources []netip.Addr `json:"gone_sources,omitempty"`
 	GonePeers   []PeerKey    `json:"gone_peers,omitempty"`
 	Answered    []Want       `json:"answered,omitempty"` // refusals that hold no longer
+	// Measure are the few nodes to which the node keeps measuring its round trip, so
+	// that its coordinate is true even while it has no flows; nil: as before.
+	Measure []Peer `json:"measure,omitempty"`
 
 	// Held is the digest that the node has when it has taken this in, if nothing was
 	// lost before; comparable where Seq is the node's last. 0 says nothing: the

@@ -2,33 +2,62 @@ package api
 
 import "fmt"
 
-// Resources is an amount of what a node has and an instance asks for.
+// Resources is an amount of what a node has and an instance asks for. What is
+// counted piece by piece, such as GPUs, is a Device.
 type Resources struct {
-	MilliCPU int64 `json:"milli_cpu"` // thousandths of a vCPU
-	MemoryMB int64 `json:"memory_mb"` // MiB
+	MilliCPU  int64 `json:"milli_cpu"`            // thousandths of a vCPU
+	MemoryMB  int64 `json:"memory_mb"`            // MiB
+	StorageMB int64 `json:"storage_mb,omitempty"` // MiB of disk
+	InMbit    int64 `json:"in_mbit,omitempty"`    // Mbit/s that reach it over its network
+	OutMbit   int64 `json:"out_mbit,omitempty"`   // Mbit/s that it sends
 }
 
 // Plus is the sum of both.
 func (r Resources) Plus(o Resources) Resources {
-	return Resources{r.MilliCPU + o.MilliCPU, r.MemoryMB + o.MemoryMB}
+	return Resources{
+		r.MilliCPU + o.MilliCPU, r.MemoryMB + o.MemoryMB, r.StorageMB + o.StorageMB,
+		r.InMbit + o.InMbit, r.OutMbit + o.OutMbit,
+	}
 }
 
 // Minus is r less o; parts may turn negative.
 func (r Resources) Minus(o Resources) Resources {
-	return Resources{r.MilliCPU - o.MilliCPU, r.MemoryMB - o.MemoryMB}
+	return Resources{
+		r.MilliCPU - o.MilliCPU, r.MemoryMB - o.MemoryMB, r.StorageMB - o.StorageMB,
+		r.InMbit - o.InMbit, r.OutMbit - o.OutMbit,
+	}
 }
 
 // Fits reports whether r is available in free, every part of it.
 func (r Resources) Fits(free Resources) bool {
-	return r.MilliCPU <= free.MilliCPU && r.MemoryMB <= free.MemoryMB
+	return r.MilliCPU <= free.MilliCPU && r.MemoryMB <= free.MemoryMB && r.StorageMB <= free.StorageMB &&
+		r.InMbit <= free.InMbit && r.OutMbit <= free.OutMbit
 }
 
 // Max is the larger of both, part by part.
 func (r Resources) Max(o Resources) Resources {
-	return Resources{max(r.MilliCPU, o.MilliCPU), max(r.MemoryMB, o.MemoryMB)}
+	return Resources{
+		max(r.MilliCPU, o.MilliCPU), max(r.MemoryMB, o.MemoryMB), max(r.StorageMB, o.StorageMB),
+		max(r.InMbit, o.InMbit), max(r.OutMbit, o.OutMbit),
+	}
 }
 
-// String shows r for people: "0.5 vCPU, 64 MiB".
+// Min is the smaller of both, part by part.
+func (r Resources) Min(o Resources) Resources {
+	return Resources{
+		min(r.MilliCPU, o.MilliCPU), min(r.MemoryMB, o.MemoryMB), min(r.StorageMB, o.StorageMB),
+		min(r.InMbit, o.InMbit), min(r.OutMbit, o.OutMbit),
+	}
+}
+
+// String shows r for people: "0.5 vCPU, 64 MiB", and what else is not 0.
 func (r Resources) String() string {
-	return fmt.Sprintf("%g vCPU, %d MiB", float64(r.MilliCPU)/1000, r.MemoryMB)
+	s := fmt.Sprintf("%g vCPU, %d MiB", float64(r.MilliCPU)/1000, r.MemoryMB)
+	if r.StorageMB != 0 {
+		s += fmt.Sprintf(", %d MiB disk", r.StorageMB)
+	}
+	if r.InMbit != 0 || r.OutMbit != 0 {
+		s += fmt.Sprintf(", %d/%d Mbit/s in/out", r.InMbit, r.OutMbit)
+	}
+	return s
 }

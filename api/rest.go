@@ -72,6 +72,63 @@ type Replicas struct {
 type WhyRequest struct {
 	Instance InstanceID   `json:"instance"`
 	Spec     Microservice `json:"spec"`
+	Targets  []Target     `json:"targets,omitempty"` // as an Assignment's
+}
+
+// Plan answers POST /v1/apps:plan: what applying the document would do, if
+// nothing else changed. It reserves nothing; Clusters answered from their own view.
+type Plan struct {
+	Apps     []AppPlan     `json:"apps"`
+	Clusters []ClusterView `json:"clusters,omitempty"` // that were asked, with the age of what the root knows of them
+	Revision Revision      `json:"revision"`           // of what it was planned against: apply with --if-match
+}
+
+// AppPlan is what would become of one application.
+type AppPlan struct {
+	ID        AppID          `json:"id"`
+	Action    string         `json:"action"`              // "create", "update" or "none"
+	Revision  Revision       `json:"revision,omitempty"`  // that it has now
+	Changes   []FieldChange  `json:"changes,omitempty"`   // in the document's order
+	Instances []InstancePlan `json:"instances,omitempty"` // that would be placed anew, go or stay
+}
+
+// FieldChange is one difference between what is wanted now and what would be.
+type FieldChange struct {
+	Path string `json:"path"` // "front.demo/memory"; a service alone: it comes or goes
+	Old  string `json:"old,omitempty"`
+	New  string `json:"new,omitempty"`
+}
+
+// InstancePlan is what would become of one instance.
+type InstancePlan struct {
+	ID      InstanceID `json:"id"`
+	Action  string     `json:"action"` // "place", "replace", "stop", "stay" or "wait"
+	Cluster ClusterID  `json:"cluster,omitempty"`
+	Node    NodeID     `json:"node,omitempty"`  // only where the asker may see nodes
+	Score   float64    `json:"score,omitempty"` // of the cluster
+	// Headroom is what its place would have left, per need and bound of the SLA:
+	// "memory 3.2 GiB", "latency 12 ms of 20".
+	Headroom []string     `json:"headroom,omitempty"`
+	Why      *Explanation `json:"why,omitempty"` // wait: what stands in the way at the root, or in the cluster asked last
+}
+
+// ClusterView says how fresh a cluster's part in a plan is.
+type ClusterView struct {
+	Cluster ClusterID `json:"cluster"`
+	Age     float64   `json:"age_seconds"`     // of its aggregate at the root
+	Asked   bool      `json:"asked"`           // it answered from its own view
+	Error   string    `json:"error,omitempty"` // why it did not
+}
+
+// ClusterPlanRequest asks a cluster which nodes it would choose, one instance
+// after the other: POST /v1/plan, answered with a ClusterPlan.
+type ClusterPlanRequest struct {
+	Instances []WhyRequest `json:"instances"`
+}
+
+// ClusterPlan answers it, in the same order.
+type ClusterPlan struct {
+	Instances []InstancePlan `json:"instances"`
 }
 
 // Login signs a user in: POST /v1/auth/login.

@@ -1,5 +1,10 @@
 package api
 
+import (
+	"maps"
+	"slices"
+)
+
 // SLA is the document a developer hands in: Oakestra's SLA v2.0, and the few
 // fields that Treeline adds (replicas, exclusive, on_disconnect, stop_grace).
 // What happens to each field today is in Fields; ParseSLA honours or refuses
@@ -46,6 +51,13 @@ type Microservice struct {
 	StopGrace    int          `json:"stop_grace,omitempty"`    // seconds between SIGTERM and SIGKILL; 0 means 10
 	Callers      []string     `json:"callers,omitempty"`       // who may call it; absent: all of the tenant's, see Access
 	Calls        []string     `json:"calls,omitempty"`         // services of other tenants that it calls
+
+	Storage      int64          `json:"storage,omitempty"`  // MiB of the node's disk; 0 reserves nothing
+	VGPUs        int            `json:"vgpus,omitempty"`    // whole GPUs, see Devices
+	VTPUs        int            `json:"vtpus,omitempty"`    // whole TPUs
+	Devices      []Device       `json:"devices,omitempty"`  // devices of any other kind; none twice
+	Priority     string         `json:"priority,omitempty"` // one of Priorities; empty: "normal"
+	Connectivity []Connectivity `json:"connectivity,omitempty"`
 }
 
 // OnDisconnect says what a node does with an instance when it loses its cluster.
@@ -58,12 +70,67 @@ const (
 	constraintKinds              = "direct, clusters"
 )
 
+// Priorities are the classes of `priority`, the least urgent first.
+var Priorities = []string{"low", "normal", "high", "urgent"}
+
+// The types of constraints.
+const (
+	ConstrainDirect   = "direct"   // to clusters or nodes by name
+	ConstrainClusters = "clusters" // to clusters by name
+	ConstrainAddons   = "addons"   // to nodes that have them
+	ConstrainGeo      = "geo"      // to a circle (Location, Threshold), an Area or a Polygon
+	ConstrainLatency  = "latency"  // to an Area, a Service or a Target (a user), within Threshold
+	ConstrainLabels   = "labels"   // to nodes whose labels match
+	ConstrainSpread   = "spread"   // at most Limit instances of the service per By
+	ConstrainApart    = "apart"    // from the instances of other Services, per By
+)
+
 // Constraint narrows where a service may run.
 type Constraint struct {
-	Type    string   `json:"type"`              // "direct" or "clusters"
+	Type    string   `json:"type"`
 	Cluster string   `json:"cluster,omitempty"` // direct: one name, or several separated by ";"
 	Node    string   `json:"node,omitempty"`    // direct: one name, or several separated by ";"
 	Allowed []string `json:"allowed,omitempty"` // clusters: names
+	Needs   []string `json:"needs,omitempty"`   // addons: names, all of them
+
+	Area      string   `json:"area,omitempty"`      // geo, latency: an area's name or a country's code, as nodes have them
+	Location  string   `json:"location,omitempty"`  // geo: "latitude,longitude", see ParseGeo
+	Polygon   []string `json:"polygon,omitempty"`   // geo: corners as Location; the last joins the first
+	Service   string   `json:"service,omitempty"`   // latency: a service of the application, "name.namespace"
+	Target    string   `json:"target,omitempty"`    // latency: a user's host name or address, with a port for TCP
+	Threshold float64  `json:"threshold,omitempty"` // geo: km; latency: ms of round trip
+
+	// Rigidness is for how many seconds it may be violated before the instance moves;
+	// 0 means DefaultRigidness.
+	Rigidness float64 `json:"rigidness,omitempty"`
+	// ConvergenceTime is how many seconds placement may search and measure before it
+	// takes the best that it found; 0 means DefaultConvergence.
+	ConvergenceTime float64 `json:"convergence_time,omitempty"`
+
+	Labels   []string `json:"labels,omitempty"`   // labels: "key=value", "key!=value", "key" or "!key", all of them
+	By       string   `json:"by,omitempty"`       // spread, apart: "node" (default), "cluster", or a label's key
+	Limit    int      `json:"limit,omitempty"`    // spread; 0 means 1
+	Services []string `json:"services,omitempty"` // apart: services of the application, "name.namespace"
+}
+
+// Seconds that hold where an SLA does not say.
+const (
+	DefaultRigidness   = 60.0
+	DefaultConvergence = 5.0
+)
+
+// Connectivity is what a service needs of its way to another of its application.
+type Connectivity struct {
+	Target      string           `json:"target_microservice_id"` // "name.namespace", or the name alone where it is unique
+	Constraints []LinkConstraint `json:"con_constraints"`
+}
+
+// LinkConstraint is one need of a Connectivity.
+type LinkConstraint struct {
+	Type            string  `json:"type"`      // "latency" (ms of round trip), "bandwidth" (Mbit/s, each way) or "geo" (km)
+	Threshold       float64 `json:"threshold"` // the most latency or distance, the least bandwidth
+	Rigidness       float64 `json:"rigidness,omitempty"`
+	ConvergenceTime float64 `json:"convergence_time,omitempty"`
 }
 
 // Addresses are the semantic addresses that a service asks for: "auto", or one
@@ -85,7 +152,44 @@ type AddressRange struct {
 
 // Needs is what an instance of the service reserves.
 func (m Microservice) Needs() Resources {
-	return Resources{MilliCPU: int64(m.VCPUs*1000 + 0.5), MemoryMB: m.Memory}
+	r := Resources{
+		MilliCPU: int64(m.VCPUs*1000 + 0.5), MemoryMB: m.Memory, StorageMB: m.Storage,
+		InMbit: m.BandwidthIn, OutMbit: m.BandwidthOut,
+	}
+	for _, link := range m.Connectivity {
+		for _, k := range link.Constraints {
+			if k.Type == "bandwidth" { // reserved at its own end, whoever else is there
+				r.InMbit += int64(k.Threshold + 0.999)
+				r.OutMbit += int64(k.Threshold + 0.999)
+			}
+		}
+	}
+	return r
+}
+
+// NeedsDevices are the devices that an instance of the service has to itself,
+// each kind once, in the order of their names.
+func (m Microservice) NeedsDevices() []Device {
+	count := map[string]int{DeviceGPU: m.VGPUs, DeviceTPU: m.VTPUs}
+	for _, d := range m.Devices {
+		count[d.Name] += d.Count
+	}
+	var out []Device
+	for _, name := range slices.Sorted(maps.Keys(count)) {
+		if count[name] > 0 {
+			out = append(out, Device{name, count[name]})
+		}
+	}
+	return out
+}
+
+// Urgency is the place of the service's priority in Priorities; a greater one
+// goes before a lesser.
+func (m Microservice) Urgency() int {
+	if i := slices.Index(Priorities, m.Priority); i >= 0 {
+		return i
+	}
+	return slices.Index(Priorities, "normal")
 }
 
 // StopsWhenCutOff reports whether a node that lost its cluster stops the

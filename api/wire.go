@@ -17,6 +17,8 @@ const (
 	ToCluster  Addr = "cluster"  // the node's own cluster
 	ToRuntime  Addr = "runtime"  // the node's own runtime
 	ToWatchers Addr = "watchers" // whoever watches the root's objects
+	// ToScheduler is the scheduler outside of the core that the operator chose.
+	ToScheduler Addr = "scheduler"
 )
 
 // Addr is the cluster's address, as the root writes it.
@@ -43,6 +45,12 @@ type Assignment struct {
 	Spec     Microservice `json:"spec"`
 	// Addresses are those of the service and of this instance's number; they change with SpecRev only.
 	Addresses ServiceAddresses `json:"addresses,omitzero"`
+	// Targets are what its SLA is measured against and is not in the cluster, as the
+	// root knows it. A later one replaces an earlier one; it is no news by itself.
+	Targets []Target `json:"targets,omitempty"`
+	// Watched asks for the instance's position: another service's SLA is measured
+	// against it.
+	Watched bool `json:"watched,omitempty"`
 }
 
 // Digest is a fingerprint of a; the spec counts by its revision.

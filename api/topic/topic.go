@@ -28,10 +28,12 @@ var (
 	Will     = Leaf{Name: "will", QoS: 1, Up: true}        // the last will, empty
 	Routes   = Leaf{Name: "routes", QoS: 1}                // for the node's netmanager: api.NetDown, whole or in parts
 	Interest = Leaf{Name: "interest", QoS: 1, Up: true}    // of the node's netmanager: api.NetUp, whole or in parts
+	Probe    = Leaf{Name: "probe", QoS: 0}                 // asks for a round trip to a user: api.ProbeOrder
+	Probed   = Leaf{Name: "probed", QoS: 0, Up: true}      // answers it: api.Probed
 )
 
 // All are the leaves, for subscriptions and access lists.
-var All = []Leaf{Desired, Delta, Lease, Stream, Observed, Alive, Will, Routes, Interest}
+var All = []Leaf{Desired, Delta, Lease, Stream, Observed, Alive, Will, Routes, Interest, Probe, Probed}
 
 const root = "nodes/"
 

@@ -18,6 +18,8 @@ var rights = map[string][2]bool{
 	"will":     {true, false},
 	"routes":   {false, true},
 	"interest": {true, false},
+	"probe":    {false, true},
+	"probed":   {true, false},
 }
 
 func TestRightsOfEveryLeafAndEveryIdentity(t *testing.T) {

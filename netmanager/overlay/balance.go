@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
-	"github.com/treeline-edge/treeline/netmanager/overlay/vivaldi"
 )
 
 // backend is an instance that flows could go to.

@@ -24,8 +24,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/ipam"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
-	"github.com/treeline-edge/treeline/netmanager/overlay/vivaldi"
 )
 
 // Config is what a netmanager's core needs to know. Zero values mean the defaults.

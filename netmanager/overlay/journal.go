@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/ipam"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
-	"github.com/treeline-edge/treeline/netmanager/overlay/vivaldi"
 )
 
 // The core's documents.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
-	"github.com/treeline-edge/treeline/netmanager/overlay/vivaldi"
 )
 
 // peer is another node, of which at least one record tells.

@@ -1,0 +1,63 @@
+package api
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Geo is a place on the earth, in degrees of WGS 84: north and east are positive.
+type Geo struct {
+	Lat float64 `json:"lat"` // -90 to 90
+	Lon float64 `json:"lon"` // -180 to 180
+}
+
+// ParseGeo reads "48.14,11.58": latitude before longitude. Anything else is ErrInvalid.
+func ParseGeo(text string) (Geo, error) {
+	a, b, ok := strings.Cut(text, ",")
+	lat, err1 := strconv.ParseFloat(strings.TrimSpace(a), 64)
+	lon, err2 := strconv.ParseFloat(strings.TrimSpace(b), 64)
+	g := Geo{Lat: lat, Lon: lon}
+	if !ok || err1 != nil || err2 != nil || !g.Valid() {
+		return Geo{}, fmt.Errorf("%q is no latitude,longitude in degrees, such as 48.14,11.58: %w", text, ErrInvalid)
+	}
+	return g, nil
+}
+
+// Valid reports whether g is on the earth.
+func (g Geo) Valid() bool {
+	return math.Abs(g.Lat) <= 90 && math.Abs(g.Lon) <= 180 // false for NaN
+}
+
+func (g Geo) String() string {
+	return strconv.FormatFloat(g.Lat, 'f', -1, 64) + "," + strconv.FormatFloat(g.Lon, 'f', -1, 64)
+}
+
+// earthRadius is the mean radius, km (IUGG).
+const earthRadius = 6371.0088
+
+// Kilometres is the great-circle distance from g to o, on a sphere: wrong by at
+// most 0.6 %.
+func (g Geo) Kilometres(o Geo) float64 {
+	const rad = math.Pi / 180
+	la, lb := g.Lat*rad, o.Lat*rad
+	s, t := math.Sin((lb-la)/2), math.Sin((o.Lon-g.Lon)*rad/2)
+	return 2 * earthRadius * math.Asin(min(1, math.Sqrt(s*s+math.Cos(la)*math.Cos(lb)*t*t)))
+}
+
+// Position is where something is, as far as that is known: on the earth, and in
+// the latency space of Coordinate.
+type Position struct {
+	Geo   *Geo        `json:"geo,omitempty"`
+	Coord *Coordinate `json:"coord,omitempty"`
+}
+
+// Target is where something is that a placement is measured against and that is
+// not within the cluster: the instances of a service in other clusters, or an
+// area. Exactly one of Service and Area is set.
+type Target struct {
+	Service   ServiceID  `json:"service,omitempty"`
+	Area      string     `json:"area,omitempty"`
+	Positions []Position `json:"positions"`
+}
