@@ -8,7 +8,6 @@ package wiring
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -84,11 +83,8 @@ func (c Config) Validate() error {
 			return bad("resolvers", "%q is no address:port", r)
 		}
 	}
-	if s := c.ListenStatus; s != "" && s != "off" && s != "data" && !strings.HasPrefix(s, "/") {
-		host, _, err := net.SplitHostPort(s)
-		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return bad("listen_status", "%q is neither a loopback host:port, nor an absolute path, nor \"data\" or \"off\"", s)
-		}
+	if err := daemon.CheckStatus(c.ListenStatus); err != nil {
+		return bad("listen_status", "%v", err)
 	}
 	return nil
 }

@@ -5,13 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	goruntime "runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,33 +77,6 @@ func (h *histogram) write(w io.Writer, name, help string) {
 
 // serveStatus serves the daemon's health on this machine alone.
 func (m *manager) serveStatus(ctx context.Context) error {
-	at := m.cfg.ListenStatus
-	network := "unix"
-	switch {
-	case at == "" || at == "off":
-		<-ctx.Done()
-		return nil
-	case at == "data":
-		at = filepath.Join(m.cfg.Data, "status.sock")
-	case !strings.HasPrefix(at, "/"):
-		network = "tcp"
-	}
-	if network == "unix" {
-		// A socket that a crash left: the store's lock says that no other lives here.
-		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the old status socket: %w", err)
-		}
-	}
-	ln, err := net.Listen(network, at)
-	if err != nil {
-		return fmt.Errorf("listen for status: %w", err)
-	}
-	if network == "unix" {
-		if err := os.Chmod(at, 0o600); err != nil {
-			_ = ln.Close()
-			return fmt.Errorf("keep the status socket to ourselves: %w", err)
-		}
-	}
 	var health daemon.Health
 	health.Require("store", func(context.Context) error { return m.loop.Stalled() })
 	health.Require("core", func(ctx context.Context) error { return m.loop.Read(ctx, func() {}) })
@@ -118,7 +86,7 @@ func (m *manager) serveStatus(ctx context.Context) error {
 		}
 		return nil
 	})
-	return daemon.Serve(ctx, ln, health.Handler(http.HandlerFunc(m.metrics)), nil)
+	return daemon.ServeStatus(ctx, m.cfg.ListenStatus, m.cfg.Data, health.Handler(http.HandlerFunc(m.metrics)))
 }
 
 func (m *manager) metrics(w http.ResponseWriter, r *http.Request) {

@@ -7,7 +7,6 @@ package wiring
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 
@@ -123,11 +122,8 @@ func (c Config) Validate() error {
 			return fmt.Errorf("token: %w", err)
 		}
 	}
-	if s := c.ListenStatus; s != "" && s != "off" && s != "data" && !strings.HasPrefix(s, "/") {
-		host, _, err := net.SplitHostPort(s)
-		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return bad("listen_status", "%q is neither a loopback host:port, nor an absolute path, nor \"data\" or \"off\"", s)
-		}
+	if err := daemon.CheckStatus(c.ListenStatus); err != nil {
+		return bad("listen_status", "%v", err)
 	}
 	return nil
 }

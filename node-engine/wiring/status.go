@@ -2,15 +2,9 @@ package wiring
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	goruntime "runtime"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -34,33 +28,6 @@ func (c *counters) observe(s loop.Sample) {
 
 // serveStatus serves the engine's health on this machine alone.
 func (e *engine) serveStatus(ctx context.Context) error {
-	at := e.cfg.ListenStatus
-	network := "unix"
-	switch {
-	case at == "" || at == "off":
-		<-ctx.Done()
-		return nil
-	case at == "data":
-		at = filepath.Join(e.cfg.Data, "status.sock")
-	case !strings.HasPrefix(at, "/"):
-		network = "tcp"
-	}
-	if network == "unix" {
-		// A socket that a crash left: the store's lock says that no other engine lives here.
-		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the old status socket: %w", err)
-		}
-	}
-	ln, err := net.Listen(network, at)
-	if err != nil {
-		return fmt.Errorf("listen for status: %w", err)
-	}
-	if network == "unix" {
-		if err := os.Chmod(at, 0o600); err != nil {
-			_ = ln.Close()
-			return fmt.Errorf("keep the status socket to ourselves: %w", err)
-		}
-	}
 	var health daemon.Health
 	health.Require("store", func(context.Context) error { return e.loop.Stalled() })
 	health.Require("core", func(ctx context.Context) error { return e.loop.Read(ctx, func() {}) })
@@ -68,7 +35,7 @@ func (e *engine) serveStatus(ctx context.Context) error {
 	if e.net != nil {
 		health.Watch("network", func(context.Context) error { return e.net.Ready() })
 	}
-	return daemon.Serve(ctx, ln, health.Handler(http.HandlerFunc(e.metrics)), nil)
+	return daemon.ServeStatus(ctx, e.cfg.ListenStatus, e.cfg.Data, health.Handler(http.HandlerFunc(e.metrics)))
 }
 
 func (e *engine) metrics(w http.ResponseWriter, r *http.Request) {

@@ -1,0 +1,64 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// CheckStatus says what is wrong with a place to serve the status at (ServeStatus).
+func CheckStatus(at string) error {
+	if at == "" || at == "off" || at == "data" || strings.HasPrefix(at, "/") {
+		return nil
+	}
+	if host, _, err := net.SplitHostPort(at); err != nil || !loopback(host) {
+		return fmt.Errorf("%q is neither a loopback host:port, nor an absolute path, nor \"data\" or \"off\"", at)
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// ServeStatus serves a daemon's health (Health.Handler) on this machine alone,
+// until ctx ends: on a loopback host:port, on the unix socket of a path, or, for
+// "data", on status.sock in the daemon's data directory, which the daemon has for
+// itself; "off" and "" serve nowhere. Who may read a unix socket is the daemon's
+// user alone.
+func ServeStatus(ctx context.Context, at, data string, h http.Handler) error {
+	network := "unix"
+	switch {
+	case at == "" || at == "off":
+		<-ctx.Done()
+		return nil
+	case at == "data":
+		at = filepath.Join(data, "status.sock")
+	case !strings.HasPrefix(at, "/"):
+		network = "tcp"
+	}
+	if network == "unix" {
+		// A socket that a crash left: the store's lock says that no other lives here.
+		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the old status socket: %w", err)
+		}
+	}
+	ln, err := net.Listen(network, at)
+	if err != nil {
+		return fmt.Errorf("listen for status: %w", err)
+	}
+	if network == "unix" {
+		if err := os.Chmod(at, 0o600); err != nil {
+			_ = ln.Close()
+			return fmt.Errorf("keep the status socket to ourselves: %w", err)
+		}
+	}
+	return Serve(ctx, ln, h, nil)
+}
