@@ -4,7 +4,6 @@ import (
 	"net/netip"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
 // The adapters that a node's network core gives orders to, beside api.ToCluster.
@@ -39,5 +38,3 @@ type (
 )
 
 // Endpoint devices, the hold's and the tunnel's names follow plane.Node.Prefix.
-
-var _ = plane.Change{}
