@@ -3,9 +3,9 @@ package daemon
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"os"
 	"runtime/debug"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 	"time"
@@ -14,53 +14,95 @@ import (
 )
 
 // When a daemon gives back what it does not use: soon after its start, which
-// touches far more of a program than its life does, and now and then.
+// touches far more of a program than its life does, and then now and again.
 const (
 	slimFirst = 5 * time.Second
-	slimEvery = 10 * time.Minute
+	slimEvery = 20 * time.Second
+)
+
+// The heap is collected and given back after something was going on, and once it
+// is over: when so much was allocated since the last time, and hardly anything in
+// the last slimEvery. A collection costs milliseconds.
+const (
+	slimGrown = 2 << 20
+	slimQuiet = 256 << 10
 )
 
 // Slim gives memory back to the machine that the daemon does not use, until ctx
 // ends: a part of a daemon that is to be small (RunAll). What it needs after all
 // comes back by itself.
 func Slim(ctx context.Context) error {
+	program, err := constants()
+	if err != nil {
+		program = nil // the daemon is merely larger
+	}
 	timer := time.NewTimer(slimFirst)
 	defer timer.Stop()
+	var h heap
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-			debug.FreeOSMemory()
-			_ = releaseProgram() // the daemon is merely larger
+			if h.due(allocated()) {
+				debug.FreeOSMemory()
+			}
+			release(program)
 			timer.Reset(slimEvery)
 		}
 	}
 }
 
-// releaseProgram lets go of the program's own pages, code and constants: they are
-// the file's, unchanged, and the kernel maps each again when it is used next
-// (madvise(2), MADV_DONTNEED on a private mapping of a file).
-func releaseProgram() error {
+// heap knows how much was allocated when it was looked at, and when it was freed.
+type heap struct{ seen, freed uint64 }
+
+// due takes what was allocated in all, and reports whether it is time to free.
+func (h *heap) due(all uint64) bool {
+	quiet := h.seen == 0 || all-h.seen < slimQuiet
+	h.seen = all
+	if !quiet || h.freed != 0 && all-h.freed < slimGrown {
+		return false
+	}
+	h.freed = all
+	return true
+}
+
+// allocated is how many bytes the program has allocated since its start.
+func allocated() uint64 {
+	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
+}
+
+// extent is a part of the program's address space.
+type extent struct{ from, to uintptr }
+
+// constants are the program's own pages, code and constants.
+func constants() (all []extent, _ error) {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer maps.Close()
-	for lines := bufio.NewScanner(maps); lines.Scan(); {
-		from, to, ok := constant(lines.Text(), self)
-		if !ok {
-			continue
-		}
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED); errno != 0 {
-			return fmt.Errorf("release %x-%x: %w", from, to, errno)
+	lines := bufio.NewScanner(maps)
+	for lines.Scan() {
+		if from, to, ok := constant(lines.Text(), self); ok {
+			all = append(all, extent{from, to})
 		}
 	}
-	return nil
+	return all, lines.Err()
+}
+
+// release lets go of pages that are a file's, unchanged: the kernel maps each again
+// when it is used next (madvise(2), MADV_DONTNEED on a private mapping of a file).
+func release(all []extent) {
+	for _, e := range all {
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, e.from, e.to-e.from, unix.MADV_DONTNEED) // refused, they stay
+	}
 }
 
 // constant is a line of /proc/self/maps that is a part of the program which nobody

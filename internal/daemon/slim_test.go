@@ -19,8 +19,30 @@ func TestOnlyTheProgramsConstantPagesAreReleased(t *testing.T) {
 			t.Errorf("%q: %v (%x-%x)", line, ok, from, to)
 		}
 	}
-	// And the program goes on after it.
-	if err := releaseProgram(); err != nil {
-		t.Fatal(err)
+	program, err := constants()
+	if err != nil || len(program) == 0 {
+		t.Fatal("the program's pages are not found: ", err)
+	}
+	release(program) // and it goes on
+}
+
+func TestTheHeapIsFreedOnceWhatWasGoingOnIsOver(t *testing.T) {
+	const mib = 1 << 20
+	var h heap
+	for i, c := range []struct {
+		all uint64 // allocated since the start
+		due bool
+	}{
+		{20 * mib, true},            // the start is over
+		{20*mib + slimQuiet, false}, // hardly anything
+		{30 * mib, false},           // under way
+		{40 * mib, false},
+		{40*mib + 1000, true}, // over
+		{40*mib + 2000, false},
+		{41 * mib, false},
+	} {
+		if got := h.due(c.all); got != c.due {
+			t.Errorf("look %d, at %d: %v", i, c.all, got)
+		}
 	}
 }
