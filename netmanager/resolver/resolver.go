@@ -64,7 +64,10 @@ const (
 	// passes every path without fragments (RFC 9715).
 	udpSize = 1232
 	// maxTTL bounds how long an answer of ours is kept, in seconds.
-	maxTTL    = 5
+	maxTTL = 5
+	// udpRead is for how long one read waits for a question: the library's own two
+	// seconds would wake an idle node as often.
+	udpRead   = time.Hour
 	tcpIdle   = 5 * time.Second
 	tcpMax    = 256 // connections
 	tcpClient = 8   // of one client
@@ -134,7 +137,10 @@ func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener
 	defer cancel()
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { r.serve(ctx, w, q) })
 	servers := []*dns.Server{
-		{PacketConn: pc, Handler: handler, UDPSize: 4096, MsgAcceptFunc: accept, DecorateReader: r.gate.reader},
+		{
+			PacketConn: pc, Handler: handler, UDPSize: 4096, MsgAcceptFunc: accept, DecorateReader: r.gate.reader,
+			ReadTimeout: udpRead,
+		},
 		{
 			Listener: r.gate.listener(ln, r.cfg.Overlay.Local), Handler: handler, MsgAcceptFunc: accept,
 			ReadTimeout: tcpIdle, WriteTimeout: tcpIdle, IdleTimeout: func() time.Duration { return tcpIdle }, MaxTCPQueries: 128,
