@@ -492,6 +492,35 @@ func TestAStrangersHandshakeAsksForItsSubnet(t *testing.T) {
 	w.checkBooks()
 }
 
+func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
+	w, client := ready(t)
+	neighbour := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, byte(100 + i>>8), byte(i)}) }
+	refused := 0
+	for i := range 1000 {
+		eff := w.step(Miss{Local: client, Remote: neighbour(i)})
+		refused += len(orders[Refuse](eff))
+		r := route(fmt.Sprintf("far%d", i), 1, 1, 1, 2)
+		r.Addresses = api.ServiceAddresses{RoundRobin: neighbour(i)}
+		w.answer(api.NetDown{Routes: []api.Route{r}})
+	}
+	if refused > 0 || len(w.plane.services) < 1000 {
+		t.Fatalf("%d were refused, %d are routed", refused, len(w.plane.services))
+	}
+	w.checkBooks()
+	asked := 0
+	for i := range 1000 { // nobody has these, and the cluster says so
+		nobody := netip.AddrFrom4([4]byte{10, 30, byte(200 + i>>8), byte(i)})
+		if len(said(w.step(Miss{Local: client, Remote: nobody}))) > 0 {
+			asked++
+		}
+		w.answer(api.NetDown{Refused: []api.Refusal{{Want: api.Want{Address: nobody, For: attachOf("client", 0, 1).Instance.Service()}}}})
+	}
+	if asked > bucketBurst {
+		t.Fatalf("%d questions that led nowhere", asked)
+	}
+	w.checkBooks()
+}
+
 func TestAKernelPathIsPreparedUsedAndLeft(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})

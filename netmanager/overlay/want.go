@@ -27,6 +27,7 @@ type want struct {
 	locals  []netip.Addr // of whom packets are held
 	names   []string     // that were looked up
 	saved   bool         // in the journal: since a record answered it
+	payer   netip.Addr   // whose bucket stands for the question
 }
 
 // asker is what the wants of one service amount to.
@@ -128,11 +129,13 @@ func (c *Core) miss(in Miss) {
 			c.emitLate(ToHold, Refuse{Local: local, Remote: remote})
 			return
 		}
+		w.payer = local
 	}
 	w.used = c.now
 	switch o := c.outcome(w); {
 	case o == answered:
 		// The plane should have known it: it is told again.
+		c.refund(w)
 		c.tellAgain(remote)
 		c.emitLate(ToHold, Release{remote})
 	case o == unanswered:
@@ -142,8 +145,17 @@ func (c *Core) miss(in Miss) {
 		c.emitLate(ToHold, Refuse{Local: local, Remote: remote, Denied: o == denied})
 	default:
 		w.wait(local)
+		w.payer = local
 		c.doubtRefusal(w)
 	}
+}
+
+// refund gives back what a question took that led somewhere.
+func (c *Core) refund(w *want) {
+	if a := c.at[w.payer]; a != nil {
+		a.bucket.give()
+	}
+	w.payer = netip.Addr{}
 }
 
 // doubtRefusal asks again for what was refused a while ago. An answer that leaves
@@ -239,10 +251,14 @@ func (c *Core) query(in Query) {
 		if w = c.want(key); w == nil {
 			return
 		}
+		w.payer = a.Address
 	}
 	w.used = c.now
 	switch o := c.outcome(w); {
 	case o == answered || o != unanswered && w.until.After(c.now):
+		if o == answered {
+			c.refund(w)
+		}
 		c.emitLate(ToResolver, Answered{in.Name})
 		return
 	case o != unanswered:
@@ -250,6 +266,7 @@ func (c *Core) query(in Query) {
 			c.emitLate(ToResolver, Answered{in.Name})
 			return
 		}
+		w.payer = a.Address
 		c.doubtRefusal(w)
 	}
 	w.waiting = true
@@ -422,6 +439,7 @@ func (c *Core) settle(w *want) {
 	o := c.outcome(w)
 	a := c.asking[w.For]
 	if o == answered {
+		c.refund(w)
 		delete(a.pending, w.Want)
 		if !w.saved {
 			w.saved = true
