@@ -19,11 +19,27 @@ const (
 	ConstraintVirtualization = "virtualization" // it has no such runtime
 	ConstraintArch           = "arch"           // it has another processor
 	ConstraintNetwork        = "network"        // it has no overlay network
+	ConstraintAddons         = "addons"         // it lacks an addon
+	ConstraintLabels         = "labels"         // its labels do not match
+	ConstraintArea           = "area"           // it is not in the area of that name
+	ConstraintGeo            = "geo"            // it is outside a circle or polygon, or too many km from a service
+	ConstraintDevice         = "device:"        // too few devices of the kind that follows are free
 	ConstraintPort           = "port"           // another instance publishes that port there
+	ConstraintSpread         = "spread"         // enough instances of the service are there
+	ConstraintApart          = "apart"          // an instance of a service is there from which it is to be apart
+	ConstraintLatency        = "latency"        // its round trip to an area, a service or a user is too long
 	ConstraintVCPUs          = "vcpus"          // too little processor is free
 	ConstraintMemory         = "memory"         // too little memory is free
+	ConstraintStorage        = "storage"        // too little disk is free
+	ConstraintBandwidthIn    = "bandwidth_in"   // too little of what its network takes in is free
+	ConstraintBandwidthOut   = "bandwidth_out"  // too little of what its network sends is free
 	Fits                     = "fits"
 )
+
+// Untold stands in a cluster's room for what the cluster does not tell: among
+// Runtimes, Areas and Addons and as a kind of Devices it means that there may be
+// any other, as Arch that there may be each. A node's room has no such thing.
+const Untold = "*"
 
 // stage is a filter's place in the fixed order. A candidate is rejected by the
 // first filter that no room of it passes, so that a reason names the one thing
