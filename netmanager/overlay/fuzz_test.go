@@ -65,7 +65,7 @@ func FuzzDown(f *testing.F) {
 			w.checkBooks()
 		}
 		w.c.Routes()
-		_, _ = w.c.Trace(svc("client").Instance(0), "10.30.1.1")
+		_, _, _ = w.c.Trace(svc("client").Instance(0), "10.30.1.1")
 		w.pass(time.Minute)
 		w.checkBooks()
 		w.restart()

@@ -390,9 +390,11 @@ func (c *Core) Twin(a netip.Addr) netip.Addr {
 }
 
 // Trace says what would happen to a new flow from an instance on this node to a
-// name or an address. It asks nobody. An instance that is not here is ErrNotFound.
-func (c *Core) Trace(from api.InstanceID, to string) (api.NetTrace, error) {
-	t := api.NetTrace{From: from, To: to, OK: true}
+// name or an address. It asks nobody; where the flow would, ask is the input that
+// does so, after which another Trace may know more. An instance that is not here
+// is ErrNotFound.
+func (c *Core) Trace(from api.InstanceID, to string) (t api.NetTrace, ask Input, err error) {
+	t = api.NetTrace{From: from, To: to, OK: true}
 	var a *attachment
 	for k, o := range c.attached {
 		if k.Instance == from && (a == nil || k.Epoch > a.Attach.Epoch) {
@@ -400,7 +402,7 @@ func (c *Core) Trace(from api.InstanceID, to string) (api.NetTrace, error) {
 		}
 	}
 	if a == nil {
-		return t, fmt.Errorf("instance %s is not on this node's network: %w", from, api.ErrNotFound)
+		return t, nil, fmt.Errorf("instance %s is not on this node's network: %w", from, api.ErrNotFound)
 	}
 	note := func(ok bool, what, format string, args ...any) bool {
 		t.Steps = append(t.Steps, api.TraceStep{What: what, Detail: fmt.Sprintf(format, args...), OK: ok})
@@ -417,10 +419,10 @@ func (c *Core) Trace(from api.InstanceID, to string) (api.NetTrace, error) {
 		switch {
 		case !ans.Known:
 			note(false, "name", "%s is not known yet; a look-up asks the cluster", name)
-			return t, nil
+			return t, Query{Local: a.Address, Name: name}, nil
 		case len(ans.Addrs) == 0:
 			note(false, "name", "%s leads to no address", name)
-			return t, nil
+			return t, nil, nil
 		}
 		addr = ans.Addrs[0]
 		note(true, "name", "%s is %s", name, addr)
@@ -428,7 +430,7 @@ func (c *Core) Trace(from api.InstanceID, to string) (api.NetTrace, error) {
 	v4 := c.lease.Ranges.Untwin(addr)
 	if !v4.IsValid() {
 		note(true, "route", "%s is outside the overlay network: it is reached with the host's address, unless closed", addr)
-		return t, nil
+		return t, nil, nil
 	}
 	w := &want{Want: api.Want{Address: v4, For: a.service()}}
 	if known := c.wants[w.Want]; known != nil {
@@ -444,7 +446,10 @@ func (c *Core) Trace(from api.InstanceID, to string) (api.NetTrace, error) {
 				why = "the cluster was asked and has not answered"
 			}
 			note(false, "route", "nothing is known of %s: %s", v4, why)
-			return t, nil
+			if w.refusal == nil {
+				ask = Miss{Local: a.Address, Remote: v4}
+			}
+			return t, ask, nil
 		}
 	}
 	detail := "of instances on this node alone"
@@ -453,7 +458,7 @@ func (c *Core) Trace(from api.InstanceID, to string) (api.NetTrace, error) {
 	}
 	note(true, "route", "%s is %s's: %s", v4, s.id, detail)
 	if !note(c.mayCall(a.service(), s.id), "access", "%s may call %s: %v", a.service(), s.id, c.mayCall(a.service(), s.id)) {
-		return t, nil
+		return t, nil, nil
 	}
 	targets := []netip.Addr{v4}
 	if _, ok := c.vips[v4]; ok {
@@ -467,7 +472,7 @@ func (c *Core) Trace(from api.InstanceID, to string) (api.NetTrace, error) {
 		}
 		if len(targets) == 0 {
 			note(false, "backend", "no instance of it can be reached")
-			return t, nil
+			return t, Miss{Local: a.Address, Remote: v4}, nil
 		}
 	}
 	for _, b := range targets {
@@ -475,7 +480,7 @@ func (c *Core) Trace(from api.InstanceID, to string) (api.NetTrace, error) {
 		note(true, "backend", "%s (%s)", n.Service.Instance(n.Number), b)
 		c.tracePath(a.Address, b, note)
 	}
-	return t, nil
+	return t, nil, nil
 }
 
 // traceReply says by what the other node lets answers back: what is allowed to call

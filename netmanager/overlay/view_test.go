@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/netmanager/overlay/vivaldi"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
 )
 
 func TestNamesLeadToSemanticAddresses(t *testing.T) {
@@ -123,7 +123,7 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 	from := svc("client").Instance(0)
 	trace := func(to string) string {
 		t.Helper()
-		tr, err := w.c.Trace(from, to)
+		tr, _, err := w.c.Trace(from, to)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,6 +135,12 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 	}
 	if got := trace("10.30.1.1"); got != "route false, false" {
 		t.Error(got)
+	}
+	if _, ask, _ := w.c.Trace(from, "10.30.1.1"); ask != (Miss{Local: client, Remote: vip(1)}) {
+		t.Errorf("a flow would ask for the address: %+v", ask)
+	}
+	if _, ask, _ := w.c.Trace(from, "web.treeline."); ask != (Query{Local: client, Name: "web.treeline."}) {
+		t.Errorf("a flow would ask for the name: %+v", ask)
 	}
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
@@ -156,7 +162,7 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 	if got := trace("10.30.1.1"); got != "route true, access true, backend true, path false, reply true, backend true, path false, reply true, false" {
 		t.Error(got)
 	}
-	if _, err := w.c.Trace(svc("nobody").Instance(0), "web"); !errors.Is(err, api.ErrNotFound) {
+	if _, _, err := w.c.Trace(svc("nobody").Instance(0), "web"); !errors.Is(err, api.ErrNotFound) {
 		t.Error(err)
 	}
 	if r := w.c.Routes(); len(r) != 1 || r[0].Service != svc("web") || len(w.c.Peers()) != 2 {

@@ -125,14 +125,35 @@ func (m *manager) Routes(ctx context.Context) (all []api.RouteStatus, err error)
 	return all, err
 }
 
-// Trace is socket.Overlay's.
+// How long a trace waits for what the flow that it follows would wait for, and how
+// often it looks.
+const (
+	traceWait = 2 * time.Second
+	traceLook = 50 * time.Millisecond
+)
+
+// Trace is socket.Overlay's. It asks the cluster what the flow would ask.
 func (m *manager) Trace(ctx context.Context, from api.InstanceID, to string) (t api.NetTrace, err error) {
+	var ask overlay.Input
 	var refused error
-	err = m.loop.Read(ctx, func() { t, refused = m.core.Trace(from, to) })
-	if err == nil {
-		err = refused
+	look := func() { t, ask, refused = m.core.Trace(from, to) }
+	if err := m.loop.Read(ctx, look); err != nil {
+		return t, err
 	}
-	return t, err
+	for end := time.Now().Add(traceWait); refused == nil && ask != nil && time.Now().Before(end); {
+		if err := m.loop.Do(ctx, ask, look); err != nil {
+			return t, err
+		}
+		select {
+		case <-time.After(traceLook):
+		case <-ctx.Done():
+			return t, ctx.Err()
+		}
+		if err := m.loop.Read(ctx, look); err != nil {
+			return t, err
+		}
+	}
+	return t, refused
 }
 
 // Capture is socket.Overlay's.
