@@ -205,6 +205,7 @@ type (
 		Attempt   int
 		Spec      Microservice
 		Addresses ServiceAddresses // for the overlay network
+		Devices   []string         // ids of those that it has to itself, sorted
 	}
 	// StartWorkload starts a created workload.
 	StartWorkload struct {
@@ -249,6 +250,7 @@ type WorkloadEvent struct {
 	Address  netip.Addr    // on the overlay network, once it has one
 	Ready    bool          // and others' flows may go there
 	Spec     *Microservice // set where the runtime lists what it found at start
+	Devices  []string      // that it was created with, set where Spec is
 }
 
 // Change tells watchers that an object of the root changed. Object is nil when

@@ -65,6 +65,9 @@ type Core struct {
 	// unclaimed are workloads that the runtime had before the first desired set
 	// arrived: a node that lost its store must not end what its cluster still wants.
 	unclaimed map[api.InstanceID]api.WorkloadEvent
+	// leaving are placements that nobody's work stands for and that are being stopped,
+	// with the devices that they have until they are gone.
+	leaving map[api.Key][]string
 
 	now  time.Time
 	send []api.Envelope
@@ -91,6 +94,7 @@ func New(cfg Config) *Core {
 		timing:    cfg.Timing,
 		works:     map[api.InstanceID]*work{},
 		unclaimed: map[api.InstanceID]api.WorkloadEvent{},
+		leaving:   map[api.Key][]string{},
 		link:      newLink(),
 	}
 }
@@ -107,6 +111,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 		if in.Fresh {
 			c.reconcile(in.Found)
 		}
+		c.missDevices()
 	case Desired:
 		c.desired(in.Desired)
 	case Lease:
@@ -114,6 +119,9 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	case Link:
 		c.linked(in.Up)
 	case Workload:
+		if in.Phase == api.WorkloadGone {
+			delete(c.leaving, in.Key)
+		}
 		if w := c.works[in.Instance]; w != nil {
 			c.happened(w, in.WorkloadEvent)
 		} else {
@@ -137,7 +145,7 @@ func (c *Core) Instances() []api.Instance {
 		out = append(out, api.Instance{
 			ID: id, Service: id.Service(), Number: id.Number(), State: o.State, Reason: o.Reason,
 			Detail: o.Detail, Node: c.cfg.ID, Epoch: o.Epoch, Restarts: o.Restarts, ExitCode: o.ExitCode,
-			Spec: w.assignment.SpecRev, Leaving: !w.wanted,
+			Spec: w.assignment.SpecRev, Leaving: !w.wanted, Devices: w.devices,
 		})
 	}
 	return out

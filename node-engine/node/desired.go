@@ -20,11 +20,13 @@ func (c *Core) start(in Start) {
 	if in.Info.RuntimeError == "" {
 		c.reconcile(in.Found) // else it comes with the first Info that is Fresh
 	}
+	c.missDevices()
 }
 
 // reconcile compares what the runtime has with what the core believes it has.
 func (c *Core) reconcile(found []api.WorkloadEvent) {
 	clear(c.unclaimed)
+	clear(c.leaving)
 	seen := map[api.InstanceID]bool{}
 	for _, e := range found {
 		w := c.works[e.Instance]
@@ -35,9 +37,11 @@ func (c *Core) reconcile(found []api.WorkloadEvent) {
 			c.stray(e)
 		case seen[e.Instance]:
 			// Two placements of one instance: the one that is not wanted goes.
+			c.leaving[e.Key] = e.Devices
 			c.emit(api.ToRuntime, api.StopWorkload{Key: e.Key})
 		default:
 			seen[e.Instance] = true
+			w.join(e.Devices)
 			c.adopt(w, e)
 		}
 	}
@@ -108,7 +112,7 @@ func (c *Core) happenedUnclaimed(e api.WorkloadEvent) {
 		found.Address, found.Ready = e.Address, e.Ready
 		c.unclaimed[e.Instance] = found
 	case e.Phase == api.WorkloadExited || e.Phase == api.WorkloadRunning:
-		e.Spec, e.Address, e.Ready = found.Spec, found.Address, found.Ready
+		e.Spec, e.Devices, e.Address, e.Ready = found.Spec, found.Devices, found.Address, found.Ready
 		c.unclaimed[e.Instance] = e
 	}
 }
@@ -148,7 +152,7 @@ func (c *Core) missing(w *work) {
 func (c *Core) stray(e api.WorkloadEvent) {
 	w := &work{
 		assignment: api.Assignment{Instance: e.Instance, Epoch: e.Epoch},
-		have:       e.Epoch, remains: true, attempt: e.Attempt,
+		have:       e.Epoch, remains: true, attempt: e.Attempt, devices: e.Devices,
 	}
 	if e.Spec != nil {
 		w.assignment.Spec, w.haveSpec = *e.Spec, *e.Spec
@@ -208,6 +212,7 @@ func (c *Core) want(a api.Assignment) {
 			return
 		}
 		delete(c.unclaimed, a.Instance)
+		w.join(found.Devices)
 		c.observe(w, api.Observed{State: api.NodeScheduled})
 		c.adopt(w, found)
 		return

@@ -40,6 +40,8 @@ type work struct {
 	startedAt  time.Time
 	address    netip.Addr // of the placement on the overlay network, if it is on it
 	ready      bool       // this attempt listens there
+	devices    []string   // that placements of it have or may have, see devices.go
+	dealt      bool       // a creation with devices was ordered in this life
 	observed   api.Observed
 }
 
@@ -52,13 +54,14 @@ type workRecord struct {
 	Fails      int              `json:"fails,omitempty"`
 	Restarts   int              `json:"restarts,omitempty"`
 	Done       bool             `json:"done,omitempty"`
+	Devices    []string         `json:"devices,omitempty"`
 	Observed   api.Observed     `json:"observed"`
 }
 
 func (c *Core) saveWork(w *work) {
 	r := workRecord{
 		Assignment: w.assignment, Wanted: w.wanted, Have: w.have, Attempt: w.attempt,
-		Fails: w.fails, Restarts: w.restarts, Done: w.phase == done, Observed: w.observed,
+		Fails: w.fails, Restarts: w.restarts, Done: w.phase == done, Devices: w.devices, Observed: w.observed,
 	}
 	if w.have != w.assignment.Epoch {
 		r.HaveSpec = w.haveSpec
@@ -75,7 +78,7 @@ func (c *Core) restoreWork(d store.Doc) error {
 		remains:    true, // until the runtime has listed what it has
 		assignment: r.Assignment, wanted: r.Wanted, have: r.Have, haveSpec: r.HaveSpec, attempt: r.Attempt,
 		fails: r.Fails, restarts: r.Restarts, observed: r.Observed, address: r.Observed.Address,
-		ready: r.Observed.Ready,
+		ready: r.Observed.Ready, devices: r.Devices,
 	}
 	if w.have == w.assignment.Epoch {
 		w.haveSpec = w.assignment.Spec
@@ -109,7 +112,7 @@ func (w *work) completed() bool {
 func (c *Core) drive(w *work) {
 	switch {
 	case w.phase == stopping:
-	case !w.current() && w.remains:
+	case !w.current() && w.mayRemain():
 		c.stop(w, graceOf(w.haveSpec))
 	case !w.wanted:
 		c.forget(w)
@@ -128,6 +131,7 @@ func (c *Core) drive(w *work) {
 func (c *Core) begin(w *work) {
 	w.have, w.haveSpec = w.assignment.Epoch, w.assignment.Spec
 	w.phase, w.attempt, w.fails, w.restarts, w.address, w.ready = idle, 0, 0, 0, netip.Addr{}, false
+	w.devices = nil
 	c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 	if !w.completed() {
 		c.observe(w, api.Observed{State: api.NodeScheduled})
@@ -143,9 +147,14 @@ func (c *Core) create(w *work) {
 		})
 		return
 	}
+	if !c.deal(w) {
+		return
+	}
 	w.phase, w.remains = creating, true
 	c.observe(w, api.Observed{State: api.NodeScheduled})
-	c.emit(api.ToRuntime, api.CreateWorkload{Key: w.key(), Attempt: w.attempt, Spec: w.haveSpec, Addresses: w.assignment.Addresses})
+	c.emit(api.ToRuntime, api.CreateWorkload{
+		Key: w.key(), Attempt: w.attempt, Spec: w.haveSpec, Addresses: w.assignment.Addresses, Devices: w.devices,
+	})
 }
 
 func (c *Core) startWork(w *work) {
@@ -259,7 +268,9 @@ func (c *Core) exited(w *work, e api.WorkloadEvent) {
 
 // blameless reports whether a failure is the node's, and does not count against
 // the workload.
-func blameless(r api.Reason) bool { return r == api.ReasonRuntimeDown || r == api.ReasonNetworkDown }
+func blameless(r api.Reason) bool {
+	return r == api.ReasonRuntimeDown || r == api.ReasonNetworkDown || r == api.ReasonNoDevice
+}
 
 // failed starts the pause before the next attempt.
 func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
@@ -311,6 +322,7 @@ func (c *Core) gone(w *work) {
 	w.remains = false
 	switch w.phase {
 	case stopping:
+		w.dealt = false // orders for one key are carried out in turn: none of its creations is left
 		c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 		if w.haveSpec.StopsWhenCutOff() {
 			c.emit(api.ToRuntime, api.GuardWorkload{Key: w.key()})
@@ -331,7 +343,7 @@ func (c *Core) gone(w *work) {
 // saved or sent again.
 func (c *Core) observe(w *work, o api.Observed) {
 	o.Instance, o.Epoch, o.Node, o.Restarts, o.Address = w.assignment.Instance, w.have, c.cfg.ID, w.restarts, w.address
-	o.Ready = w.ready && o.State == api.Running
+	o.Ready, o.Devices = w.ready && o.State == api.Running, w.devices
 	if old := w.observed; old.Digest() == o.Digest() && old.Detail == o.Detail && old.Node == o.Node {
 		return
 	}

@@ -23,6 +23,7 @@ type world struct {
 	gen  api.Generation
 	last step.Effects
 	slow bool // orders are kept in orders, and not carried out
+	info api.NodeInfo
 	all  []any
 }
 
@@ -83,7 +84,8 @@ func (w *world) carryOut(order any) []api.WorkloadEvent {
 			w.t.Fatalf("%s is created while %s is there", o.Key, old.Key)
 		}
 		s := o.Spec
-		e := api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated, Spec: &s}
+		e := api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated, Spec: &s, Devices: o.Devices}
+		w.checkDevices(o)
 		w.has[o.Instance] = e
 		return []api.WorkloadEvent{e}
 	case api.StartWorkload:
@@ -181,7 +183,7 @@ func (w *world) start() {
 	for _, id := range step.Keys(w.has) {
 		found = append(found, w.has[id])
 	}
-	w.step(Start{Found: found})
+	w.step(Start{Info: w.info, Found: found})
 	w.step(Link{Up: true})
 }
 

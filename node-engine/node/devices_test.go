@@ -1,0 +1,371 @@
+package node
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+)
+
+// checkDevices is asked before a creation is carried out: whatever else there is
+// has other devices, and these are what the spec needs.
+func (w *world) checkDevices(o api.CreateWorkload) {
+	w.t.Helper()
+	if old := w.has[o.Instance]; old.Phase == api.WorkloadRunning && !slices.Equal(old.Devices, o.Devices) {
+		w.t.Fatalf("%s is created with %v while it runs with %v", o.Key, o.Devices, old.Devices)
+	}
+	for id, e := range w.has {
+		for _, d := range o.Devices {
+			if id != o.Instance && slices.Contains(e.Devices, d) {
+				w.t.Fatalf("%s is created with %s, which %s has", o.Key, d, e.Key)
+			}
+		}
+	}
+	need := 0
+	for _, n := range o.Spec.NeedsDevices() {
+		need += n.Count
+	}
+	if len(o.Devices) != need || !slices.IsSorted(o.Devices) || len(slices.Compact(slices.Clone(o.Devices))) != need {
+		w.t.Fatalf("%s is created with %v and needs %v", o.Key, o.Devices, o.Spec.NeedsDevices())
+	}
+}
+
+func device(kind string, n int) api.NodeDevice {
+	kinds := []string{kind}
+	if strings.HasSuffix(kind, "/gpu") {
+		kinds = []string{api.DeviceGPU, kind}
+	}
+	return api.NodeDevice{ID: fmt.Sprintf("%s=%d", kind, n), Kinds: kinds}
+}
+
+func (w *world) offers(ds ...api.NodeDevice) {
+	w.info.Devices = ds
+	w.step(Info{Info: w.info})
+}
+
+func gpus(n int) func(*api.Microservice) { return func(m *api.Microservice) { m.VGPUs = n } }
+
+// of is assignment for instance n.
+func of(n int, e api.Epoch, change ...func(*api.Microservice)) api.Assignment {
+	a := assignment(e, change...)
+	a.Instance = web.Service().Instance(n)
+	return a
+}
+
+func (w *world) observed(n int) api.Instance {
+	for _, in := range w.c.Instances() {
+		if in.Number == n {
+			return in
+		}
+	}
+	return api.Instance{}
+}
+
+func TestSecondInstanceOfOneDeviceFailsAndSaysWhy(t *testing.T) {
+	w := newWorld(t)
+	w.offers(device("nvidia.com/gpu", 0))
+	w.wants(of(0, 1, gpus(1)), of(1, 2, gpus(1)))
+	if in := w.observed(0); in.State != api.Running || !slices.Equal(in.Devices, []string{"nvidia.com/gpu=0"}) {
+		t.Fatalf("the first is %+v", in)
+	}
+	in := w.observed(1)
+	if in.State != api.Failed || in.Reason != api.ReasonNoDevice || !strings.Contains(in.Detail, "needs 1 of device gpu; the node has 1, 0 of them free") {
+		t.Fatalf("the second is %+v", in)
+	}
+	w.wants(of(1, 2, gpus(1))) // the first is withdrawn
+	w.pass(2 * time.Second)
+	if in := w.observed(1); in.State != api.Running || len(in.Devices) != 1 {
+		t.Errorf("after the first went the second is %+v", in)
+	}
+	if o := w.c.works[of(1, 2).Instance].observed; !slices.Equal(o.Devices, []string{"nvidia.com/gpu=0"}) {
+		t.Errorf("the cluster is told of %v", o.Devices)
+	}
+}
+
+func TestDeviceStaysOverRestartsOfWorkloadAndEngine(t *testing.T) {
+	w := newWorld(t)
+	w.offers(device("a.com/gpu", 0), device("a.com/gpu", 1), device("a.com/gpu", 2))
+	w.wants(of(0, 1, gpus(1)), of(1, 1, gpus(1)))
+	w.wants(of(1, 1, gpus(1))) // leaves the first device free
+	want := []string{"a.com/gpu=1"}
+	w.exit(of(1, 1).Instance, 1)
+	w.pass(2 * time.Second)
+	w.restart()
+	if in := w.observed(1); in.State != api.Running || !slices.Equal(in.Devices, want) {
+		t.Errorf("after a restart it is %+v", in)
+	}
+	w.loseStore() // and what the runtime has says whose the device is
+	w.wants(of(0, 2, gpus(1)), of(1, 1, gpus(1)), of(2, 2, gpus(1)))
+	if in := w.observed(1); in.State != api.Running || !slices.Equal(in.Devices, want) {
+		t.Errorf("after the store was lost it is %+v", in)
+	}
+}
+
+func TestDeviceThatVanishesEndsWhoHasIt(t *testing.T) {
+	w := newWorld(t)
+	w.offers(device("a.com/gpu", 0), device("b.com/x", 0))
+	w.wants(of(0, 1, gpus(1)), of(1, 1))
+	w.offers(device("b.com/x", 0))
+	in := w.observed(0)
+	if in.State != api.Failed || in.Reason != api.ReasonNoDevice || len(in.Devices) > 0 {
+		t.Errorf("it is %+v", in)
+	}
+	told := slices.ContainsFunc(w.all, func(m any) bool {
+		r, ok := m.(api.NodeReport)
+		return ok && slices.ContainsFunc(r.Observed, func(o api.Observed) bool {
+			return o.Reason == api.ReasonNoDevice && strings.Contains(o.Detail, "the node lost a.com/gpu=0")
+		})
+	})
+	if !told {
+		t.Error("the cluster was not told which device is lost")
+	}
+	if w.observed(1).State != api.Running {
+		t.Error("one that has no device was ended too")
+	}
+	w.offers(device("a.com/gpu", 0))
+	w.pass(2 * time.Second)
+	if in := w.observed(0); in.State != api.Running {
+		t.Errorf("when the device is back it is %+v", in)
+	}
+}
+
+func TestUpdateInPlaceGetsTheDeviceWhenTheOlderIsGone(t *testing.T) {
+	w := newWorld(t)
+	w.offers(device("a.com/gpu", 0))
+	w.wants(of(0, 1, gpus(1)))
+	w.wants(of(0, 2, gpus(1)))
+	if in := w.observed(0); in.State != api.Running || in.Epoch != 2 || len(in.Devices) != 1 {
+		t.Errorf("it is %+v", in)
+	}
+}
+
+// TestChooseAgreesWithASimpleTwin tries every assignment of devices to needs.
+func TestChooseAgreesWithASimpleTwin(t *testing.T) {
+	kinds := []string{"a", "b", "c"}
+	for seed := range uint64(3000) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		var offered []api.NodeDevice
+		taken := map[string]bool{}
+		for i := range rng.IntN(5) {
+			d := api.NodeDevice{ID: fmt.Sprintf("d%d", i)}
+			for _, k := range kinds {
+				if rng.IntN(2) == 0 {
+					d.Kinds = append(d.Kinds, k)
+				}
+			}
+			taken[d.ID] = rng.IntN(4) == 0
+			offered = append(offered, d)
+		}
+		var needs []api.Device
+		var units []string
+		for _, k := range kinds {
+			if n := rng.IntN(3); n > 0 {
+				needs = append(needs, api.Device{Name: k, Count: n})
+				units = append(units, slices.Repeat([]string{k}, n)...)
+			}
+		}
+		var possible func(units []string, used map[string]bool) bool
+		possible = func(units []string, used map[string]bool) bool {
+			if len(units) == 0 {
+				return true
+			}
+			for _, d := range offered {
+				if !used[d.ID] && slices.Contains(d.Kinds, units[0]) {
+					used[d.ID] = true
+					ok := possible(units[1:], used)
+					delete(used, d.ID)
+					if ok {
+						return true
+					}
+				}
+			}
+			return false
+		}
+		used := map[string]bool{}
+		for id, is := range taken {
+			if is {
+				used[id] = true
+			}
+		}
+		ids, lacks := choose(needs, offered, taken)
+		if (lacks == "") != possible(units, used) {
+			t.Fatalf("seed %d: %v of %v without %v: %v, %q", seed, needs, offered, taken, ids, lacks)
+		}
+		if lacks == "" && len(ids) != len(units) {
+			t.Fatalf("seed %d: %v for %v", seed, ids, needs)
+		}
+		if again, _ := choose(needs, offered, taken); !slices.Equal(again, ids) {
+			t.Fatalf("seed %d: %v, then %v", seed, ids, again)
+		}
+	}
+}
+
+func TestAnAbsurdNeedCostsNothing(t *testing.T) {
+	if _, lacks := choose([]api.Device{{Name: "gpu", Count: 1 << 60}}, []api.NodeDevice{device("a.com/gpu", 0)}, nil); lacks == "" {
+		t.Error("it was met")
+	}
+}
+
+// TestADeviceIsNeverGivenTwice has instances with devices come, go, exit and be
+// updated while devices vanish and return, the runtime is slow, the engine dies
+// between any two saves or loses its store, and what it ordered is carried out
+// before its death or not at all. The world's runtime refuses what has a device of
+// another (checkDevices). In the end all devices are used that can be.
+func TestADeviceIsNeverGivenTwice(t *testing.T) {
+	all := []api.NodeDevice{device("a.com/gpu", 0), device("a.com/gpu", 1), device("b.com/gpu", 0), device("t.dev/w", 0)}
+	needs := []func(*api.Microservice){
+		gpus(1), gpus(2), func(*api.Microservice) {},
+		func(m *api.Microservice) { m.Devices = []api.Device{{Name: "b.com/gpu", Count: 1}} },
+		func(m *api.Microservice) { m.VGPUs, m.Devices = 1, []api.Device{{Name: "t.dev/w", Count: 1}} },
+	}
+	for seed := range uint64(500) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		w := newWorld(t)
+		w.slow = true
+		var orders []any
+		crash := func(eff step.Effects) {
+			w.save(eff.Save[:rng.IntN(len(eff.Save)+1)])
+			for len(orders) > 0 && rng.IntN(3) > 0 { // what the runtime had begun, it ends
+				w.carryOut(orders[0])
+				orders = orders[1:]
+			}
+			orders = nil
+			if rng.IntN(8) == 0 {
+				w.loseStore()
+			} else {
+				w.restart()
+			}
+			orders = append(orders, ordersOf(w.last)...)
+		}
+		do := func(in Input) {
+			if rng.IntN(12) == 0 {
+				crash(w.c.Step(w.now, in))
+				return
+			}
+			orders = append(orders, ordersOf(w.step(in))...)
+		}
+		carry := func(i int) {
+			o := orders[i]
+			k := keyOf(o)
+			for j, earlier := range orders[:i] {
+				if keyOf(earlier) == k { // orders for one key are carried out in turn
+					i, o = j, earlier
+					break
+				}
+			}
+			orders = slices.Delete(orders, i, i+1)
+			if s, ok := o.(api.CreateWorkload); ok && w.has[s.Instance].Epoch != s.Epoch && w.has[s.Instance].Epoch != 0 {
+				t.Fatalf("seed %d: %s while %s is there", seed, s.Key, w.has[s.Instance].Key)
+			}
+			for _, e := range w.carryOut(o) {
+				do(Workload{e})
+			}
+		}
+		set := map[api.InstanceID]api.Assignment{}
+		send := func() api.Desired {
+			w.gen++
+			d := api.Desired{Gen: w.gen}
+			for _, id := range step.Keys(set) {
+				d.Put = append(d.Put, set[id])
+				d.Digest = d.Digest.Toggle(set[id].Digest())
+			}
+			return d
+		}
+		found := func() (out []api.WorkloadEvent) {
+			for _, id := range step.Keys(w.has) {
+				out = append(out, w.has[id])
+			}
+			return out
+		}
+		e := api.Epoch(1)
+		w.offers(all...)
+		for range 200 {
+			switch rng.IntN(10) {
+			case 0, 1:
+				e++
+				a := of(rng.IntN(4), e, needs[rng.IntN(len(needs))], func(m *api.Microservice) { m.OneShot = rng.IntN(4) == 0 })
+				if set[a.Instance] = a; rng.IntN(3) == 0 {
+					delete(set, a.Instance)
+				}
+				do(Desired{send()})
+			case 2:
+				w.now = w.now.Add(time.Duration(rng.IntN(4000)) * time.Millisecond)
+				do(Tick{})
+			case 3:
+				for _, id := range step.Keys(w.has) {
+					if ev := w.has[id]; ev.Phase == api.WorkloadRunning {
+						ev.Phase, ev.ExitCode = api.WorkloadExited, rng.IntN(2)
+						w.has[id] = ev
+						do(Workload{ev})
+						break
+					}
+				}
+			case 4:
+				w.info.Devices = nil
+				for _, d := range all {
+					if rng.IntN(4) > 0 {
+						w.info.Devices = append(w.info.Devices, d)
+					}
+				}
+				in := Info{Info: w.info}
+				if rng.IntN(2) == 0 {
+					in.Fresh, in.Found = true, found()
+				}
+				do(in)
+			default:
+				if len(orders) > 0 {
+					carry(rng.IntN(len(orders)))
+				}
+			}
+		}
+		for len(orders) > 0 {
+			carry(0)
+		}
+		w.slow = false
+		w.info.Devices = all
+		w.restart()
+		w.step(Desired{send()})
+		for range 60 {
+			w.pass(2 * time.Second)
+			w.lease()
+		}
+		taken := map[string]bool{}
+		for _, ev := range w.has {
+			for _, d := range ev.Devices {
+				if taken[d] {
+					t.Fatalf("seed %d: %s is given twice: %v", seed, d, w.has)
+				}
+				taken[d] = true
+			}
+		}
+		for _, in := range w.c.Instances() {
+			if in.State == api.Running || in.State == api.Completed {
+				continue
+			}
+			a, ok := set[in.ID]
+			if _, lacks := choose(a.Spec.NeedsDevices(), all, taken); !ok || lacks == "" || in.Reason != api.ReasonNoDevice {
+				t.Fatalf("seed %d: %+v, wanted %v, taken %v", seed, in, ok, taken)
+			}
+		}
+		w.checkBooks()
+	}
+}
+
+func keyOf(order any) api.Key {
+	switch o := order.(type) {
+	case api.CreateWorkload:
+		return o.Key
+	case api.StartWorkload:
+		return o.Key
+	case api.StopWorkload:
+		return o.Key
+	case api.GuardWorkload:
+		return o.Key
+	}
+	return api.Key{}
+}
