@@ -7,6 +7,9 @@ var synonyms = map[string]string{
 	"image": "code", "command": "cmd", "entrypoint": "cmd", "services": "microservices", "apps": "applications",
 	"ram": "memory", "cpu": "vcpus", "cpus": "vcpus", "cores": "vcpus", "runtime": "virtualization", "env": "environment",
 	"instances": "replicas", "scale": "replicas", "architecture": "arch", "ports": "port", "version": "sla_version",
+	"gpu": "vgpus", "gpus": "vgpus", "tpu": "vtpus", "tpus": "vtpus", "disk": "storage", "radius": "threshold", "distance": "threshold",
+	"max": "threshold", "country": "area", "region": "area", "place": "area", "coordinates": "location", "corners": "polygon", "topology": "by",
+	"affinity": "labels", "anti_affinity": "apart", "antiaffinity": "apart", "node_selector": "labels", "target": "target_microservice_id",
 	"description": "application_desc", "oneshot": "one_shot", "name": "_name", "namespace": "_namespace",
 }
 

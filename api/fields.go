@@ -46,10 +46,7 @@ type Field struct {
 func (f Field) Name() string { return afterLast(f.Pointer, '/') }
 
 // When the rooms arrive that will honour what is refused today.
-const (
-	untilPlacement = "until placement arrives"
-	untilVolumes   = "until volumes arrive"
-)
+const untilVolumes = "until volumes arrive"
 
 // The bounds of a document; the rest are in the table.
 const (
@@ -58,6 +55,7 @@ const (
 	MaxSLAValues = 100_000 // objects, arrays and scalars
 	MaxServices  = 256     // of an application
 	MaxReplicas  = 10_000  // of a service
+	MaxDevices   = 64      // that an instance has to itself, of all kinds
 )
 
 const (
@@ -71,11 +69,27 @@ const (
 	callerPattern   = `^(?:app|tenant|none|` + tenantPart + `{0,8}` + objectPart + `)$`
 	calleePattern   = `^` + tenantPart + `{1,8}` + objectPart + `$`
 	machinePattern  = `^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`
+	devicePattern   = `^[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?(?:/[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?)?$`
+	addonPattern    = `^[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$`
+	areaPattern     = `^(?:[A-Za-z0-9](?:[A-Za-z0-9 ._/-]{0,61}[A-Za-z0-9])?)?$`
+	labelKey        = `[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?`
+	labelPattern    = `^(?:!` + labelKey + `|` + labelKey + `(?:!?=[A-Za-z0-9 ._/:@+,-]{0,128})?)$`
+	byPattern       = `^(?:` + labelKey + `)?$`
+	siblingName     = `[a-zA-Z0-9]{1,30}(?:\.[a-zA-Z0-9]{1,30})?`
+	siblingPattern  = `^` + siblingName + `$`
+	maybePattern    = `^(?:` + siblingName + `)?$`
 
 	appPath        = "/applications/*"
 	servicePath    = appPath + "/microservices/*"
 	constraintPath = servicePath + "/constraints/*"
 	addressesPath  = servicePath + "/addresses"
+	linkPath       = servicePath + "/connectivity/*"
+	boundPath      = linkPath + "/con_constraints/*"
+
+	rigidnessDoc   = "For how long it may be violated before the instance moves to a place that keeps it, make before break; 0 means the default."
+	convergenceDoc = "How long placement may search and measure before it takes the best that it found; 0 means the default."
+	defaultRigid   = "60"
+	defaultConverg = "5"
 )
 
 // Arches are the processors that `arch` may name, as Go names them.
@@ -191,28 +205,84 @@ var Fields = []Field{
 	},
 	{Pointer: constraintPath, Type: ObjectField, Status: Enforced, Doc: "One constraint."},
 	{
-		Pointer: constraintPath + "/type", Type: StringField, Status: Enforced, Required: true, Enum: []string{"direct", "clusters"},
-		Doc: "`direct` names clusters or nodes, `clusters` lists clusters. `latency`, `geo` and `addons` are refused " + untilPlacement + ".",
+		Pointer: constraintPath + "/type", Type: StringField, Status: Enforced, Required: true, Enum: constraintTypes(),
+		Doc: "What it is about; each type knows the keys below that name it, and no others.",
 	},
 	{
 		Pointer: constraintPath + "/cluster", Type: StringField, Status: Enforced, Length: 4096,
-		Doc: "`direct`: a cluster's name, or several separated by `;`.", Rule: "with `direct` only, which needs `cluster`, `node` or both",
+		Doc: "`direct`: a cluster's name, or several separated by `;`.", Rule: "`direct` needs `cluster`, `node` or both",
 	},
 	{
 		Pointer: constraintPath + "/node", Type: StringField, Status: Enforced, Length: 4096,
-		Doc: "`direct`: a node's name, or several separated by `;`.", Rule: "with `direct` only",
+		Doc: "`direct`: a node's name, or several separated by `;`.",
 	},
 	{
 		Pointer: constraintPath + "/allowed", Type: ArrayField, Status: Enforced, Max: 256,
-		Doc: "`clusters`: the clusters that it may run in.", Rule: "with `clusters` only, which needs at least one",
+		Doc: "`clusters`: the clusters that it may run in.", Rule: "`clusters` needs at least one",
 	},
 	{Pointer: constraintPath + "/allowed/*", Type: StringField, Status: Enforced, Pattern: machinePattern, Doc: "A cluster's name."},
-	{Pointer: constraintPath + "/area", Type: StringField, Status: Refused, Until: untilPlacement, Doc: "`latency`: where the users are."},
-	{Pointer: constraintPath + "/location", Type: StringField, Status: Refused, Until: untilPlacement, Doc: "`geo`: a place."},
-	{Pointer: constraintPath + "/threshold", Type: NumberField, Status: Refused, Until: untilPlacement, Doc: "`latency`: ms; `geo`: km."},
-	{Pointer: constraintPath + "/rigidness", Type: NumberField, Status: Refused, Until: untilPlacement, Doc: "How strictly the threshold is kept."},
-	{Pointer: constraintPath + "/convergence_time", Type: NumberField, Status: Refused, Until: untilPlacement, Doc: "How long placement may search."},
-	{Pointer: constraintPath + "/needs", Type: ArrayField, Status: Refused, Until: untilPlacement, Doc: "`addons`: what the node must offer."},
+	{
+		Pointer: constraintPath + "/needs", Type: ArrayField, Status: Enforced, Max: 64,
+		Doc: "`addons`: what its node must offer, all of it.", Rule: "`addons` needs at least one, none twice",
+	},
+	{Pointer: constraintPath + "/needs/*", Type: StringField, Status: Enforced, Pattern: addonPattern, Doc: "An addon's name, as nodes' operators call it; case counts."},
+	{
+		Pointer: constraintPath + "/area", Type: StringField, Status: Enforced, Pattern: areaPattern,
+		Doc:  "`geo`: its node is in that area. `latency`: it is near that area's nodes. A place's name or a country's code, as nodes' operators write it: `munich`, `de`. Case does not count.",
+		Rule: "`geo` needs exactly one of `area`, `location` and `polygon`; `latency` exactly one of `area`, `service` and `target`",
+	},
+	{
+		Pointer: constraintPath + "/location", Type: StringField, Status: Enforced, Length: 64,
+		Doc: "`geo`: its node is at most `threshold` km from here.", Rule: "`latitude,longitude` in degrees of WGS 84, north and east positive: `48.14,11.58`",
+	},
+	{
+		Pointer: constraintPath + "/polygon", Type: ArrayField, Status: Enforced, Max: 64,
+		Doc:  "`geo`: its node is within these corners, the last of which joins the first. Sides are straight on a map of latitude by longitude and go the short way round the earth.",
+		Rule: "3 to 64 corners that enclose something, within less than 180 degrees of longitude and around no pole",
+	},
+	{Pointer: constraintPath + "/polygon/*", Type: StringField, Status: Enforced, Length: 64, Doc: "A corner, as `location`."},
+	{
+		Pointer: constraintPath + "/service", Type: StringField, Status: Enforced, Pattern: maybePattern,
+		Doc: "`latency`: it is near the nearest instance of this service of the application, `name.namespace`, or the name alone where it is unique.", Rule: "another service of the application",
+	},
+	{
+		Pointer: constraintPath + "/target", Type: StringField, Status: Enforced, Length: 262,
+		Doc:  "`latency`: it is near this user: a host name or an address, which nodes measure by ICMP or, with `:port`, by connecting. The cluster's operator says which addresses may be measured; private ones may not unless allowed.",
+		Rule: "`host`, `host:port`, `198.51.100.7`, `[2001:db8::7]:443`; no URL",
+	},
+	{
+		Pointer: constraintPath + "/threshold", Type: NumberField, Status: Enforced, Unit: "ms or km", Max: 60_000,
+		Doc: "`latency`: the longest round trip, ms. `geo` with `location`: the greatest distance, km.", Rule: "above 0; at most 20015 km, half the way round the earth",
+	},
+	{
+		Pointer: constraintPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "s", Max: maxRigidness, Default: defaultRigid,
+		Doc: "`addons`, `geo`, `labels`, `latency`: " + rigidnessDoc,
+	},
+	{
+		Pointer: constraintPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: maxConvergence, Default: defaultConverg,
+		Doc: "`geo`, `latency`: " + convergenceDoc,
+	},
+	{
+		Pointer: constraintPath + "/labels", Type: ArrayField, Status: Enforced, Max: 64,
+		Doc: "`labels`: what its node's labels must be, all of it.", Rule: "`labels` needs at least one; they do not contradict one another",
+	},
+	{
+		Pointer: constraintPath + "/labels/*", Type: StringField, Status: Enforced, Pattern: labelPattern,
+		Doc: "`key=value`, `key!=value` (another value or none), `key` (any value) or `!key` (no such label).",
+	},
+	{
+		Pointer: constraintPath + "/by", Type: StringField, Status: Enforced, Pattern: byPattern, Default: "`node`",
+		Doc: "`spread`, `apart`: counted per `node`, per `cluster`, or per value of this label of nodes within a cluster (`rack`); a node without the label is one of its own.",
+	},
+	{
+		Pointer: constraintPath + "/limit", Type: IntegerField, Status: Enforced, Max: MaxReplicas, Default: "1",
+		Doc: "`spread`: at most so many instances of the service in each; 0 means the default.",
+	},
+	{
+		Pointer: constraintPath + "/services", Type: ArrayField, Status: Enforced, Max: MaxServices,
+		Doc: "`apart`: it is never together with an instance of these services of the application.", Rule: "`apart` needs at least one, none twice; other services of the application",
+	},
+	{Pointer: constraintPath + "/services/*", Type: StringField, Status: Enforced, Pattern: siblingPattern, Doc: "`name.namespace`, or the name alone where it is unique."},
 
 	{
 		Pointer: servicePath + "/replicas", Type: IntegerField, Status: Enforced, Max: MaxReplicas, Default: "what is wanted already, 1 at first",
@@ -280,11 +350,56 @@ var Fields = []Field{
 	},
 	{Pointer: servicePath + "/calls/*", Type: StringField, Status: Enforced, Length: 512, Pattern: calleePattern, Doc: "One entry."},
 
-	{Pointer: servicePath + "/connectivity", Type: ArrayField, Status: Refused, Until: untilPlacement, Doc: "Latency and bandwidth between services."},
-	{Pointer: servicePath + "/vgpus", Type: IntegerField, Status: Refused, Until: untilPlacement, Doc: "GPUs."},
-	{Pointer: servicePath + "/vtpus", Type: IntegerField, Status: Refused, Until: untilPlacement, Doc: "TPUs."},
-	{Pointer: servicePath + "/storage", Type: IntegerField, Status: Refused, Until: untilPlacement, Doc: "Disk space, MB."},
-	{Pointer: servicePath + "/sla_violation_strategy", Type: StringField, Status: Refused, Until: untilPlacement, Doc: "What follows when the SLA is broken."},
+	{
+		Pointer: servicePath + "/storage", Type: IntegerField, Status: Enforced, Unit: "MiB", Max: 1 << 30, Default: "0",
+		Doc: "Reserved on the node's disk. 0 reserves nothing.",
+	},
+	{
+		Pointer: servicePath + "/vgpus", Type: IntegerField, Status: Enforced, Max: MaxDevices, Default: "0",
+		Doc: "Whole GPUs that each instance has to itself.", Rule: devicesRuleText,
+	},
+	{
+		Pointer: servicePath + "/vtpus", Type: IntegerField, Status: Enforced, Max: MaxDevices, Default: "0",
+		Doc: "Whole TPUs that each instance has to itself.", Rule: devicesRuleText,
+	},
+	{
+		Pointer: servicePath + "/devices", Type: ArrayField, Status: Enforced, Max: 16,
+		Doc: "Devices of other kinds that each instance has to itself (Treeline's own).", Rule: "none twice; " + devicesRuleText,
+	},
+	{Pointer: servicePath + "/devices/*", Type: ObjectField, Status: Enforced, Doc: "Devices of one kind."},
+	{
+		Pointer: servicePath + "/devices/*/name", Type: StringField, Status: Enforced, Required: true, Pattern: devicePattern,
+		Doc: "The kind, as nodes offer it: a CDI kind, `vendor.com/class`, or the name that an operator gave it.", Rule: "`gpu` and `tpu` are asked for as `vgpus` and `vtpus`",
+	},
+	{Pointer: servicePath + "/devices/*/count", Type: IntegerField, Status: Enforced, Required: true, Min: 1, Max: MaxDevices, Doc: "How many of them."},
+	{
+		Pointer: servicePath + "/priority", Type: StringField, Status: Enforced, Enum: append([]string{""}, Priorities...), Default: "`normal`",
+		Doc: "A more urgent instance is placed before others that wait and, where the operator allows it, instead of a less urgent one, which moves (Treeline's own).",
+	},
+	{
+		Pointer: servicePath + "/connectivity", Type: ArrayField, Status: Enforced, Max: 64,
+		Doc: "What it needs of its ways to other services of the application. A link binds both ends, and binds nothing until the other end is placed.", Rule: "no target twice",
+	},
+	{Pointer: linkPath, Type: ObjectField, Status: Enforced, Doc: "Its way to one service."},
+	{
+		Pointer: linkPath + "/target_microservice_id", Type: StringField, Status: Enforced, Required: true, Pattern: siblingPattern,
+		Doc: "The other service: `name.namespace`, or the name alone where it is unique.", Rule: "another service of the application",
+	},
+	{Pointer: linkPath + "/con_constraints", Type: ArrayField, Status: Enforced, Required: true, Min: 1, Max: 3, Doc: "What it needs of that way.", Rule: "no type twice"},
+	{Pointer: boundPath, Type: ObjectField, Status: Enforced, Doc: "One need."},
+	{
+		Pointer: boundPath + "/type", Type: StringField, Status: Enforced, Required: true, Enum: []string{LinkLatency, LinkBandwidth, LinkGeo},
+		Doc:  "`latency`: the longest round trip to the nearest instance, ms. `geo`: the greatest distance to it, km. `bandwidth`: Mbit/s reserved at its own end, each way, beside `bandwidth_in` and `bandwidth_out`.",
+		Rule: "`bandwidth` not with `virtualization: process`",
+	},
+	{
+		Pointer: boundPath + "/threshold", Type: NumberField, Status: Enforced, Required: true, Unit: "ms, km or Mbit/s", Max: 1_000_000,
+		Doc: "The most latency or distance, or the least bandwidth.", Rule: "above 0; at most 60000 ms or 20015 km",
+	},
+	{Pointer: boundPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "s", Max: maxRigidness, Default: defaultRigid, Doc: rigidnessDoc},
+	{Pointer: boundPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: maxConvergence, Default: defaultConverg, Doc: convergenceDoc},
+
+	{Pointer: servicePath + "/sla_violation_strategy", Type: StringField, Status: Refused, Until: "use `rigidness` of a constraint: a violated instance moves", Doc: "What follows when the SLA is broken."},
 	{Pointer: servicePath + "/volumes", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Volumes and where they are mounted."},
 	{Pointer: servicePath + "/added_files", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Files put beside the image."},
 	{Pointer: servicePath + "/args", Type: ArrayField, Status: Refused, Until: "use `cmd`", Doc: "Arguments."},

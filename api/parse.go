@@ -15,8 +15,9 @@ import (
 // which is ErrInvalid; a document beyond the bounds is ErrTooLarge.
 //
 // What it returns is complete: an absent arch follows the platform, the
-// virtualization "docker" reads "container", and an empty list is nil. Encoded
-// and parsed again it is the same.
+// virtualization "docker" reads "container", areas and targets are in lower case,
+// services of the application are "name.namespace", and an empty list is nil.
+// Encoded and parsed again it is the same.
 func ParseSLA(doc []byte) (SLA, error) {
 	root, err := readTree(doc)
 	if err != nil {
@@ -39,8 +40,13 @@ func ParseSLA(doc []byte) (SLA, error) {
 func (s *SLA) complete() {
 	for i := range s.Applications {
 		services := s.Applications[i].Services
+		known := siblings{}
+		for k := range services {
+			known.add(services[k].Name, services[k].Namespace)
+		}
 		for k := range services {
 			services[k].complete()
+			services[k].address(known)
 		}
 	}
 }
@@ -61,8 +67,25 @@ func (m *Microservice) complete() {
 			m.Addresses = nil // an empty object asks for nothing, as Oakestra's files have it
 		}
 	}
+	m.Devices, m.Connectivity = orNil(m.Devices), orNil(m.Connectivity)
 	for i := range m.Constraints {
-		m.Constraints[i].Allowed = orNil(m.Constraints[i].Allowed)
+		k := &m.Constraints[i]
+		k.Allowed, k.Needs, k.Polygon, k.Labels, k.Services = orNil(k.Allowed), orNil(k.Needs), orNil(k.Polygon), orNil(k.Labels), orNil(k.Services)
+		k.Area, k.Target = strings.ToLower(k.Area), strings.ToLower(k.Target)
+	}
+}
+
+// address writes the services that m names in full.
+func (m *Microservice) address(known siblings) {
+	for i := range m.Constraints {
+		k := &m.Constraints[i]
+		k.Service = known.full(k.Service)
+		for n := range k.Services {
+			k.Services[n] = known.full(k.Services[n])
+		}
+	}
+	for i := range m.Connectivity {
+		m.Connectivity[i].Target = known.full(m.Connectivity[i].Target)
 	}
 }
 

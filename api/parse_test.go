@@ -183,11 +183,10 @@ func TestFaults(t *testing.T) {
 		{"another version", strings.Replace(placed(""), "v2.0", "v3", 1), "/sla_version", "one of v2.0"},
 		{"no version", strings.Replace(placed(""), `"sla_version":"v2.0",`, "", 1), "/sla_version", "missing"},
 		{"no application", `{"sla_version":"v2.0","applications":[]}`, "/applications", "at least 1"},
-		{"latency", placed(`"constraints":[{"type":"latency","area":"x","threshold":5}]`), at + "/constraints/0/type", "type latency are refused until placement arrives"},
 		{"constraint kind", placed(`"constraints":[{"type":"directt","node":"n"}]`), at + "/constraints/0/type", "did you mean direct?"},
 		{"direct to nothing", placed(`"constraints":[{"type":"direct","cluster":""}]`), at + "/constraints/0", "names nothing"},
 		{"direct to a bad name", placed(`"constraints":[{"type":"direct","cluster":"c1;C_2"}]`), at + "/constraints/0/cluster", `"C_2"`},
-		{"clusters allows none", placed(`"constraints":[{"type":"clusters"}]`), at + "/constraints/0/allowed", "allows none"},
+		{"clusters allows none", placed(`"constraints":[{"type":"clusters"}]`), at + "/constraints/0/allowed", "needs allowed; list at least one"},
 		{"clusters with a node", placed(`"constraints":[{"type":"clusters","allowed":["c1"],"node":"n"}]`), at + "/constraints/0/node", "type direct"},
 		{"contradiction", placed(`"constraints":[{"type":"clusters","allowed":["c1"]},{"type":"direct","cluster":"c2"}]`), at + "/constraints", "allow no cluster"},
 		{"exclusive that keeps", placed(`"exclusive":true,"on_disconnect":"keep"`), at + "/on_disconnect", "run twice"},
@@ -325,7 +324,9 @@ func FuzzParseSLA(f *testing.F) {
 	for _, name := range []string{"accepted.json", "oakestra-default.json"} {
 		f.Add(file(f, name))
 	}
+	f.Add([]byte(constrained))
 	for _, doc := range []string{
+		placed(`"vgpus":0,"connectivity":[]`), placed(`"constraints":[{"type":"geo","location":"-0,1e1","threshold":-0.0}]`),
 		placed(""), placed(`"vcpus":-0.0`), placed(`"vcpus":1e3,"memory":-0`), placed(`"cmd":["\ud800"]`), placed(`"replicas":0,"arch":[]`),
 		placed(`"constraints":[{"type":"clusters","allowed":["a","b"],"cluster":null}]`), `{"":{"":[]}}`, `null`, `[[`, "\x00",
 	} {

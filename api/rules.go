@@ -7,25 +7,30 @@ import (
 	"strings"
 )
 
-// laterKinds are the constraints of Oakestra that nothing enforces yet.
-var laterKinds = []string{"latency", "geo", "addons"}
-
 // rules are what a field must hold beyond what the table can say (Field.Rule).
 // A rule sees values that may have faults of their own, and says nothing of those.
 var rules map[string]func(c checker, at string, v *value)
 
 func init() { // not a literal: a rule reaches the table, which reaches the rules
 	rules = map[string]func(checker, string, *value){
-		"/applications":              unique("application_name", "application_namespace"),
-		appPath + "/microservices":   unique("microservice_name", "microservice_namespace"),
-		servicePath:                  serviceRule,
-		servicePath + "/environment": environmentRule,
-		servicePath + "/arch":        archRule,
-		servicePath + "/constraints": narrowingRule,
-		constraintPath:               constraintRule,
-		servicePath + "/port":        portRule,
-		servicePath + "/callers":     callersRule,
-		addressesPath + "/instances": rangesRule,
+		"/applications":               unique("application_name", "application_namespace"),
+		appPath + "/microservices":    unique("microservice_name", "microservice_namespace"),
+		appPath:                       siblingsRule,
+		servicePath:                   serviceRule,
+		servicePath + "/environment":  environmentRule,
+		servicePath + "/arch":         archRule,
+		servicePath + "/constraints":  narrowingRule,
+		constraintPath:                constraintRule,
+		constraintPath + "/location":  locationRule,
+		constraintPath + "/polygon":   polygonRule,
+		constraintPath + "/target":    targetRule,
+		servicePath + "/devices":      devicesRule,
+		linkPath + "/con_constraints": onceRule("type", "put it in once"),
+		servicePath + "/connectivity": onceRule("target_microservice_id", "put all of its con_constraints together"),
+		boundPath:                     linkRule,
+		servicePath + "/port":         portRule,
+		servicePath + "/callers":      callersRule,
+		addressesPath + "/instances":  rangesRule,
 
 		addressesPath + "/rr_ip":             addressRule,
 		addressesPath + "/closest_ip":        addressRule,
@@ -63,11 +68,13 @@ func serviceRule(c checker, at string, v *value) {
 			"an exclusive service cannot keep running when cut off: it might then run twice")
 	}
 	platformRule(c, at, v)
-	networkRule(c, at, v)
+	processRule(c, at, v)
+	totalDevicesRule(c, at, v)
 }
 
-// networkRule refuses what a process cannot have: it lives on its node's network.
-func networkRule(c checker, at string, v *value) {
+// processRule refuses what a process cannot have: it lives on its node's network,
+// and nothing keeps it from a device that was not given to it.
+func processRule(c checker, at string, v *value) {
 	if v.get("virtualization").text != "process" {
 		return
 	}
@@ -75,6 +82,75 @@ func networkRule(c checker, at string, v *value) {
 		if !neutral(v.get(name)) {
 			c.fault(at+"/"+name, name, "run it as a container, or leave "+name+" out", "%s cannot be honoured for a process, which has its node's network and none of its own", name)
 		}
+	}
+	for _, name := range []string{"vgpus", "vtpus", "devices"} {
+		if !neutral(v.get(name)) {
+			c.fault(at+"/"+name, name, "run it as a container, or leave "+name+" out", "%s cannot be honoured for a process, which is not kept from its node's other devices", name)
+		}
+	}
+	for i, link := range v.get("connectivity").items {
+		for k, need := range link.get("con_constraints").items {
+			if need.get("type").text == LinkBandwidth {
+				c.fault(at+"/connectivity/"+itoa(i)+"/con_constraints/"+itoa(k)+"/type", "type", "run it as a container, or leave it out",
+					"bandwidth cannot be honoured for a process, which has its node's network and none of its own")
+			}
+		}
+	}
+}
+
+const devicesRuleText = "at most 64 devices of all kinds together; not with `virtualization: process`"
+
+// totalDevicesRule bounds what one instance has to itself, of all kinds together.
+func totalDevicesRule(c checker, at string, v *value) {
+	count := func(v *value) int {
+		n, _ := strconv.Atoi(v.text) // what is no number is said already
+		return max(0, min(n, MaxDevices))
+	}
+	sum := count(v.get("vgpus")) + count(v.get("vtpus"))
+	for i := range v.get("devices").items {
+		sum += count(v.get("devices").items[i].get("count"))
+	}
+	if sum > MaxDevices {
+		c.fault(at+"/devices", "devices", "ask for fewer", "%d devices for each instance, at most %d are given", sum, MaxDevices)
+	}
+}
+
+func devicesRule(c checker, at string, v *value) {
+	for i := range v.items {
+		name := v.items[i].get("name").text
+		if name == DeviceGPU || name == DeviceTPU {
+			c.fault(at+"/"+itoa(i)+"/name", "name", "use v"+name+"s", "%s is no kind of devices", name)
+		}
+	}
+	onceRule("name", "add their counts")(c, at, v)
+}
+
+// onceRule refuses two entries of a list that say the same under a key.
+func onceRule(key, fix string) func(checker, string, *value) {
+	return func(c checker, at string, v *value) {
+		seen := map[string]bool{}
+		for i := range v.items {
+			text := v.items[i].get(key).text
+			if text != "" && seen[text] {
+				c.fault(at+"/"+itoa(i)+"/"+key, key, fix, "%s is given twice", shorten(text))
+			}
+			seen[text] = true
+		}
+	}
+}
+
+// linkRule checks a need of a way to another service.
+func linkRule(c checker, at string, v *value) {
+	if v.get("threshold").kind == "" {
+		return // said already: it is required
+	}
+	switch kind := v.get("type").text; kind {
+	case LinkLatency:
+		c.threshold(at, v, kind, "ms", maxRoundTrip)
+	case LinkGeo:
+		c.threshold(at, v, kind, "km", maxKilometres)
+	case LinkBandwidth:
+		c.threshold(at, v, kind, "Mbit/s", maxMbit)
 	}
 }
 
@@ -165,85 +241,4 @@ func archRule(c checker, at string, v *value) {
 		}
 		seen[v.items[i].text] = true
 	}
-}
-
-func constraintRule(c checker, at string, v *value) {
-	cluster, node, allowed := v.get("cluster"), v.get("node"), v.get("allowed")
-	switch v.get("type").text {
-	case "direct":
-		if cluster.text == "" && node.text == "" {
-			c.fault(at, "constraints", "give cluster, node or both", "a direct constraint that names nothing")
-		}
-		c.machines(at, "cluster", cluster.text)
-		c.machines(at, "node", node.text)
-		if len(allowed.items) > 0 {
-			c.fault(at+"/allowed", "allowed", "name them in cluster, separated by ;", "allowed belongs to a constraint of type clusters")
-		}
-	case "clusters":
-		if allowed.kind != ArrayField || len(allowed.items) == 0 {
-			c.fault(at+"/allowed", "allowed", "list at least one", "a clusters constraint that allows none")
-		}
-		for _, of := range []struct{ key, text string }{{"cluster", cluster.text}, {"node", node.text}} {
-			if of.text != "" {
-				c.fault(at+"/"+of.key, of.key, "use a constraint of type direct", "%s does not belong to a constraint of type clusters", of.key)
-			}
-		}
-	}
-}
-
-func (c checker) machines(at, key, list string) {
-	if strings.TrimSpace(list) == "" {
-		return
-	}
-	for name := range strings.SplitSeq(list, ";") {
-		if name = strings.TrimSpace(name); !ValidMachineName(name) {
-			c.fault(at+"/"+key, key, fixPattern[machinePattern], "%s cannot be %q", key, shorten(name))
-		}
-	}
-}
-
-// narrowingRule refuses constraints that together leave no cluster or no node.
-func narrowingRule(c checker, at string, v *value) {
-	var clusters, nodes map[string]bool // nil: all
-	for i := range v.items {
-		k := &v.items[i]
-		var allowed []string
-		for _, a := range k.get("allowed").items {
-			allowed = append(allowed, a.text)
-		}
-		clusters = narrow(clusters, allowed)
-		clusters = narrow(clusters, split(k.get("cluster").text))
-		nodes = narrow(nodes, split(k.get("node").text))
-	}
-	for _, left := range []struct {
-		kind string
-		set  map[string]bool
-	}{{"cluster", clusters}, {"node", nodes}} {
-		if left.set != nil && len(left.set) == 0 {
-			c.fault(at, "constraints", "", "the constraints together allow no %s", left.kind)
-		}
-	}
-}
-
-func narrow(set map[string]bool, names []string) map[string]bool {
-	if len(names) == 0 {
-		return set
-	}
-	both := map[string]bool{}
-	for _, n := range names {
-		if set == nil || set[n] {
-			both[n] = true
-		}
-	}
-	return both
-}
-
-func split(list string) []string {
-	var out []string
-	for name := range strings.SplitSeq(list, ";") {
-		if name = strings.TrimSpace(name); name != "" {
-			out = append(out, name)
-		}
-	}
-	return out
 }

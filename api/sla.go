@@ -6,7 +6,7 @@ import (
 )
 
 // SLA is the document a developer hands in: Oakestra's SLA v2.0, and the few
-// fields that Treeline adds (replicas, exclusive, on_disconnect, stop_grace).
+// fields that Treeline adds (replicas, exclusive, callers, devices, priority, …).
 // What happens to each field today is in Fields; ParseSLA honours or refuses
 // every one of them.
 type SLA struct {
@@ -65,9 +65,8 @@ type OnDisconnect string
 
 // The ways of OnDisconnect; the empty value means keep.
 const (
-	KeepRunning     OnDisconnect = "keep"
-	StopWhenCutOff  OnDisconnect = "stop"
-	constraintKinds              = "direct, clusters"
+	KeepRunning    OnDisconnect = "keep"
+	StopWhenCutOff OnDisconnect = "stop"
 )
 
 // Priorities are the classes of `priority`, the least urgent first.
@@ -121,13 +120,20 @@ const (
 
 // Connectivity is what a service needs of its way to another of its application.
 type Connectivity struct {
-	Target      string           `json:"target_microservice_id"` // "name.namespace", or the name alone where it is unique
+	Target      string           `json:"target_microservice_id"` // "name.namespace"
 	Constraints []LinkConstraint `json:"con_constraints"`
 }
 
+// The types of a LinkConstraint.
+const (
+	LinkLatency   = "latency"   // ms of round trip, at most
+	LinkBandwidth = "bandwidth" // Mbit/s, each way, at least
+	LinkGeo       = "geo"       // km, at most
+)
+
 // LinkConstraint is one need of a Connectivity.
 type LinkConstraint struct {
-	Type            string  `json:"type"`      // "latency" (ms of round trip), "bandwidth" (Mbit/s, each way) or "geo" (km)
+	Type            string  `json:"type"`      // LinkLatency, LinkBandwidth or LinkGeo
 	Threshold       float64 `json:"threshold"` // the most latency or distance, the least bandwidth
 	Rigidness       float64 `json:"rigidness,omitempty"`
 	ConvergenceTime float64 `json:"convergence_time,omitempty"`
@@ -158,7 +164,7 @@ func (m Microservice) Needs() Resources {
 	}
 	for _, link := range m.Connectivity {
 		for _, k := range link.Constraints {
-			if k.Type == "bandwidth" { // reserved at its own end, whoever else is there
+			if k.Type == LinkBandwidth { // reserved at its own end, whoever else is there
 				r.InMbit += int64(k.Threshold + 0.999)
 				r.OutMbit += int64(k.Threshold + 0.999)
 			}

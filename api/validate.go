@@ -81,12 +81,6 @@ func (c checker) value(at string, f *Field, v *value) {
 }
 
 func (c checker) object(at string, f *Field, v *value) {
-	if f.Pointer == constraintPath {
-		if kind := v.get("type"); slices.Contains(laterKinds, kind.text) {
-			c.fault(at+"/type", "type", "", "constraints of type %s are refused %s", kind.text, untilPlacement)
-			return // its other fields mean something to that type alone
-		}
-	}
 	for i := range v.members {
 		m := &v.members[i]
 		child := lookup[f.Pointer+"/"+m.key]
@@ -153,6 +147,8 @@ func (c checker) text(at, name string, f *Field, s string) {
 	}
 }
 
+const fixSibling = "name.namespace of a service of the application, or its name alone where it is unique"
+
 var fixPattern = map[string]string{
 	namePattern:     "1 to 30 letters and digits",
 	runtimePattern:  "container, process, or the name of a runtime that nodes offer, in lower case",
@@ -161,6 +157,13 @@ var fixPattern = map[string]string{
 	addressPattern:  "auto, or an IPv4 address",
 	callerPattern:   "app, tenant, none, <app>.<ns> or <app>.<ns>.<service>.<ns>, each of these two with <tenant>/ before it for another tenant's",
 	calleePattern:   "<tenant>/<app>.<ns> or <tenant>/<app>.<ns>.<service>.<ns>",
+	devicePattern:   "a CDI kind, vendor.com/class, or a name of a-z, 0-9 and inner . _ -",
+	addonPattern:    "letters, digits and inner . _ - /, at most 63",
+	areaPattern:     "a place's name or a country's code: munich, de",
+	labelPattern:    "key=value, key!=value, key or !key",
+	byPattern:       "node, cluster, or the key of a label of nodes",
+	maybePattern:    fixSibling,
+	siblingPattern:  fixSibling,
 	`^$`:            "leave it empty: the system gives it",
 	platformPattern: "linux/ and a processor as Go names it, without a variant: linux/arm64",
 }

@@ -1,0 +1,281 @@
+package api
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// keysOf are the keys that each type of constraint knows, beside its type: those
+// of which it needs exactly one, those that it needs, and those that it may have.
+var keysOf = map[string]struct{ oneOf, needs, may []string }{
+	ConstrainDirect:   {may: []string{"cluster", "node"}}, // at least one of both
+	ConstrainClusters: {needs: []string{"allowed"}},
+	ConstrainAddons:   {needs: []string{"needs"}, may: []string{"rigidness"}},
+	ConstrainGeo:      {oneOf: []string{"area", "location", "polygon"}, may: []string{"threshold", "rigidness", "convergence_time"}},
+	ConstrainLatency:  {oneOf: []string{"area", "service", "target"}, needs: []string{"threshold"}, may: []string{"rigidness", "convergence_time"}},
+	ConstrainLabels:   {needs: []string{"labels"}, may: []string{"rigidness"}},
+	ConstrainSpread:   {may: []string{"by", "limit"}},
+	ConstrainApart:    {needs: []string{"services"}, may: []string{"by"}},
+}
+
+func constraintTypes() []string {
+	return []string{
+		ConstrainDirect, ConstrainClusters, ConstrainAddons, ConstrainGeo,
+		ConstrainLatency, ConstrainLabels, ConstrainSpread, ConstrainApart,
+	}
+}
+
+// The bounds of what constraints say; those of the table are whole numbers.
+const (
+	maxRigidness   = 86_400 // s
+	maxConvergence = 3_600  // s
+	maxRoundTrip   = 60_000 // ms
+	maxKilometres  = 20_015 // half the way round the earth
+	maxMbit        = 1_000_000
+)
+
+func constraintRule(c checker, at string, v *value) {
+	kind := v.get("type").text
+	keys, known := keysOf[kind]
+	if !known {
+		return // said already, and what its keys mean depends on it
+	}
+	all := slices.Concat([]string{"type"}, keys.oneOf, keys.needs, keys.may)
+	for i := range v.members {
+		m := &v.members[i]
+		if _, field := lookup[constraintPath+"/"+m.key]; field && !slices.Contains(all, m.key) && !neutral(&m.value) {
+			c.fault(at+"/"+m.key, m.key, "use a constraint of type "+strings.Join(typesWith(m.key), " or "),
+				"%s does not belong to a constraint of type %s", m.key, kind)
+		}
+	}
+	given := slices.DeleteFunc(slices.Clone(keys.oneOf), func(key string) bool { return neutral(v.get(key)) })
+	switch choice := strings.Join(keys.oneOf, ", "); {
+	case len(keys.oneOf) > 0 && len(given) == 0:
+		c.fault(at, "constraints", "give one of "+choice, "a %s constraint that names no place", kind)
+	case len(given) > 1:
+		c.fault(at+"/"+given[1], given[1], "make them constraints of their own", "a %s constraint has one of %s, and %s is given too", kind, choice, given[0])
+	}
+	for _, key := range keys.needs {
+		if neutral(v.get(key)) && key != "threshold" {
+			c.fault(at+"/"+key, key, "list at least one", "a %s constraint needs %s", kind, key)
+		}
+	}
+	switch kind {
+	case ConstrainDirect:
+		directRule(c, at, v)
+	case ConstrainGeo:
+		switch {
+		case !neutral(v.get("location")):
+			c.threshold(at, v, kind, "km", maxKilometres)
+		case len(given) == 1 && !neutral(v.get("threshold")):
+			c.fault(at+"/threshold", "threshold", "leave it out, or give a location", "a threshold is a distance from a location, not from %s %s", article(given[0]), given[0])
+		}
+	case ConstrainLatency:
+		c.threshold(at, v, kind, "ms", maxRoundTrip)
+	case ConstrainAddons:
+		c.once(at, "needs", v)
+	case ConstrainLabels:
+		c.once(at, "labels", v)
+	}
+}
+
+// typesWith are the types of constraints that know a key.
+func typesWith(key string) []string {
+	return slices.DeleteFunc(constraintTypes(), func(kind string) bool {
+		k := keysOf[kind]
+		return !slices.Contains(k.oneOf, key) && !slices.Contains(k.needs, key) && !slices.Contains(k.may, key)
+	})
+}
+
+// threshold refuses one that is missing, 0, or more than its unit allows.
+func (c checker) threshold(at string, v *value, kind, unit string, most float64) {
+	t := v.get("threshold")
+	n, err := strconv.ParseFloat(cmp.Or(t.text, "0"), 64)
+	switch {
+	case t.kind != "" && t.kind != NumberField || err != nil || n < 0:
+		return // said already
+	case n == 0:
+		c.fault(at+"/threshold", "threshold", "say how many "+unit, "a %s constraint needs a threshold above 0", kind)
+	case n > most:
+		c.fault(at+"/threshold", "threshold", "at most "+strconv.FormatFloat(most, 'f', -1, 64)+" "+unit, "threshold is %s, more than %s can ever be", shorten(t.text), kind)
+	}
+}
+
+// once refuses a string that is in a list twice.
+func (c checker) once(at, key string, v *value) {
+	seen := map[string]bool{}
+	for i, item := range v.get(key).items {
+		if item.text != "" && seen[item.text] {
+			c.fault(at+"/"+key+"/"+itoa(i), key, "keep one of them", "%s is named twice", shorten(item.text))
+		}
+		seen[item.text] = true
+	}
+}
+
+func directRule(c checker, at string, v *value) {
+	cluster, node := v.get("cluster"), v.get("node")
+	if cluster.text == "" && node.text == "" {
+		c.fault(at, "constraints", "give cluster, node or both", "a direct constraint that names nothing")
+	}
+	c.machines(at, "cluster", cluster.text)
+	c.machines(at, "node", node.text)
+}
+
+func (c checker) machines(at, key, list string) {
+	if strings.TrimSpace(list) == "" {
+		return
+	}
+	for name := range strings.SplitSeq(list, ";") {
+		if name = strings.TrimSpace(name); !ValidMachineName(name) {
+			c.fault(at+"/"+key, key, fixPattern[machinePattern], "%s cannot be %q", key, shorten(name))
+		}
+	}
+}
+
+const fixLocation = "latitude before longitude, in degrees: 48.14,11.58"
+
+func locationRule(c checker, at string, v *value) {
+	if _, err := ParseGeo(v.text); err != nil && v.text != "" {
+		c.fault(at, afterLast(at, '/'), fixLocation, "%q is no place on the earth", shorten(v.text))
+	}
+}
+
+// polygonRule refuses what encloses nothing, and what might be meant inside out.
+func polygonRule(c checker, at string, v *value) {
+	if len(v.items) == 0 || len(v.items) > lookup[constraintPath+"/polygon"].Max {
+		return
+	}
+	if len(v.items) < 3 {
+		c.fault(at, "polygon", "give at least 3; the last joins the first by itself", "polygon has %d corners", len(v.items))
+		return
+	}
+	var corners []Geo
+	for i := range v.items {
+		g, err := ParseGeo(v.items[i].text)
+		if err != nil {
+			c.fault(at+"/"+itoa(i), "polygon", fixLocation, "%q is no place on the earth", shorten(v.items[i].text))
+			continue
+		}
+		corners = append(corners, g)
+	}
+	if len(corners) < len(v.items) {
+		return
+	}
+	// Each side goes the short way round: follow them, and see how far they lead.
+	lon, west, east, area := corners[0].Lon, corners[0].Lon, corners[0].Lon, 0.0
+	for i, g := range corners {
+		next := corners[(i+1)%len(corners)]
+		step := math.Remainder(next.Lon-g.Lon, 360)
+		area += step * (next.Lat + g.Lat) / 2
+		lon += step
+		west, east = min(west, lon), max(east, lon)
+	}
+	switch {
+	case east-west >= 180 || math.Abs(lon-corners[0].Lon) > 1:
+		c.fault(at, "polygon", "make it several services, or name an area", "polygon spans half the earth or more, so that its inside cannot be told from its outside")
+	case math.Abs(area) < 1e-9:
+		c.fault(at, "polygon", "give corners that are not on one line", "polygon encloses nothing")
+	}
+}
+
+func targetRule(c checker, at string, v *value) {
+	if _, _, err := ParseTarget(v.text); err != nil && v.text != "" {
+		c.fault(at, "target", "a host name or an address, with :port where it is to be connected to: example.org:443", "%q is no target", shorten(v.text))
+	}
+}
+
+// narrowingRule refuses constraints that together leave no cluster, no node or no label.
+func narrowingRule(c checker, at string, v *value) {
+	var clusters, nodes map[string]bool // nil: all
+	var labels []string
+	for i := range v.items {
+		k := &v.items[i]
+		clusters = narrow(clusters, texts(k.get("allowed")))
+		clusters = narrow(clusters, split(k.get("cluster").text))
+		nodes = narrow(nodes, split(k.get("node").text))
+		labels = append(labels, texts(k.get("labels"))...)
+	}
+	for _, left := range []struct {
+		kind string
+		set  map[string]bool
+	}{{"cluster", clusters}, {"node", nodes}} {
+		if left.set != nil && len(left.set) == 0 {
+			c.fault(at, "constraints", "leave one of them out", "the constraints together allow no %s", left.kind)
+		}
+	}
+	if a, b := contradiction(labels); a != "" {
+		c.fault(at, "constraints", "leave one of them out", "no node's labels are both %q and %q", shorten(a), shorten(b))
+	}
+}
+
+// contradiction is a pair of selectors that no labels satisfy both of, if there is one.
+func contradiction(selectors []string) (string, string) {
+	is, has, hasNot, not := map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
+	for _, s := range selectors {
+		key, value, equal := strings.Cut(s, "=")
+		switch {
+		case equal && strings.HasSuffix(key, "!"):
+			not[strings.TrimSuffix(key, "!")+"="+value] = s
+		case equal:
+			if other, ok := is[key]; ok && other != s {
+				return other, s
+			}
+			is[key], has[key] = s, s
+		case strings.HasPrefix(key, "!"):
+			hasNot[key[1:]] = s
+		default:
+			has[key] = cmp.Or(has[key], s)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(has)) {
+		if hasNot[key] != "" {
+			return has[key], hasNot[key]
+		}
+		if s := is[key]; not[s] != "" {
+			return s, not[s]
+		}
+	}
+	return "", ""
+}
+
+func narrow(set map[string]bool, names []string) map[string]bool {
+	if len(names) == 0 {
+		return set
+	}
+	both := map[string]bool{}
+	for _, n := range names {
+		if set == nil || set[n] {
+			both[n] = true
+		}
+	}
+	return both
+}
+
+func split(list string) []string {
+	var out []string
+	for name := range strings.SplitSeq(list, ";") {
+		if name = strings.TrimSpace(name); name != "" {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func texts(v *value) []string {
+	var out []string
+	for i := range v.items {
+		out = append(out, v.items[i].text)
+	}
+	return out
+}
+
+func article(word string) string {
+	if strings.ContainsRune("aeiou", rune(word[0])) {
+		return "an"
+	}
+	return "a"
+}

@@ -1,0 +1,248 @@
+package api_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// constrained is an application of two services, one of which asks for everything
+// that a place can be asked for.
+const constrained = `{"sla_version":"v2.0","applications":[{"application_name":"video","application_namespace":"prod","microservices":[
+	{"microservice_name":"pre","microservice_namespace":"v1","virtualization":"container","code":"acme/pre"},
+	{"microservice_name":"pre","microservice_namespace":"v2","virtualization":"container","code":"acme/pre"},
+	{"microservice_name":"store","microservice_namespace":"v1","virtualization":"container","code":"acme/store","priority":"low"},
+	{"microservice_name":"detect","microservice_namespace":"v1","virtualization":"container","code":"acme/detect",
+	 "storage":2048,"vgpus":1,"vtpus":0,"devices":[{"name":"acme.com/camera","count":2},{"name":"can-bus","count":1}],"priority":"urgent",
+	 "constraints":[
+		{"type":"addons","needs":["FLOps-learner","model-cache"],"rigidness":0},
+		{"type":"geo","location":"48.14, 11.58","threshold":120,"rigidness":10,"convergence_time":2.5},
+		{"type":"geo","area":"DE"},
+		{"type":"geo","polygon":["48,11","48,12","49,12"],"threshold":0},
+		{"type":"latency","area":"Munich","threshold":20},
+		{"type":"latency","service":"pre.v1","threshold":20},
+		{"type":"latency","target":"Gate.Example.org:443","threshold":30.5},
+		{"type":"labels","labels":["rack","disk=nvme","zone!=a","!retired"]},
+		{"type":"spread"},{"type":"spread","by":"rack","limit":2},
+		{"type":"apart","services":["store","pre.v1"],"by":"cluster"}],
+	 "connectivity":[{"target_microservice_id":"store","con_constraints":[
+		{"type":"latency","threshold":5,"rigidness":30,"convergence_time":5},{"type":"bandwidth","threshold":100},{"type":"geo","threshold":50}]}]}]}]}`
+
+func TestEveryConstraintIsTaken(t *testing.T) {
+	sla, err := api.ParseSLA([]byte(constrained))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := sla.Applications[0].Services[3]
+	want := api.Microservice{
+		Name: "detect", Namespace: "v1", Virtualization: "container", Code: "acme/detect", Storage: 2048, VGPUs: 1, Priority: "urgent",
+		Devices: []api.Device{{Name: "acme.com/camera", Count: 2}, {Name: "can-bus", Count: 1}},
+		Constraints: []api.Constraint{
+			{Type: "addons", Needs: []string{"FLOps-learner", "model-cache"}},
+			{Type: "geo", Location: "48.14, 11.58", Threshold: 120, Rigidness: 10, ConvergenceTime: 2.5},
+			{Type: "geo", Area: "de"},
+			{Type: "geo", Polygon: []string{"48,11", "48,12", "49,12"}},
+			{Type: "latency", Area: "munich", Threshold: 20},
+			{Type: "latency", Service: "pre.v1", Threshold: 20},
+			{Type: "latency", Target: "gate.example.org:443", Threshold: 30.5},
+			{Type: "labels", Labels: []string{"rack", "disk=nvme", "zone!=a", "!retired"}},
+			{Type: "spread"},
+			{Type: "spread", By: "rack", Limit: 2},
+			{Type: "apart", Services: []string{"store.v1", "pre.v1"}, By: "cluster"},
+		},
+		Connectivity: []api.Connectivity{{Target: "store.v1", Constraints: []api.LinkConstraint{
+			{Type: "latency", Threshold: 5, Rigidness: 30, ConvergenceTime: 5}, {Type: "bandwidth", Threshold: 100}, {Type: "geo", Threshold: 50},
+		}}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("got  %+v\nwant %+v", got, want)
+	}
+	if n := got.Needs(); n != (api.Resources{StorageMB: 2048, InMbit: 100, OutMbit: 100}) {
+		t.Errorf("needs %v", n)
+	}
+	if d := got.NeedsDevices(); !reflect.DeepEqual(d, []api.Device{{Name: "acme.com/camera", Count: 2}, {Name: "can-bus", Count: 1}, {Name: "gpu", Count: 1}}) {
+		t.Errorf("devices %v", d)
+	}
+	if got.Urgency() != 3 || sla.Applications[0].Services[2].Urgency() != 0 || sla.Applications[0].Services[0].Urgency() != 1 {
+		t.Error("urgencies are wrong")
+	}
+}
+
+// pair is an application of the services c.d and e.f, c.d with these members.
+func pair(members string) string {
+	return strings.TrimSuffix(placed(members), "]}]}") +
+		`,{"microservice_name":"e","microservice_namespace":"f","virtualization":"container","code":"nginx"}]}]}`
+}
+
+func TestFaultsOfPlaces(t *testing.T) {
+	one := func(constraint string) string { return pair(`"constraints":[{` + constraint + `}]`) }
+	link := func(needs string) string {
+		return pair(`"connectivity":[{"target_microservice_id":"e","con_constraints":[` + needs + `]}]`)
+	}
+	k, l := at+"/constraints/0", at+"/connectivity/0"
+	tests := []struct{ name, doc, pointer, says string }{
+		{"no such type", one(`"type":"anti-affinity"`), k + "/type", "did you mean apart?"},
+		{"a type by its key", one(`"type":"latancy"`), k + "/type", "did you mean latency?"},
+		{"a synonym", pair(`"gpus":1`), at + "/gpus", "did you mean vgpus?"},
+		{"a slip", pair(`"device":[]`), at + "/device", "did you mean devices?"},
+		{"a slip within", one(`"type":"spread","limt":2`), k + "/limt", "did you mean limit?"},
+		{"radius", one(`"type":"geo","location":"1,1","threshold":5,"radius":5`), k + "/radius", "did you mean threshold?"},
+		{"misplaced", pair(`"polygon":[]`), at + "/polygon", "it belongs in /applications/*/microservices/*/constraints/*"},
+		{"another type's key", one(`"type":"direct","node":"n","labels":["a"]`), k + "/labels", "use a constraint of type labels"},
+		{"another type's keys", one(`"type":"labels","labels":["a"],"threshold":5`), k + "/threshold", "use a constraint of type geo or latency"},
+		{"rigid names", one(`"type":"direct","node":"n","rigidness":5`), k + "/rigidness", "type addons or geo or latency or labels"},
+
+		{"geo of nothing", one(`"type":"geo"`), k, "give one of area, location, polygon"},
+		{"geo of two", one(`"type":"geo","area":"de","location":"1,1","threshold":5`), k + "/location", "area is given too"},
+		{"no radius", one(`"type":"geo","location":"1,1"`), k + "/threshold", "above 0; say how many km"},
+		{"around the earth", one(`"type":"geo","location":"1,1","threshold":20016`), k + "/threshold", "at most 20015 km"},
+		{"area with a radius", one(`"type":"geo","area":"de","threshold":5`), k + "/threshold", "not from an area"},
+		{"off the earth", one(`"type":"geo","location":"91,0","threshold":5`), k + "/location", "latitude before longitude"},
+		{"not a number", one(`"type":"geo","location":"NaN,0","threshold":5`), k + "/location", "no place on the earth"},
+		{"a city as location", one(`"type":"geo","location":"munich","threshold":5`), k + "/location", "48.14,11.58"},
+		{"an area with a sign", one(`"type":"geo","area":"münchen;1"`), k + "/area", "munich, de"},
+		{"two corners", one(`"type":"geo","polygon":["1,1","2,2"]`), k + "/polygon", "at least 3"},
+		{"many corners", one(`"type":"geo","polygon":[` + strings.TrimSuffix(strings.Repeat(`"1,1",`, 65), ",") + `]`), k + "/polygon", "at most 64"},
+		{"a bad corner", one(`"type":"geo","polygon":["1,1","2,2","3"]`), k + "/polygon/2", "no place on the earth"},
+		{"a line", one(`"type":"geo","polygon":["1,1","2,2","3,3"]`), k + "/polygon", "encloses nothing"},
+		{"half the earth", one(`"type":"geo","polygon":["0,-100","0,0","0,100","10,0"]`), k + "/polygon", "half the earth"},
+		{"around the pole", one(`"type":"geo","polygon":["80,0","80,120","80,-120"]`), k + "/polygon", "half the earth"},
+
+		{"latency to nothing", one(`"type":"latency","threshold":5`), k, "give one of area, service, target"},
+		{"latency to two", one(`"type":"latency","service":"e","target":"a.org","threshold":5`), k + "/target", "service is given too"},
+		{"no bound", one(`"type":"latency","area":"x"`), k + "/threshold", "say how many ms"},
+		{"a negative bound", one(`"type":"latency","area":"x","threshold":-1`), k + "/threshold", "0 to 60000"},
+		{"a bound in words", one(`"type":"latency","area":"x","threshold":"20"`), k + "/threshold", "a number"},
+		{"to a stranger", one(`"type":"latency","service":"ee","threshold":5`), k + "/service", "no such service"},
+		{"to itself", one(`"type":"latency","service":"c","threshold":5`), k + "/service", "the service itself"},
+		{"a URL", one(`"type":"latency","target":"https://a.org/","threshold":5`), k + "/target", "no target"},
+		{"a mistyped address", one(`"type":"latency","target":"198.51.100.256","threshold":5`), k + "/target", "no target"},
+		{"any address", one(`"type":"latency","target":"0.0.0.0","threshold":5`), k + "/target", "no target"},
+		{"a zone", one(`"type":"latency","target":"fe80::1%eth0","threshold":5`), k + "/target", "no target"},
+		{"a port of nothing", one(`"type":"latency","target":"a.org:0","threshold":5`), k + "/target", "no target"},
+		{"too rigid", one(`"type":"latency","area":"x","threshold":5,"rigidness":86401`), k + "/rigidness", "0 to 86400 s"},
+		{"no end", one(`"type":"latency","area":"x","threshold":5,"convergence_time":3601`), k + "/convergence_time", "0 to 3600 s"},
+
+		{"no addon", one(`"type":"addons","needs":[]`), k + "/needs", "list at least one"},
+		{"an addon twice", one(`"type":"addons","needs":["a","a"]`), k + "/needs/1", "named twice"},
+		{"an addon of nothing", one(`"type":"addons","needs":[""]`), k + "/needs/0", "letters, digits"},
+		{"no label", one(`"type":"labels"`), k + "/labels", "list at least one"},
+		{"a label in words", one(`"type":"labels","labels":["disk in (ssd)"]`), k + "/labels/0", "key!=value"},
+		{"two values", one(`"type":"labels","labels":["a=1","a=2"]`), at + "/constraints", `both "a=1" and "a=2"`},
+		{"there and not", one(`"type":"labels","labels":["!a","a"]`), at + "/constraints", `both "a" and "!a"`},
+		{"is and is not", one(`"type":"labels","labels":["a=1","a!=1"]`), at + "/constraints", `both "a=1" and "a!=1"`},
+		{"over the limit", one(`"type":"spread","limit":10001`), k + "/limit", "0 to 10000"},
+		{"by anything", one(`"type":"spread","by":"a b"`), k + "/by", "node, cluster"},
+		{"apart from nobody", one(`"type":"apart"`), k + "/services", "list at least one"},
+		{"apart from itself", one(`"type":"apart","services":["c.d"]`), k + "/services/0", "type spread"},
+		{"apart from a stranger", one(`"type":"apart","services":["e.g"]`), k + "/services/0", "did you mean e.f?"},
+		{"apart twice", one(`"type":"apart","services":["e","e.f"]`), k + "/services/1", "named twice"},
+
+		{"link to a stranger", pair(`"connectivity":[{"target_microservice_id":"x","con_constraints":[{"type":"geo","threshold":1}]}]`), l + "/target_microservice_id", "no such service"},
+		{"link to itself", pair(`"connectivity":[{"target_microservice_id":"c.d","con_constraints":[{"type":"geo","threshold":1}]}]`), l + "/target_microservice_id", "the service itself"},
+		{"link that needs nothing", link(""), l + "/con_constraints", "at least 1"},
+		{"link without a bound", link(`{"type":"geo"}`), l + "/con_constraints/0/threshold", "threshold is missing"},
+		{"link of no speed", link(`{"type":"bandwidth","threshold":0}`), l + "/con_constraints/0/threshold", "Mbit/s"},
+		{"link too slow", link(`{"type":"latency","threshold":60001}`), l + "/con_constraints/0/threshold", "at most 60000 ms"},
+		{"link need twice", link(`{"type":"geo","threshold":1},{"type":"geo","threshold":2}`), l + "/con_constraints/1/type", "given twice"},
+		{"link of an unknown type", link(`{"type":"jitter","threshold":1}`), l + "/con_constraints/0/type", "latency, bandwidth, geo"},
+
+		{"too many GPUs", pair(`"vgpus":65`), at + "/vgpus", "0 to 64"},
+		{"half a GPU", pair(`"vgpus":0.5`), at + "/vgpus", "whole number"},
+		{"too many devices", pair(`"vgpus":33,"devices":[{"name":"a/b","count":32}]`), at + "/devices", "at most 64"},
+		{"GPUs as devices", pair(`"devices":[{"name":"gpu","count":1}]`), at + "/devices/0/name", "use vgpus"},
+		{"a device twice", pair(`"devices":[{"name":"a/b","count":1},{"name":"a/b","count":2}]`), at + "/devices/1/name", "add their counts"},
+		{"no device", pair(`"devices":[{"name":"a/b","count":0}]`), at + "/devices/0/count", "1 to 64"},
+		{"a device's path", pair(`"devices":[{"name":"/dev/video0","count":1}]`), at + "/devices/0/name", "vendor.com/class"},
+		{"a process with a GPU", pair(`"virtualization":"process","code":"/bin/x","vgpus":1`), at + "/vgpus", "run it as a container"},
+		{"a process with a device", pair(`"virtualization":"process","code":"/bin/x","devices":[{"name":"a/b","count":1}]`), at + "/devices", "run it as a container"},
+		{"storage", pair(`"storage":-1`), at + "/storage", "MiB"},
+		{"priority", pair(`"priority":"higher"`), at + "/priority", "did you mean high?"},
+		{"strategy", pair(`"sla_violation_strategy":"migrate"`), at + "/sla_violation_strategy", "use `rigidness`"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			faults := faultsOf(t, tt.doc)
+			if len(faults) != 1 || faults[0].Pointer != tt.pointer || !strings.Contains(faults[0].String(), tt.says) {
+				t.Fatalf("want one fault at %q that says %q, got %q", tt.pointer, tt.says, faults)
+			}
+		})
+	}
+}
+
+func TestAProcessReservesNoBandwidthOfALink(t *testing.T) {
+	faults := faultsOf(t, pair(`"virtualization":"process","code":"/bin/x","connectivity":[{"target_microservice_id":"e","con_constraints":[
+		{"type":"latency","threshold":5},{"type":"bandwidth","threshold":5}]}]`))
+	if len(faults) != 1 || faults[0].Pointer != at+"/connectivity/0/con_constraints/1/type" {
+		t.Fatalf("%q", faults)
+	}
+}
+
+// A name that two services share needs its namespace.
+func TestASharedNameIsNotEnough(t *testing.T) {
+	faults := faultsOf(t, strings.Replace(constrained, `"pre.v1","threshold"`, `"pre","threshold"`, 1))
+	if len(faults) != 1 || !strings.Contains(faults[0].String(), "write pre.v1") {
+		t.Fatalf("%q", faults)
+	}
+}
+
+// What Oakestra's files carry for what they do not use asks for nothing.
+func TestNeutralConstraintsAreTaken(t *testing.T) {
+	sla, err := api.ParseSLA([]byte(placed(`"vgpus":0,"vtpus":0,"storage":0,"connectivity":[],"devices":null,"priority":"","sla_violation_strategy":"",
+		"constraints":[{"type":"direct","cluster":"c1","node":"","area":"","location":"","polygon":[],"threshold":0,"rigidness":0,"convergence_time":0,"needs":[],"allowed":null}]`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := sla.Applications[0].Services[0]
+	if !reflect.DeepEqual(m.Constraints, []api.Constraint{{Type: "direct", Cluster: "c1"}}) || m.Connectivity != nil || m.NeedsDevices() != nil {
+		t.Fatalf("%+v", m)
+	}
+}
+
+func TestPolygonsThatCrossTheDateLineAreTaken(t *testing.T) {
+	for _, corners := range []string{`"10,170","10,-170","-10,-170","-10,170"`, `"0,-80","0,0","0,80","10,0"`, `"70,-180","65,180","60,170"`} {
+		if _, err := api.ParseSLA([]byte(placed(`"constraints":[{"type":"geo","polygon":[` + corners + `]}]`))); err != nil {
+			t.Errorf("%s: %v", corners, err)
+		}
+	}
+}
+
+func TestParseTarget(t *testing.T) {
+	for text, want := range map[string]struct {
+		host string
+		port uint16
+	}{
+		"a.example.org": {"a.example.org", 0}, "gate:443": {"gate", 443}, "198.51.100.7": {"198.51.100.7", 0}, "198.51.100.7:80": {"198.51.100.7", 80},
+		"2001:db8::7": {"2001:db8::7", 0}, "[2001:db8::7]:443": {"2001:db8::7", 443}, "10.0.0.1": {"10.0.0.1", 0}, "localhost": {"localhost", 0},
+		"x_y.xn--p1ai": {"x_y.xn--p1ai", 0}, "1.de": {"1.de", 0},
+	} {
+		if host, port, err := api.ParseTarget(text); err != nil || host != want.host || port != want.port {
+			t.Errorf("%s: %s %d %v", text, host, port, err)
+		}
+	}
+	for _, text := range []string{
+		"", ":80", "a:", "a:0", "a:65536", "a:b", "a b", "a/b", "http://a", "a:1:2", "[::1]", "[::1]:0", "[a]:1", "1.2.3", "1.2.3.4.5", "::", "224.0.0.1",
+		"ff02::1", "fe80::1%eth0", "-a.org", "a..org", "a.org.1", strings.Repeat("a.", 127) + "de", "user@a.org", "a\x00",
+	} {
+		if host, port, err := api.ParseTarget(text); err == nil {
+			t.Errorf("%q is %s %d", text, host, port)
+		}
+	}
+}
+
+func FuzzParseTarget(f *testing.F) {
+	for _, text := range []string{"a.example.org:443", "198.51.100.7", "[2001:db8::7]:443", "::ffff:10.0.0.1", "https://a/"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		host, _, err := api.ParseTarget(text)
+		if err != nil {
+			return
+		}
+		if again, port, err := api.ParseTarget(host); err != nil || again != host || port != 0 {
+			t.Fatalf("%q has the host %q, which is %q, %d, %v", text, host, again, port, err)
+		}
+	})
+}

@@ -1,0 +1,116 @@
+package api
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// siblings are the services of one application: their namespaces, by name.
+type siblings map[string][]string
+
+func (s siblings) add(name, namespace string) { s[name] = append(s[name], namespace) }
+
+// find is the full name, "name.namespace", of a service that is named in full or,
+// where it is the only one, by its name alone. Else it says why there is none.
+func (s siblings) find(ref string) (full, wrong, fix string) {
+	name, namespace, whole := strings.Cut(ref, ".")
+	switch in := s[name]; {
+	case whole && slices.Contains(in, namespace):
+		return ref, "", ""
+	case whole || len(in) == 0:
+		if near := didYouMean(ref, s.names(whole)); near != "" {
+			fix = "did you mean " + near + "?"
+		} else {
+			fix = "name a service of this document's application"
+		}
+		return "", "the application has no such service", fix
+	case len(in) > 1:
+		return "", "the application has several services of that name", "write " + name + "." + in[0]
+	default:
+		return name + "." + in[0], "", ""
+	}
+}
+
+// full is find, where it has been checked that there is one.
+func (s siblings) full(ref string) string {
+	if full, _, _ := s.find(ref); full != "" {
+		return full
+	}
+	return ref
+}
+
+func (s siblings) names(whole bool) []string {
+	var out []string
+	for name, in := range s {
+		if !whole {
+			out = append(out, name)
+			continue
+		}
+		for _, namespace := range in {
+			out = append(out, name+"."+namespace)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// siblingsRule refuses services that name others that do not exist, or themselves.
+func siblingsRule(c checker, at string, v *value) {
+	services, known := v.get("microservices"), siblings{}
+	for i := range services.items {
+		s := &services.items[i]
+		known.add(s.get("microservice_name").text, s.get("microservice_namespace").text)
+	}
+	for i := range services.items {
+		s := &services.items[i]
+		check := sibling{c, known, s.get("microservice_name").text + "." + s.get("microservice_namespace").text}
+		here := at + "/microservices/" + itoa(i)
+		for k, constraint := range s.get("constraints").items {
+			place := here + "/constraints/" + itoa(k)
+			check.other(place+"/service", constraint.get("service"), "use a constraint of type spread, or name another")
+			for n := range constraint.get("services").items {
+				check.other(place+"/services/"+itoa(n), &constraint.get("services").items[n], "use a constraint of type spread")
+			}
+			check.once(place+"/services", constraint.get("services"))
+		}
+		for k, link := range s.get("connectivity").items {
+			check.other(here+"/connectivity/"+itoa(k)+"/target_microservice_id", link.get("target_microservice_id"), "name another")
+		}
+	}
+}
+
+type sibling struct {
+	checker
+	known siblings
+	self  string
+}
+
+// other refuses a reference that is not to another service of the application.
+func (c sibling) other(at string, ref *value, fixSelf string) {
+	if ref.text == "" || !patterns[siblingPattern].MatchString(ref.text) {
+		return // said already
+	}
+	field := afterLast(at, '/')
+	if _, err := strconv.Atoi(field); err == nil {
+		field = "services"
+	}
+	switch full, wrong, fix := c.known.find(ref.text); {
+	case wrong != "":
+		c.fault(at, field, fix, "%s cannot be %q: %s", field, ref.text, wrong)
+	case full == c.self:
+		c.fault(at, field, fixSelf, "%s is the service itself", ref.text)
+	}
+}
+
+// once refuses a service that a list names twice, by whichever name.
+func (c sibling) once(at string, list *value) {
+	seen := map[string]bool{}
+	for i := range list.items {
+		full := c.known.full(list.items[i].text)
+		if full != "" && seen[full] {
+			c.fault(at+"/"+itoa(i), "services", "keep one of them", "%s is named twice", shorten(full))
+		}
+		seen[full] = true
+	}
+}
