@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -29,10 +30,11 @@ func (w *world) checkBooks() {
 	if c.root.wanted != rootWanted || c.root.known != rootKnown {
 		w.t.Fatalf("of the root: wanted %x/%x known %x/%x", c.root.wanted, rootWanted, c.root.known, rootKnown)
 	}
-	if len(c.nodes) != len(c.cands) {
-		w.t.Fatalf("%d nodes, %d candidates", len(c.nodes), len(c.cands))
+	if len(c.nodes) != len(c.table.All()) {
+		w.t.Fatalf("%d nodes, %d candidates", len(c.nodes), len(c.table.All()))
 	}
 	silent := 0
+	var capacity, sum api.Resources
 	for _, id := range step.Keys(c.nodes) {
 		n := c.nodes[id]
 		var wanted, known api.Digest
@@ -71,8 +73,8 @@ func (w *world) checkBooks() {
 			known = known.Toggle(o.Digest())
 		}
 		for i, r := range n.booked {
-			used = used.Plus(r)
-			if r.MilliCPU < 0 || r.MemoryMB < 0 || n.assigned[i] == nil && !n.leaving[i] {
+			used = used.Plus(r.Room)
+			if r.Room.Min(api.Resources{}) != (api.Resources{}) || n.assigned[i] == nil && !n.leaving[i] {
 				w.t.Fatalf("node %s books %v for %s, which it neither has nor had", id, r, i)
 			}
 		}
@@ -80,12 +82,21 @@ func (w *world) checkBooks() {
 			w.t.Fatalf("node %s: wanted %x/%x known %x/%x used %v/%v assigned %d/%d leased %d/%d", id,
 				n.wanted, wanted, n.known, known, n.used, used, len(n.assigned), assigned, n.leased, leased)
 		}
-		if cand := c.cands[n.at]; cand.ID != string(id) || cand.Free != n.info.Capacity.Minus(used) || cand.Out != n.out() {
+		given := func(i api.InstanceID) []string { return n.observed[i].Devices }
+		cand := c.table.Get(string(id))
+		if cand.ID != string(id) || cand.Free != n.info.Capacity.Minus(used) || cand.Out != n.out() ||
+			cand.Load != len(n.assigned) || cand.Rooms[0].Free != cand.Free || !maps.Equal(cand.Ports, n.published) ||
+			!maps.Equal(cand.Rooms[0].Devices, devicesOf(n.info.Devices).free(n.booked, given)) || cand.Coord != n.coord {
 			w.t.Fatalf("node %s is candidate %+v, used %v", id, cand, used)
 		}
 		if n.silent {
 			silent++
+			continue
 		}
+		capacity, sum = capacity.Plus(n.info.Capacity), sum.Plus(used)
+	}
+	if c.capacity != capacity || c.used != sum {
+		w.t.Fatalf("the cluster has %v and of that %v is taken, counted %v and %v", capacity, sum, c.capacity, c.used)
 	}
 	if silent != c.silent {
 		w.t.Fatalf("%d nodes are silent, %d counted", silent, c.silent)
@@ -231,13 +242,13 @@ func TestAggregateAgreesWithASimpleTwin(t *testing.T) {
 		var free []api.Resources
 		for range rng.IntN(20) {
 			r := api.Resources{MilliCPU: int64(rng.IntN(64_000)) - 1000, MemoryMB: int64(rng.IntN(100_000))}
-			cand := sched.Candidate{Free: r, Capacity: r, Rooms: []sched.Room{{Runtimes: []string{"container"}, Arch: "amd64", Free: r, Largest: r}}}
+			cand := sched.Candidate{ID: fmt.Sprint(len(c.table.All())), Free: r, Capacity: r, Rooms: []sched.Room{{Runtimes: []string{"container"}, Arch: "amd64", Free: r, Largest: r}}}
 			if rng.IntN(4) == 0 {
 				cand.Out = "cordoned"
 			} else {
 				free = append(free, r.Max(api.Resources{}))
 			}
-			c.cands = append(c.cands, cand)
+			c.table.Put(cand)
 		}
 		part := func(of func(api.Resources) int64) (sum int64, mean, dev float64, most int64) {
 			for _, r := range free {

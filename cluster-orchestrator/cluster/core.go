@@ -36,6 +36,7 @@ type Config struct {
 	ReportIdle   time.Duration // between reports when nothing changes: 5 s
 	ReportRetry  time.Duration // how long a report may stay without an answer: 3 s
 	Plugin       sched.Plugin  // rom
+	Location     *api.Geo      // of nodes that do not say where they are; nil: not known
 
 	// Of the overlay network. Seed is the cluster's own, kept for its life: from it
 	// come the tickets and secrets of its relay.
@@ -73,7 +74,9 @@ type Core struct {
 	nodes     map[api.NodeID]*node
 	instances map[api.InstanceID]*instance
 	services  map[api.ServiceID]*service
-	cands     []sched.Candidate          // one per node, at node.at
+	table     sched.Table                // one candidate per node
+	capacity  api.Resources              // of all nodes that are not silent
+	used      api.Resources              // of that
 	waiting   step.Queue[api.InstanceID] // instances that fit nowhere, in the order they came
 	held      []api.InstanceID           // to be placed again at a pace, after half the cluster fell silent
 	grown     map[api.NodeID]bool

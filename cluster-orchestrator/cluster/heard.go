@@ -130,9 +130,11 @@ func (c *Core) nodeObserved(n *node, o api.Observed) {
 	if o.Stopped {
 		n.forget(o.Instance)
 	} else {
-		if old, ok := n.observed[o.Instance]; ok {
+		old, ok := n.observed[o.Instance]
+		if ok {
 			n.known = n.known.Toggle(old.Digest())
 		}
+		n.counts = n.counts || !slices.Equal(old.Devices, o.Devices)
 		n.observed[o.Instance] = o
 		n.placeChanged(o.Instance)
 		n.known = n.known.Toggle(o.Digest())
@@ -152,8 +154,8 @@ func (c *Core) emptied(n *node, id api.InstanceID) {
 		return
 	}
 	for i := range in.Vacancies {
-		if v := &in.Vacancies[i]; v.Node == n.info.ID && v.Room != (api.Resources{}) {
-			v.Room = api.Resources{}
+		if v := &in.Vacancies[i]; v.Node == n.info.ID && !v.claim.IsZero() {
+			v.claim = claim{}
 			c.save(in)
 		}
 	}
@@ -163,8 +165,8 @@ func (c *Core) emptied(n *node, id api.InstanceID) {
 // before it fell silent.
 func (c *Core) holdStranger(n *node, id api.InstanceID) {
 	if n.observed[id].State == api.Completed {
-		if n.hold(id, api.Resources{}); n.leaving[id] {
-			n.book(id, api.Resources{})
+		if n.hold(id, claim{}); n.leaving[id] {
+			n.book(id, claim{})
 			delete(n.unknown, id)
 			c.emptied(n, id)
 		}
@@ -172,7 +174,7 @@ func (c *Core) holdStranger(n *node, id api.InstanceID) {
 	}
 	room, ok := n.room[id]
 	if in := c.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
-		room, ok = in.needs(), true
+		room, ok = in.claim, true
 	}
 	if n.hold(id, room); !ok && n.leaving[id] {
 		n.unknown[id] = true
@@ -195,6 +197,7 @@ func (n *node) forget(id api.InstanceID) {
 	}
 	n.known = n.known.Toggle(old.Digest())
 	delete(n.observed, id)
+	n.counts = n.counts || len(old.Devices) > 0
 	n.placeChanged(id)
 	if n.assigned[id] == nil {
 		delete(n.room, id)
@@ -244,12 +247,12 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	}
 	// That the node reports this placement means that no earlier one is left.
 	delete(n.unknown, in.id())
-	n.room[in.id()] = in.needs()
-	grew := in.Before != (api.Resources{})
-	if in.Before = (api.Resources{}); o.State == api.Completed {
-		n.book(in.id(), api.Resources{})
+	n.room[in.id()] = in.claim
+	grew := !in.Before.IsZero()
+	if in.Before = (claim{}); o.State == api.Completed {
+		n.book(in.id(), claim{})
 	} else {
-		n.book(in.id(), in.needs())
+		n.book(in.id(), in.claim)
 	}
 	before, wasReady := in.view(), in.Ready
 	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, clip(o.Detail), o.Restarts, o.ExitCode

@@ -8,6 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // instance is what the cluster knows of one instance. What is exported is saved.
@@ -30,20 +31,22 @@ type instance struct {
 	Moving    bool           `json:"moving,omitempty"`      // it is to leave its node as soon as another has room
 	GivenUp   bool           `json:"given_up,omitempty"`    // it failed on every node that fits; the root is to place it elsewhere
 	Vacancies []vacancy      `json:"vacancies,omitempty"`
-	Before    api.Resources  `json:"before,omitzero"` // room that an earlier placement may still take on its node
+	Before    claim          `json:"before,omitzero"` // what an earlier placement may still take on its node
 
+	claim  claim        // of Want
+	ports  []sched.Port // of Want
 	avoid  []string         // nodes that it failed on, under the root's present epoch
 	why    *api.Explanation // why it fits nowhere
 	shown  api.Digest       // of what the root was shown, to change the digest of all
 	inList bool             // it counts in the digest
 }
 
-// vacancy is a node that may still run an earlier placement: its room stays
+// vacancy is a node that may still run an earlier placement: what it claims stays
 // taken until the node, holding generation Gen or a later one, has nothing of it.
 type vacancy struct {
 	Node api.NodeID     `json:"node"`
 	Gen  api.Generation `json:"gen"`
-	Room api.Resources  `json:"room,omitzero"`
+	claim
 	// Stays is what the node goes on with until the new placement runs: a move is
 	// make before break. Nil: it was told to end it.
 	Stays *api.Assignment `json:"stays,omitempty"`
@@ -55,8 +58,12 @@ type service struct {
 	peers     map[string]int // instances per node
 }
 
-func (in *instance) id() api.InstanceID   { return in.Want.Instance }
-func (in *instance) needs() api.Resources { return in.Want.Spec.Needs() }
+func (in *instance) id() api.InstanceID { return in.Want.Instance }
+
+// wants takes what the root wants of the instance.
+func (in *instance) wants(a api.Assignment) {
+	in.Want, in.claim, in.ports = a, claimOf(&a.Spec), sched.PortsOf(&a.Spec)
+}
 
 // exclusive reports whether the instance must never run twice, so that a new
 // placement waits until the old one has ended.
@@ -79,6 +86,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	if err := json.Unmarshal(d.Data, in); err != nil {
 		return err
 	}
+	in.wants(in.Want)
 	c.enter(in)
 	if in.Local {
 		c.local = max(c.local, in.id().Number()-c.cfg.LocalNumbers+1) // the count may not have been saved
@@ -91,7 +99,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	}
 	for _, v := range in.Vacancies {
 		if n := c.nodes[v.Node]; n != nil {
-			n.hold(in.id(), v.Room)
+			n.hold(in.id(), v.claim)
 			if v.Stays != nil {
 				n.stay(*v.Stays)
 			}

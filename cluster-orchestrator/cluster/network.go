@@ -216,6 +216,9 @@ func (c *Core) netUp(id api.NodeID, up api.NetUp) {
 func (c *Core) netSelf(n *node, self api.NetSelf) {
 	old := n.net.self
 	n.net.self = &self
+	if c.moved(n, self.Coord) {
+		c.refresh(n)
+	}
 	if old != nil && old.Key == self.Key && slices.Equal(old.Endpoints, self.Endpoints) && slices.Equal(old.Mapped, self.Mapped) &&
 		slices.EqualFunc(old.Chain, self.Chain, bytes.Equal) && bytes.Equal(old.Proof, self.Proof) {
 		return

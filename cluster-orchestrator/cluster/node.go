@@ -18,6 +18,8 @@ import (
 // node is what the cluster knows of one node.
 type node struct {
 	info     api.NodeInfo
+	traits   traits // of info
+	coord    *api.Coordinate // in the latency space, as the candidate has it; nil: not known
 	said     api.Digest // of info
 	joined   time.Time
 	cordoned bool
@@ -44,10 +46,14 @@ type node struct {
 	assigned map[api.InstanceID]*instance
 	stays    map[api.InstanceID]api.Assignment // that go when their new placement runs elsewhere
 	leaving  map[api.InstanceID]bool           // vacated, and perhaps still running
-	booked   map[api.InstanceID]api.Resources  // room that is taken; used is its sum
+	booked   map[api.InstanceID]claim          // what is taken; used is its sum
 	drop     map[api.InstanceID]bool           // taken away in this step
 	put      map[api.InstanceID]bool           // given or changed in this step
 	used     api.Resources
+	weight   weight         // in the sums over all nodes
+	free     map[string]int // devices by kind; the table refers to it
+	counts   bool           // and they may have changed
+	described bool          // the candidate has what info says
 
 	ports     map[api.InstanceID][]sched.Port // that instances take on it, assigned or leaving
 	published map[sched.Port]int              // how many do
@@ -57,15 +63,13 @@ type node struct {
 	sentAt time.Time
 
 	observed map[api.InstanceID]api.Observed
-	room     map[api.InstanceID]api.Resources // needs of what it was ever seen with, while it is
+	room     map[api.InstanceID]claim // of what it was ever seen with, while it is
 	unknown  map[api.InstanceID]bool          // that it has and nobody remembers how large
 	known    api.Digest
 	differ   int // signs of life in a row whose digest was not ours
 
 	net   nodeNet
 	moved map[routes.Place]bool // the core's: places that may have changed in this step
-
-	at int // its candidate
 }
 
 type nodeRecord struct {
@@ -81,15 +85,16 @@ func (c *Core) newNode(info api.NodeInfo) *node {
 	return &node{
 		moved:    c.net.moved,
 		info:     info,
+		traits:   c.traitsOf(&info),
 		said:     info.Digest(),
 		assigned: map[api.InstanceID]*instance{},
 		leaving:  map[api.InstanceID]bool{},
-		booked:   map[api.InstanceID]api.Resources{},
+		booked:   map[api.InstanceID]claim{},
 		unknown:  map[api.InstanceID]bool{},
 		drop:     map[api.InstanceID]bool{},
 		put:      map[api.InstanceID]bool{},
 		observed: map[api.InstanceID]api.Observed{},
-		room:     map[api.InstanceID]api.Resources{},
+		room:     map[api.InstanceID]claim{},
 	}
 }
 
@@ -112,9 +117,10 @@ func (c *Core) restoreNode(d store.Doc) error {
 }
 
 func (c *Core) addNode(n *node) {
-	n.at = len(c.cands)
-	c.cands = append(c.cands, sched.Candidate{})
 	c.nodes[n.info.ID] = n
+	if n.net.self != nil {
+		c.moved(n, n.net.self.Coord)
+	}
 	c.refresh(n)
 }
 
@@ -151,7 +157,8 @@ func (c *Core) nodeInfo(n *node, info api.NodeInfo) {
 	if said == n.said {
 		return
 	}
-	n.info, n.said = info, said
+	n.info, n.said, n.traits = info, said, c.traitsOf(&info)
+	n.described, n.counts = false, true
 	c.saveNode(n)
 	c.refresh(n)
 }
@@ -220,13 +227,8 @@ func (c *Core) removeNode(id api.NodeID) error {
 	if n.awaited {
 		c.noLongerAwaited(n)
 	}
-	last := len(c.cands) - 1
-	if n.at != last {
-		c.cands[n.at] = c.cands[last]
-		c.nodes[api.NodeID(c.cands[n.at].ID)].at = n.at
-	}
-	c.cands[last] = sched.Candidate{}
-	c.cands = c.cands[:last]
+	c.table.Drop(string(id))
+	c.weigh(n, nil)
 	c.journal.Delete(kindNode, string(id))
 	for _, in := range lost {
 		if in.State == api.Completed {

@@ -106,7 +106,8 @@ func (c *Core) addLocal(like *instance) *instance {
 	a.Instance = like.id().Service().Instance(c.cfg.LocalNumbers + c.local)
 	c.local++
 	c.saveMeta()
-	in := &instance{Want: a, Epoch: a.Epoch, State: api.ClusterScheduled, Local: true, Reason: api.ReasonScaledLocally}
+	in := &instance{Epoch: a.Epoch, State: api.ClusterScheduled, Local: true, Reason: api.ReasonScaledLocally}
+	in.wants(a)
 	c.enter(in)
 	c.changed(in)
 	c.tryPlace(in)
@@ -129,8 +130,9 @@ func (c *Core) withdraw(in *instance) {
 	c.changed(in)
 }
 
-func (c *Core) fits(in *instance, cand sched.Candidate) bool {
+// fits reports whether the instance could be on the node if that were cand.
+func (c *Core) fits(in *instance, n *node, cand sched.Candidate) bool {
 	req := c.request(in)
 	_, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, c.cfg.Plugin, in.seed())
-	return ok
+	return ok && n.traits.devices.together(req.Devices, cand.Rooms[0].Devices)
 }

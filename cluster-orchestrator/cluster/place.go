@@ -21,7 +21,7 @@ func (c *Core) request(in *instance, avoid ...string) sched.Request {
 // explanation says why the instance fits nowhere, without the nodes' names: it is
 // for the root, and it is kept, so it must not grow with the cluster.
 func (c *Core) explanation(in *instance, req *sched.Request) api.Explanation {
-	return sched.Veil(sched.Explain(sched.Place(req, c.cands, c.cfg.Plugin, in.seed())))
+	return sched.Veil(sched.Explain(c.rank(req, in.seed())))
 }
 
 func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
@@ -43,7 +43,7 @@ func (c *Core) tryPlace(in *instance) bool {
 		return false
 	}
 	req := c.request(in)
-	if best, ok := sched.PlaceBest(&req, c.cands, c.cfg.Plugin, in.seed()); ok {
+	if best, ok := c.best(&req, in.seed()); ok {
 		c.moveTo(in, api.NodeID(best.ID))
 		return true
 	}
@@ -157,7 +157,7 @@ func (c *Core) unassign(in *instance, held bool) {
 		n.must = n.gen
 	}
 	if held {
-		in.Vacancies = append(in.Vacancies, vacancy{Node: n.info.ID, Gen: n.gen, Room: room})
+		in.Vacancies = append(in.Vacancies, vacancy{Node: n.info.ID, Gen: n.gen, claim: room})
 	}
 	c.refresh(n)
 	c.save(in)
@@ -173,7 +173,7 @@ func (c *Core) escalate(in *instance) {
 		in.avoid = append(in.avoid, string(in.Node))
 	}
 	req := c.request(in)
-	best, ok := sched.PlaceBest(&req, c.cands, c.cfg.Plugin, in.seed())
+	best, ok := c.best(&req, in.seed())
 	switch {
 	case !ok && !in.exclusive() && !in.Offered:
 		// It stays, and its node goes on trying, unless the root finds a better place.
@@ -216,7 +216,7 @@ func (c *Core) evict(in *instance) {
 		return
 	}
 	req := c.request(in, string(in.Node))
-	best, ok := sched.PlaceBest(&req, c.cands, c.cfg.Plugin, in.seed())
+	best, ok := c.best(&req, in.seed())
 	switch {
 	case ok && in.exclusive():
 		c.stopFirst(in, api.ReasonDrained)
@@ -244,9 +244,7 @@ func (c *Core) retryWaiting() {
 	for len(c.grown) > 0 {
 		cands := make([]sched.Candidate, 0, len(c.grown))
 		for _, id := range step.Keys(c.grown) {
-			if n := c.nodes[id]; n != nil {
-				cands = append(cands, c.cands[n.at])
-			}
+			cands = append(cands, *c.table.Get(string(id)))
 		}
 		clear(c.grown)
 		for _, id := range c.waiting.List() {
@@ -258,9 +256,7 @@ func (c *Core) retryWaiting() {
 			c.retry(in, cands)
 			// Placing takes room; what is left of the grown nodes is what counts.
 			for i := range cands {
-				if n := c.nodes[api.NodeID(cands[i].ID)]; n != nil {
-					cands[i] = c.cands[n.at]
-				}
+				cands[i] = *c.table.Get(cands[i].ID)
 			}
 		}
 	}

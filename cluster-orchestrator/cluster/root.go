@@ -101,7 +101,8 @@ func (c *Core) want(a api.Assignment) {
 	in := c.instances[a.Instance]
 	switch {
 	case in == nil:
-		in = &instance{Want: a, Epoch: a.Epoch, State: api.ClusterScheduled}
+		in = &instance{Epoch: a.Epoch, State: api.ClusterScheduled}
+		in.wants(a)
 		c.enter(in)
 		c.root.wanted = c.root.wanted.Toggle(a.Digest())
 		delete(c.root.gone, a.Instance)
@@ -109,7 +110,8 @@ func (c *Core) want(a api.Assignment) {
 		c.tryPlace(in)
 	case in.Local && a.Epoch.Root() == in.Epoch.Root() && a.SpecRev == in.Want.SpecRev:
 		// The root took over what the operator added.
-		in.Local, in.Want = false, a
+		in.Local = false
+		in.wants(a)
 		c.root.wanted = c.root.wanted.Toggle(a.Digest())
 		c.changed(in)
 	case !in.Local && !in.Leaving && in.Want.Digest() == a.Digest():
@@ -129,7 +131,8 @@ func (c *Core) rewant(in *instance, a api.Assignment) {
 	if old != "" {
 		c.unassign(in, true)
 	}
-	in.Want, in.Epoch = a, max(a.Epoch, in.Epoch)
+	in.wants(a)
+	in.Epoch = max(a.Epoch, in.Epoch)
 	in.Local, in.Leaving, in.Withdrawn, in.Offered, in.Bound, in.Moving, in.GivenUp = false, false, false, false, false, false, false
 	in.avoid, in.why, in.Restarts, in.ExitCode = nil, nil, 0, nil
 	in.State = api.ClusterScheduled
@@ -151,15 +154,7 @@ func (c *Core) staysOn(in *instance, n *node) bool {
 	if slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node != n.info.ID }) && in.exclusive() {
 		return false
 	}
-	cand := c.cands[n.at]
-	if n.leaving[in.id()] {
-		cand.Free = cand.Free.Plus(n.booked[in.id()])
-		r := cand.Rooms[0]
-		r.Free, r.Largest = cand.Free, cand.Free
-		cand.Rooms = append(cand.Rooms[:0:0], r)
-		cand.Ports = n.publishedByOthers(in.id())
-	}
-	return c.fits(in, cand)
+	return c.fits(in, n, c.without(n, in.id()))
 }
 
 func (c *Core) unwant(id api.InstanceID) {

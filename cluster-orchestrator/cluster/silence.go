@@ -7,7 +7,6 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
-	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // nodeWill notes that a node's connection ended. It may be back in a moment, so
@@ -175,7 +174,7 @@ func (c *Core) displace(in *instance) {
 		return
 	}
 	req := c.request(in, string(in.Node))
-	if best, ok := sched.PlaceBest(&req, c.cands, c.cfg.Plugin, in.seed()); ok {
+	if best, ok := c.best(&req, in.seed()); ok {
 		c.moveTo(in, api.NodeID(best.ID))
 		return
 	}

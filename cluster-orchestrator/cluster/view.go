@@ -79,14 +79,14 @@ func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 		return api.Explanation{}, false
 	}
 	req := c.request(in)
-	return sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, in.seed())), true
+	return sched.Explain(c.rank(&req, in.seed())), true
 }
 
 // WhyOf is Why for an instance that the cluster does not have, because the root
 // never offered it.
 func (c *Core) WhyOf(id api.InstanceID, spec *api.Microservice) api.Explanation {
 	req := sched.RequestFor(id, spec)
-	return sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, sched.SeedOf(id, 0)))
+	return sched.Explain(c.rank(&req, sched.SeedOf(id, 0)))
 }
 
 // Gen is the generation of the root's desired set that the cluster holds.
@@ -104,8 +104,9 @@ func (c *Core) Aggregate() api.Aggregate {
 	var a api.Aggregate
 	var sqCPU, sqMem float64
 	slots := map[string]*api.Slot{}
-	for i := range c.cands {
-		cand := &c.cands[i]
+	cands := c.table.All()
+	for i := range cands {
+		cand := &cands[i]
 		if cand.Out != "" {
 			continue
 		}

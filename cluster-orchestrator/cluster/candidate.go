@@ -1,0 +1,147 @@
+package cluster
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// traits is what a node's candidate has of its info, made anew only when that
+// changes. The table refers to it.
+type traits struct {
+	capacity api.Resources
+	devices  devices
+	areas    []string
+	geo      *api.Geo
+}
+
+func (c *Core) traitsOf(info *api.NodeInfo) traits {
+	t := traits{capacity: bounded(info.Capacity), devices: devicesOf(info.Devices), areas: info.Areas, geo: c.cfg.Location}
+	if info.Location != nil && info.Location.Valid() {
+		t.geo = info.Location
+	}
+	return t
+}
+
+// refresh brings the node's candidate up to date, and remembers whether there is
+// more room than before for those that wait.
+func (c *Core) refresh(n *node) {
+	old, out, free := c.table.Get(string(n.info.ID)), n.out(), n.traits.capacity.Minus(n.used)
+	if old == nil {
+		old = &sched.Candidate{Out: "unknown"}
+	}
+	same := n.described && old.Out == out && old.Free == free && old.Capacity == n.traits.capacity
+	if same && !n.freed && !n.counts && old.Load == len(n.assigned) && len(old.Ports) == len(n.published) {
+		return
+	}
+	next := c.candidate(n, out)
+	if out == "" && (!n.described || n.freed || old.Out != "" || free != free.Min(old.Free) || moreDevices(old, &next)) {
+		c.grown[n.info.ID] = true
+	}
+	if !same {
+		c.aggregateChanged()
+	}
+	n.freed, n.counts, n.described = false, false, true
+	c.weigh(n, &next)
+	c.table.Put(next)
+}
+
+// candidate is the node as placement sees it.
+func (c *Core) candidate(n *node, out string) sched.Candidate {
+	free := n.traits.capacity.Minus(n.used)
+	return sched.Candidate{
+		ID: string(n.info.ID), Level: sched.Nodes, Out: out, Capacity: n.traits.capacity, Free: free,
+		Rooms: []sched.Room{{
+			Runtimes: n.info.Runtimes, Arch: n.info.Arch, Privileged: n.info.Privileged, Network: n.info.Network == api.NetworkOverlay,
+			Areas: n.traits.areas, Addons: n.info.Addons, Free: free, Largest: free, Devices: n.devices(),
+		}},
+		Ports: n.published, Load: len(n.assigned), Labels: n.info.Labels, Geo: n.traits.geo, Coord: n.coord,
+	}
+}
+
+// devices is by kind what one instance can still get.
+func (n *node) devices() map[string]int {
+	if n.counts || n.free == nil {
+		n.free = n.traits.devices.free(n.booked, func(id api.InstanceID) []string { return n.observed[id].Devices })
+	}
+	return n.free
+}
+
+func moreDevices(old, next *sched.Candidate) bool {
+	if len(old.Rooms) != 1 {
+		return true
+	}
+	had := old.Rooms[0].Devices
+	for kind, n := range next.Rooms[0].Devices {
+		if n > had[kind] {
+			return true
+		}
+	}
+	return false
+}
+
+// without is the node's candidate as if an instance were not on it.
+func (c *Core) without(n *node, id api.InstanceID) sched.Candidate {
+	cand := c.candidate(n, n.out())
+	k, has := n.booked[id]
+	if !has && len(n.ports[id]) == 0 {
+		return cand
+	}
+	r := &cand.Rooms[0]
+	cand.Free = cand.Free.Plus(k.Room)
+	r.Free, r.Largest = cand.Free, cand.Free
+	if len(k.Devices) > 0 {
+		others := maps.Clone(n.booked)
+		delete(others, id)
+		r.Devices = n.traits.devices.free(others, func(id api.InstanceID) []string { return n.observed[id].Devices })
+	}
+	cand.Ports = n.publishedByOthers(id)
+	return cand
+}
+
+// weigh keeps the sums over all nodes that are not silent.
+func (c *Core) weigh(n *node, cand *sched.Candidate) {
+	c.capacity, c.used = c.capacity.Minus(n.weight.capacity), c.used.Minus(n.weight.used)
+	n.weight = weight{}
+	if cand != nil && !n.silent {
+		n.weight = weight{cand.Capacity, cand.Capacity.Minus(cand.Free)}
+	}
+	c.capacity, c.used = c.capacity.Plus(n.weight.capacity), c.used.Plus(n.weight.used)
+}
+
+// weight is what a node adds to the sums.
+type weight struct{ capacity, used api.Resources }
+
+// The most that a node may say it has, so that no lie overflows a sum.
+const mostOfAnything = 1 << 30 // a million vCPUs, a pebibyte, a petabit a second
+
+func bounded(r api.Resources) api.Resources {
+	part := func(n int64) int64 { return min(max(n, 0), mostOfAnything) }
+	return api.Resources{
+		MilliCPU: part(r.MilliCPU), MemoryMB: part(r.MemoryMB), StorageMB: part(r.StorageMB),
+		InMbit: part(r.InMbit), OutMbit: part(r.OutMbit),
+	}
+}
+
+const (
+	coordStep  = 0.05 // of its distance from the origin; smaller moves of a coordinate are no news
+	coordTrust = 1.0  // error above which a coordinate says nothing yet
+)
+
+// moved takes a node's place in the latency space, where that is news, and
+// reports whether it was.
+func (c *Core) moved(n *node, at *api.Coordinate) bool {
+	switch {
+	case !vivaldi.Valid(at) || at.Error >= coordTrust:
+		return false
+	case n.coord != nil && !vivaldi.Moved(*at, *n.coord, coordStep):
+		return false
+	}
+	own := *at
+	own.Vec = slices.Clone(at.Vec)
+	n.coord, n.described = &own, false
+	return true
+}
