@@ -244,7 +244,7 @@ func shorten(key string) string {
 		return key
 	}
 	cut := most
-	for !utf8.RuneStart(key[cut]) {
+	for cut > 0 && !utf8.RuneStart(key[cut]) {
 		cut--
 	}
 	return key[:cut] + "…"
