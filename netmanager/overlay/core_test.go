@@ -521,6 +521,24 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 	w.checkBooks()
 }
 
+func TestNobodyWaitsForANameThatWasRefusedBefore(t *testing.T) {
+	w, client := ready(t)
+	// "example.com" by the search list: it could be service example of namespace com.
+	const name = "example.com.treeline."
+	eff := w.step(Query{Local: client, Name: name})
+	ups := said(eff)
+	if len(ups) != 1 || len(ups[0].Add) != 1 || len(orders[Answered](eff)) > 0 {
+		t.Fatalf("%+v", eff.Send)
+	}
+	w.answer(api.NetDown{Refused: []api.Refusal{{Want: ups[0].Add[0]}}})
+	w.pass(time.Minute)
+	eff = w.step(Query{Local: client, Name: name})
+	if a := w.c.Lookup(client, name, Addresses); len(said(eff)) != 1 || len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
+		t.Fatalf("%+v %+v", a, eff.Send)
+	}
+	w.checkBooks()
+}
+
 func TestAKernelPathIsPreparedUsedAndLeft(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})

@@ -262,12 +262,15 @@ func (c *Core) query(in Query) {
 		c.emitLate(ToResolver, Answered{in.Name})
 		return
 	case o != unanswered:
-		if !a.bucket.take(c.now) {
-			c.emitLate(ToResolver, Answered{in.Name})
-			return
+		// Nobody waits while it is asked again: the cluster says by itself when there is
+		// such a service, and names from outside, which the search list makes look like
+		// ours ("example.com"), are asked for all the time.
+		c.emitLate(ToResolver, Answered{in.Name})
+		if c.link.up && a.bucket.take(c.now) {
+			w.payer = a.Address
+			c.doubtRefusal(w)
 		}
-		w.payer = a.Address
-		c.doubtRefusal(w)
+		return
 	}
 	w.waiting = true
 	if len(w.names) < maxNames && !slices.Contains(w.names, in.Name) {

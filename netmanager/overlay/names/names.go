@@ -175,7 +175,10 @@ func Of(q Query, asker api.ServiceID) string {
 }
 
 // Search is the search list for an instance's resolv.conf, most particular first:
-// short names find services of its own application first. It wants `ndots:4`.
+// short names find services of its own application first. It wants `ndots:4`: with
+// fewer, "any.rr.web" would be asked for outside first, and by musl there alone. An
+// outside name costs a question to this node for each entry, and all but those of
+// two labels, or four, are no names here that a cluster would have to be asked for.
 func Search(asker api.ServiceID) []string {
 	p := strings.Split(asker.Name(), ".")
 	if len(p) != 4 {

@@ -125,3 +125,21 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestHardlyAnyNameFromOutsideIsOneOfOurs(t *testing.T) {
+	for name, want := range map[string]int{ // services that a cluster would be asked for
+		"localhost.localdomain.": 1, "example.com.": 1, // could be of an own application's namespace
+		"www.example.com.": 0, "api.eu.example.com.": 1, "1.debian.pool.ntp.org.": 0,
+		"my-host.example.com.": 0, "_https._tcp.example.com.": 0,
+	} {
+		seen := map[api.ServiceID]bool{}
+		for _, s := range Search(asker) {
+			if q, err := Parse(name+s, asker); err == nil {
+				seen[q.Service] = true
+			}
+		}
+		if len(seen) != want {
+			t.Errorf("%s leads to %v", name, seen)
+		}
+	}
+}
