@@ -17,15 +17,15 @@ import (
 // touches far more of a program than its life does, and then now and again.
 const (
 	slimFirst = 5 * time.Second
-	slimEvery = 20 * time.Second
+	slimEvery = 10 * time.Second
 )
 
 // The heap is collected and given back after something was going on, and once it
-// is over: when so much was allocated since the last time, and hardly anything in
-// the last slimEvery. A collection costs milliseconds.
+// is over: when so much was allocated since the last time, and little in the last
+// slimEvery. A collection costs milliseconds.
 const (
 	slimGrown = 2 << 20
-	slimQuiet = 256 << 10
+	slimQuiet = 1 << 20
 )
 
 // Slim gives memory back to the machine that the daemon does not use, until ctx

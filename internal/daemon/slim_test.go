@@ -34,12 +34,12 @@ func TestTheHeapIsFreedOnceWhatWasGoingOnIsOver(t *testing.T) {
 		due bool
 	}{
 		{20 * mib, true},            // the start is over
-		{20*mib + slimQuiet, false}, // hardly anything
+		{20*mib + slimQuiet, false}, // not worth it
 		{30 * mib, false},           // under way
 		{40 * mib, false},
 		{40*mib + 1000, true}, // over
 		{40*mib + 2000, false},
-		{41 * mib, false},
+		{40*mib + slimQuiet, false},
 	} {
 		if got := h.due(c.all); got != c.due {
 			t.Errorf("look %d, at %d: %v", i, c.all, got)
