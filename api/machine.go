@@ -68,6 +68,8 @@ type Node struct {
 	Joined    time.Time  `json:"joined"`
 	// Subnet is the node's part of the instance network; zero: it has none.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
+	// Coord is where it is in the latency space; nil: it has not measured yet.
+	Coord *Coordinate `json:"coord,omitempty"`
 }
 
 // ClusterInfo is what a cluster says of itself when it joins.
@@ -194,6 +196,15 @@ type Why struct {
 	NextTry    time.Time    `json:"next_try,omitzero"`
 	WouldHelp  []string     `json:"would_help,omitempty"` // what would change it
 	Placements []Placement  `json:"placements,omitempty"`
+	// Ranked are the clusters that fit now, best first, with the scores that decide
+	// among them; the instance's own counts as if its room were free.
+	Ranked []RankedCluster `json:"ranked,omitempty"`
+}
+
+// RankedCluster is a cluster with its score; more is better.
+type RankedCluster struct {
+	Cluster ClusterID `json:"cluster"`
+	Score   float64   `json:"score"`
 }
 
 // ClusterWhy is one cluster's answer within a Why.

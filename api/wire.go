@@ -109,6 +109,9 @@ type ReportAck struct {
 	Seq       uint64     `json:"seq"`
 	Gen       Generation `json:"gen"` // the root's generation for this cluster
 	WantWhole bool       `json:"want_whole,omitempty"`
+	// Dead is the silence after which the root takes the cluster for lost; 0: not said.
+	// However little changes, it reports several times within that.
+	Dead time.Duration `json:"dead,omitempty"`
 }
 
 // NodeReport is what a node tells its cluster: observations that changed, or

@@ -1,8 +1,10 @@
 package root
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -35,6 +37,7 @@ type service struct {
 	instances map[api.InstanceID]*instance
 	peers     map[string]int // instances per cluster
 	net       serviceNet
+	link      serviceLinks
 }
 
 func (c *Core) changedApp(a *app) {
@@ -72,6 +75,7 @@ func (c *Core) index(a *app) {
 		s := c.service(a.ID.Service(m.Name, m.Namespace))
 		s.app, s.spec = a, m
 	}
+	c.relate(a)
 }
 
 func precondition(what string, have, want api.Revision) error {
@@ -112,11 +116,22 @@ func (c *Core) apply(in Apply) error {
 	}
 	c.commit(a, plans)
 	c.namesChanged(a, before)
-	for i := range a.Spec.Services {
-		m := &a.Spec.Services[i]
-		c.reconcile(c.services[id.Service(m.Name, m.Namespace)])
+	for _, s := range c.servicesByUrgency(a) {
+		c.reconcile(s)
 	}
 	return nil
+}
+
+// servicesByUrgency are the application's services, the most urgent first, and
+// else as its SLA has them.
+func (c *Core) servicesByUrgency(a *app) []*service {
+	var out []*service
+	for i := range a.Spec.Services {
+		m := &a.Spec.Services[i]
+		out = append(out, c.services[a.ID.Service(m.Name, m.Namespace)])
+	}
+	slices.SortStableFunc(out, func(x, y *service) int { return cmp.Compare(y.spec.Urgency(), x.spec.Urgency()) })
+	return out
 }
 
 // rewrite makes the application what the SLA says, and reports whether anything
@@ -157,7 +172,7 @@ func (c *Core) rewrite(a *app, in Apply) bool {
 	for _, id := range step.Keys(before) {
 		differs = true
 		s := c.services[id]
-		s.app, s.spec = nil, nil
+		s.app, s.spec, s.link = nil, nil, serviceLinks{}
 		c.reconcile(s)
 	}
 	return differs
@@ -360,6 +375,7 @@ func (c *Core) update(in *instance, s *service) {
 	if cl != nil && (cl.silent || !cl.heard) && in.Spec.Exclusive {
 		return // it may run there; when the cluster is heard again, the roll-out goes on
 	}
+	c.endTrial(in)
 	if cl != nil {
 		c.takeBack(in, cl)
 		if in.Spec.Exclusive {
@@ -368,7 +384,7 @@ func (c *Core) update(in *instance, s *service) {
 	}
 	in.Spec, in.SpecRev, in.Addresses = *s.spec, s.app.SpecRevs[s.id], s.addressesFor(in.ID.Number())
 	in.forgetRefusals()
-	in.Fails = 0
+	in.refusals, in.Fails = nil, 0
 	in.State = api.Requested
 	c.become(in, api.Requested, api.ReasonUpdated, "gets a new SLA")
 	if cl != nil && cl.out() == "" && c.admits(cl, in) {

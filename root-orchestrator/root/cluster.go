@@ -10,7 +10,6 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
-	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // cluster is what the root knows of one cluster. What is exported is saved.
@@ -24,6 +23,7 @@ type cluster struct {
 	heard     bool // in this life
 	silent    bool
 	lastHeard time.Time
+	beat      time.Duration // the longest of its recent pauses between reports
 	boot, seq uint64
 	ack       api.Generation // the newest that it said it holds
 
@@ -40,25 +40,17 @@ type cluster struct {
 
 	pending   map[api.InstanceID]reservation // put there, and not in its aggregate yet
 	reserved  api.Resources                  // Σ of them
-	byRuntime map[string]api.Resources
+	byRuntime map[string]taken
 
 	observed map[api.InstanceID]api.Digest
 	known    api.Digest
 
 	net clusterNet
-
-	at int // its candidate
 }
 
 type removal struct {
 	gen api.Generation
 	id  api.InstanceID
-}
-
-type reservation struct {
-	gen     api.Generation
-	needs   api.Resources
-	runtime string
 }
 
 // keptRemovals bounds the log that lets a cluster resume without the whole set.
@@ -74,7 +66,7 @@ func newCluster(info api.ClusterInfo) *cluster {
 		pending:  map[api.InstanceID]reservation{},
 		observed: map[api.InstanceID]api.Digest{},
 
-		byRuntime: map[string]api.Resources{},
+		byRuntime: map[string]taken{},
 	}
 }
 
@@ -89,8 +81,6 @@ func (c *Core) restoreCluster(d store.Doc) error {
 }
 
 func (c *Core) addCluster(cl *cluster) {
-	cl.at = len(c.cands)
-	c.cands = append(c.cands, sched.Candidate{})
 	c.clusters[cl.Info.ID] = cl
 	c.refresh(cl)
 }
@@ -134,23 +124,24 @@ func (c *Core) forgetCluster(id api.ClusterID) error {
 		return c.noCluster(id)
 	}
 	c.forgetWants(cl)
-	lost := step.Keys(cl.assigned)
+	lost := c.byUrgency(cl.assigned)
 	leaving := step.Keys(cl.leaving)
 	for _, i := range lost {
-		in := cl.assigned[i]
-		in.Reason = api.ReasonClusterLost
-		c.takeBack(in, cl)
+		switch in := cl.assigned[i]; {
+		case in.trialAt(cl) != nil:
+			c.endTrial(in)
+		case in.Next != nil:
+			c.promote(in, api.ClusterScheduled)
+		default:
+			in.Reason = api.ReasonClusterLost
+			c.takeBack(in, cl)
+		}
 	}
 	delete(c.clusters, id)
 	c.forgetExports(cl)
 	c.timers.Clear(timerKey{what: timerDead, cluster: id})
-	last := len(c.cands) - 1
-	if cl.at != last {
-		c.cands[cl.at] = c.cands[last]
-		c.clusters[api.ClusterID(c.cands[cl.at].ID)].at = cl.at
-	}
-	c.cands[last] = sched.Candidate{}
-	c.cands = c.cands[:last]
+	c.timers.Clear(timerKey{what: timerAge, cluster: id})
+	c.table.Drop(string(id))
 	c.journal.Delete(kindCluster, string(id))
 	c.event(api.Event{Kind: "cluster", Object: string(id), Cluster: id, Detail: "forgotten"})
 	c.show(api.Change{Kind: "cluster", ID: string(id), Revision: c.nextRev()})
@@ -167,8 +158,12 @@ func (c *Core) forgetCluster(id api.ClusterID) error {
 	}
 	for _, i := range lost {
 		in := c.instances[i]
-		if in.State == api.Completed {
+		switch {
+		case in.State == api.Completed:
 			c.changed(in)
+			continue
+		case in.Cluster != "": // it goes on elsewhere, or did not run here yet
+			c.tryPlaceOffered(in)
 			continue
 		}
 		c.become(in, api.Requested, api.ReasonClusterLost, "cluster "+string(id)+" was forgotten")
@@ -190,61 +185,11 @@ func (c *Core) noCluster(id api.ClusterID) error {
 	return fmt.Errorf("cluster %s is not known (there is %s): %w", id, strings.Join(known, ", "), api.ErrNotFound)
 }
 
-func (cl *cluster) reserve(in *instance) {
-	r := reservation{gen: cl.gen, needs: in.needs(), runtime: sched.RuntimeName(in.Spec.Virtualization)}
-	cl.pending[in.ID] = r
-	cl.reserved = cl.reserved.Plus(r.needs)
-	cl.byRuntime[r.runtime] = cl.byRuntime[r.runtime].Plus(r.needs)
-}
-
-// free gives a reservation up, and reports whether there was one.
-func (cl *cluster) free(id api.InstanceID) bool {
-	r, ok := cl.pending[id]
-	if ok {
-		cl.reserved = cl.reserved.Minus(r.needs)
-		cl.byRuntime[r.runtime] = cl.byRuntime[r.runtime].Minus(r.needs)
-		delete(cl.pending, id)
-	}
-	return ok
-}
-
-func (cl *cluster) out() string {
-	switch {
-	case cl.silent:
-		return "silent"
-	case !cl.heard:
-		return "not heard yet"
-	case cl.Agg.Nodes == 0:
-		return "no node takes work"
-	}
-	return ""
-}
-
-// refresh brings the cluster's candidate up to date: its aggregate less what the
-// root placed there since.
-func (c *Core) refresh(cl *cluster) {
-	rooms := make([]sched.Room, 0, len(cl.Agg.Slots))
-	for _, s := range cl.Agg.Slots {
-		free := s.Free.Minus(cl.byRuntime[s.Runtime])
-		rooms = append(rooms, sched.Room{
-			Runtimes: []string{s.Runtime}, Arch: s.Arch, Privileged: s.Privileged, Network: s.Network, Free: free,
-			Largest: api.Resources{
-				MilliCPU: min(s.Largest.MilliCPU, free.MilliCPU),
-				MemoryMB: min(s.Largest.MemoryMB, free.MemoryMB),
-			},
-		})
-	}
-	c.cands[cl.at] = sched.Candidate{
-		ID: string(cl.Info.ID), Level: sched.Clusters, Out: cl.out(), Capacity: cl.Agg.Capacity,
-		Free: cl.Agg.Free.Minus(cl.reserved), Rooms: rooms, Load: len(cl.assigned),
-	}
-}
-
 func (c *Core) backFromSilence(cl *cluster) {
 	c.timers.Set(timerKey{what: timerDead, cluster: cl.Info.ID}, c.now.Add(c.cfg.Dead))
 	c.event(api.Event{Kind: "cluster", Object: string(cl.Info.ID), Cluster: cl.Info.ID, Detail: "is heard again"})
 	for _, id := range step.Keys(cl.assigned) {
-		if in := cl.assigned[id]; in.Reason == api.ReasonClusterLost {
+		if in := cl.assigned[id]; in.trialAt(cl) == nil && in.Reason == api.ReasonClusterLost {
 			in.Offered = false
 			c.stopWaiting(in)
 			c.become(in, in.State, api.ReasonNone, "")

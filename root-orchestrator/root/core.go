@@ -27,6 +27,11 @@ type Config struct {
 	RetryMax   time.Duration // up to: 60 s
 	EventsKept int           // 4096
 	Plugin     sched.Plugin  // rom
+	// Asks has a scheduler outside of the core rank the clusters that fit (api.ToScheduler);
+	// Plugin decides where it does not answer well and in time.
+	Asks bool
+	// MovesPerHour bounds how often an instance moves because its place breaks its SLA: 4.
+	MovesPerHour int
 	// Ranges are the network's, for the installation's whole life: api.DefaultNetRanges
 	// at the first start, what they were at a later one. Restore refuses others.
 	Ranges api.NetRanges
@@ -37,6 +42,7 @@ func (c Config) withDefaults() Config {
 	c.RetryMin = cmp.Or(c.RetryMin, 2*time.Second)
 	c.RetryMax = cmp.Or(c.RetryMax, time.Minute)
 	c.EventsKept = cmp.Or(c.EventsKept, 4096)
+	c.MovesPerHour = cmp.Or(c.MovesPerHour, 4)
 	if c.Plugin == nil {
 		c.Plugin = rom.Plugin{}
 	}
@@ -56,12 +62,15 @@ type Core struct {
 	services  map[api.ServiceID]*service
 	instances map[api.InstanceID]*instance
 	clusters  map[api.ClusterID]*cluster
-	cands     []sched.Candidate // one per cluster, at cluster.at
-	waiting   step.Queue[api.InstanceID]
+	table     sched.Table // one candidate per cluster
+	waiting   queue
+	questions questions
+	links     links
 	roomier   map[api.ClusterID]bool // where this step gave a reservation up
 	events    []api.Event            // the newest EventsKept, oldest first
 	eventSlot int                    // where the next is stored
 	net       network
+	doubts    map[api.InstanceID][]api.ClusterID // of a plan: clusters that said they cannot
 
 	counter step.Counter
 	blocks  int // given to clusters so far
@@ -79,6 +88,7 @@ type timerKey struct {
 	what     timerKind
 	cluster  api.ClusterID
 	instance api.InstanceID
+	service  api.ServiceID
 }
 
 type timerKind uint8
@@ -86,6 +96,9 @@ type timerKind uint8
 const (
 	timerDead  timerKind = iota // look whether the cluster is silent
 	timerRetry                  // try to place the instance again
+	timerAge                    // what is known of the cluster is older by a step
+	timerAsk                    // the scheduler outside has not answered about the instance
+	timerTell                   // clusters are to be told where a service's links lead
 )
 
 // dirty is what a step changed and its end saves and shows, once each and in
@@ -120,6 +133,7 @@ func New(cfg Config) *Core {
 		instances: map[api.InstanceID]*instance{},
 		clusters:  map[api.ClusterID]*cluster{},
 		roomier:   map[api.ClusterID]bool{},
+		questions: newQuestions(),
 		net:       newNetwork(),
 	}
 }
@@ -131,6 +145,8 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.expire()
 	c.reconcileChanged()
 	c.retryRoomier()
+	c.askMore()
+	c.tellLinked()
 	c.network()
 	c.flush()
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.timers.Next()), Err: err}
@@ -154,6 +170,8 @@ func (c *Core) take(in Input) error {
 		return c.hello(in.Hello)
 	case Report:
 		return c.report(in.Report)
+	case Ranked:
+		c.ranked(in.Answer)
 	}
 	return nil
 }
@@ -169,7 +187,7 @@ func (c *Core) start() {
 			cl.leaving[leaving] = cl.gen
 		}
 		for _, in := range cl.assigned {
-			in.gen = cl.gen
+			in.putAt(cl)
 		}
 		c.timers.Set(timerKey{what: timerDead, cluster: id}, c.now.Add(c.cfg.Dead))
 		c.refresh(cl)
@@ -182,8 +200,9 @@ func (c *Core) start() {
 			c.leave(in, api.ReasonDeleted)
 		case in.Leaving && in.Cluster == "":
 			c.remove(in)
+		case in.Next != nil:
 		case in.Cluster == "" || in.Offered:
-			c.waiting.Add(id)
+			c.waiting.add(in)
 		}
 	}
 	for _, id := range step.Keys(c.services) {
@@ -207,9 +226,19 @@ func (c *Core) expire() {
 				c.checkSilence(cl)
 			}
 		case timerRetry:
-			if in := c.instances[k.instance]; in != nil && c.waiting.Has(k.instance) {
+			if in := c.instances[k.instance]; in != nil && c.waiting.has(k.instance) {
 				c.tryPlace(in)
 			}
+		case timerAge:
+			if cl := c.clusters[k.cluster]; cl != nil {
+				c.age(cl)
+			}
+		case timerAsk:
+			if in := c.instances[k.instance]; in != nil {
+				c.unanswered(in)
+			}
+		case timerTell:
+			c.links.told[k.service] = true
 		}
 	}
 }
@@ -220,7 +249,7 @@ func (c *Core) retryRoomier() {
 	for _, id := range step.Keys(c.roomier) {
 		delete(c.roomier, id)
 		if cl := c.clusters[id]; cl != nil {
-			c.retryWaiting(cl)
+			c.retryWaiting(cl, roomier)
 		}
 	}
 }

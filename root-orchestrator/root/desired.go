@@ -31,7 +31,7 @@ func (c *Core) sendChange(cl *cluster) {
 	} else {
 		d := api.Desired{Gen: cl.gen, From: cl.from, Digest: cl.wanted, Drop: step.Keys(cl.drop)}
 		for _, id := range step.Keys(cl.put) {
-			d.Put = append(d.Put, cl.assigned[id].assignment())
+			d.Put = append(d.Put, c.assignment(cl.assigned[id], cl))
 		}
 		cl.sentAt = c.now
 		c.emit(cl.Info.ID.Addr(), d)
@@ -43,7 +43,7 @@ func (c *Core) sendChange(cl *cluster) {
 func (c *Core) sendWhole(cl *cluster) {
 	d := api.Desired{Gen: cl.gen, Digest: cl.wanted}
 	for _, id := range step.Keys(cl.assigned) {
-		d.Put = append(d.Put, cl.assigned[id].assignment())
+		d.Put = append(d.Put, c.assignment(cl.assigned[id], cl))
 	}
 	cl.sentAt = c.now
 	c.emit(cl.Info.ID.Addr(), d)
@@ -68,8 +68,8 @@ func (c *Core) catchUp(cl *cluster, since api.Generation, has api.Digest) {
 	}
 	d := api.Desired{Gen: cl.gen, From: since, Digest: cl.wanted}
 	for _, id := range step.Keys(cl.assigned) {
-		if in := cl.assigned[id]; in.gen > since {
-			d.Put = append(d.Put, in.assignment())
+		if in := cl.assigned[id]; in.genAt(cl) > since {
+			d.Put = append(d.Put, c.assignment(in, cl))
 		}
 	}
 	seen := map[api.InstanceID]bool{}

@@ -1,6 +1,9 @@
 package root
 
-import "github.com/treeline-edge/treeline/api"
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
 
 // Input is what can happen to the root. The zero Revision of an IfMatch sets no
 // condition.
@@ -47,6 +50,10 @@ type (
 	Hello struct{ api.Hello }
 	// Report is a cluster's report.
 	Report struct{ api.Report }
+
+	// Ranked is the answer of a scheduler outside to a sched.Ask. One to a question
+	// that is no longer open does nothing.
+	Ranked struct{ sched.Answer }
 )
 
 func (Start) input()         {}
@@ -58,3 +65,4 @@ func (JoinCluster) input()   {}
 func (ForgetCluster) input() {}
 func (Hello) input()         {}
 func (Report) input()        {}
+func (Ranked) input()        {}

@@ -2,6 +2,7 @@ package root
 
 import (
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -35,7 +36,18 @@ type instance struct {
 	// Vacating is the cluster that may still run an exclusive instance; it is placed
 	// nowhere else until that cluster has confirmed its end.
 	Vacating api.ClusterID `json:"vacating,omitempty"`
+	// Next is where it goes on as soon as it runs there; until then it runs in Cluster.
+	Next *trial `json:"next,omitempty"`
+	// Violated is which part of its SLA its place breaks, as its cluster says.
+	Violated string   `json:"violated,omitempty"`
+	Devices  []string `json:"devices,omitempty"`
+	// Moves are when it moved because of that, within the last hour, root's clock.
+	Moves []time.Time `json:"moves,omitempty"`
+	// Position is where it runs, if somebody's SLA is measured against it. It is saved
+	// with what else changes, so that a restart does not forget where everything was.
+	Position *api.Position `json:"position,omitempty"`
 
+	asked    string         // the question to the scheduler outside that is open about it
 	gen      api.Generation // of the cluster's desired set, when it was put there
 	refusals map[api.ClusterID]refusal
 	refused  int // in a row, without a placement that ran
@@ -45,27 +57,34 @@ type instance struct {
 // refusal keeps the root from offering an instance to a cluster that just
 // handed it back, until the cluster has more room or a pause is over.
 type refusal struct {
-	until   time.Time
-	largest api.Resources
-	why     api.ClusterWhy
+	until    time.Time
+	largest  api.Resources
+	violated bool // it ran there, and its place broke its SLA: more room does not help
+	why      api.ClusterWhy
 }
+
+// violatedPause is for how long an instance does not go back to a cluster where
+// its SLA was violated, so that it does not swing between two.
+const violatedPause = 15 * time.Minute
 
 // keptPlacements bounds the history that an instance carries.
 const keptPlacements = 8
 
+// forgetRefusals forgets what clusters said of a placement that is over; where it
+// violated its SLA, it was the place.
 func (in *instance) forgetRefusals() {
-	in.refusals, in.refused, in.notUntil = nil, 0, time.Time{}
+	maps.DeleteFunc(in.refusals, func(_ api.ClusterID, r refusal) bool { return !r.violated })
+	in.refused, in.notUntil = 0, time.Time{}
 }
 
-// assignment is what the instance's cluster is told: the root's part of the epoch.
-func (in *instance) assignment() api.Assignment {
+// assignment is what a cluster is told that has the instance: the root's part of
+// the epoch there.
+func (in *instance) assignment(at *cluster) api.Assignment {
 	return api.Assignment{
-		Instance: in.ID, Epoch: api.EpochOf(in.Epoch.Root(), 0), SpecRev: in.SpecRev, Spec: in.Spec,
+		Instance: in.ID, Epoch: api.EpochOf(in.epochAt(at).Root(), 0), SpecRev: in.SpecRev, Spec: in.Spec,
 		Addresses: in.Addresses,
 	}
 }
-
-func (in *instance) needs() api.Resources { return in.Spec.Needs() }
 
 func (c *Core) enter(in *instance) {
 	c.instances[in.ID] = in
@@ -83,6 +102,12 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	} else {
 		in.Vacating = ""
 	}
+	if in.Next != nil && c.clusters[in.Next.Cluster] == nil {
+		in.Next = nil
+	}
+	if t := in.Next; t != nil && c.clusters[in.Cluster] == nil {
+		in.Cluster, in.Epoch, in.State, in.Next = t.Cluster, t.Epoch, api.ClusterScheduled, nil
+	}
 	cl := c.clusters[in.Cluster]
 	switch {
 	case cl == nil:
@@ -95,11 +120,20 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	case in.Leaving:
 		cl.leaving[in.ID] = 0
 	default:
-		cl.assigned[in.ID] = in
-		cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
-		c.service(in.ID.Service()).peers[string(cl.Info.ID)]++
+		c.assigned(in, cl)
+		if in.Next != nil {
+			c.assigned(in, c.clusters[in.Next.Cluster])
+		}
 	}
 	return nil
+}
+
+// assigned counts the instance as the cluster's.
+func (c *Core) assigned(in *instance, cl *cluster) {
+	cl.assigned[in.ID] = in
+	cl.wanted = cl.wanted.Toggle(in.assignment(cl).Digest())
+	c.service(in.ID.Service()).peers[string(cl.Info.ID)]++
+	in.putAt(cl)
 }
 
 func (c *Core) changed(in *instance) {
@@ -135,6 +169,7 @@ func (c *Core) leave(in *instance, r api.Reason) {
 	}
 	in.Leaving, in.Offered = true, false
 	c.stopWaiting(in)
+	c.endTrial(in)
 	cl := c.clusters[in.Cluster]
 	switch old := c.clusters[in.Vacating]; {
 	case cl != nil:
@@ -173,6 +208,7 @@ func (c *Core) remove(in *instance) {
 }
 
 func (c *Core) stopWaiting(in *instance) {
-	c.waiting.Remove(in.ID)
+	c.waiting.remove(in.ID)
+	c.forgetQuestion(in)
 	c.timers.Clear(timerKey{what: timerRetry, instance: in.ID})
 }

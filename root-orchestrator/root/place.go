@@ -3,6 +3,7 @@ package root
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -14,46 +15,119 @@ import (
 // request is what the instance asks of a cluster now: clusters that just handed
 // it back, and the one that would be rid of it, are left out.
 func (c *Core) request(in *instance) sched.Request {
-	req := sched.RequestFor(in.ID, &in.Spec)
-	req.Peers = c.service(in.ID.Service()).peers
+	req := c.wish(in)
 	for _, id := range step.Keys(in.refusals) {
 		if in.refusals[id].until.After(c.now) {
 			req.Avoid = append(req.Avoid, string(id))
 		}
 	}
+	for _, id := range c.doubts[in.ID] {
+		req.Avoid = append(req.Avoid, string(id))
+	}
 	if in.Cluster != "" {
 		req.Avoid = append(req.Avoid, string(in.Cluster))
 	}
+	if in.Reason == api.ReasonViolated {
+		spare(req.Bounds)
+	}
 	return req
+}
+
+// wish is what the instance asks of any cluster, whatever became of it so far.
+func (c *Core) wish(in *instance) sched.Request {
+	s := c.service(in.ID.Service())
+	req := sched.RequestFor(in.ID, &in.Spec)
+	req.Peers = s.peers
+	c.bind(&req, in, s)
+	return req
+}
+
+// spare asks for a tenth less than an SLA bears: what just moved because it was
+// too far must not be at the brink again.
+func spare(bounds []sched.Bound) {
+	for i := range bounds {
+		bounds[i].RTT -= bounds[i].RTT / 10
+		bounds[i].Km -= bounds[i].Km / 10
+	}
 }
 
 func (in *instance) seed() uint64 { return sched.SeedOf(in.ID, in.Epoch, in.Tries) }
 
 // tryPlace offers the instance to the best cluster, or lets it wait.
 func (c *Core) tryPlace(in *instance) {
-	if in.Leaving || in.State == api.Completed {
+	switch {
+	case in.Leaving || in.State == api.Completed:
 		c.stopWaiting(in)
 		return
-	}
-	if in.Vacating != "" || in.notUntil.After(c.now) {
+	case in.Next != nil || in.asked != "":
+		return // it is on its way
+	case in.Vacating != "" || in.notUntil.After(c.now):
 		c.wait(in)
 		return
 	}
+	if at := c.mayMove(in); at.After(c.now) {
+		c.waiting.add(in)
+		c.timers.Set(timerKey{what: timerRetry, instance: in.ID}, at)
+		return
+	}
+	if c.cfg.Asks {
+		c.askOutside(in)
+		return
+	}
+	c.decide(in)
+}
+
+// decide is tryPlace by the core's own plugin.
+func (c *Core) decide(in *instance) {
 	req := c.request(in)
-	best, ok := sched.PlaceBest(&req, c.cands, c.cfg.Plugin, in.seed())
+	best, ok := c.table.Best(&req, c.plugin(in), in.seed())
 	if !ok {
-		c.wait(in)
-		if in.Cluster == "" {
-			why := sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, in.seed()))
-			c.explain(in, api.ReasonNoCluster, noCluster(why))
-		}
+		c.nowhere(in, &req)
 		return
 	}
-	if cl := c.clusters[in.Cluster]; cl != nil {
-		c.takeBack(in, cl)
+	c.place(in, c.clusters[api.ClusterID(best.ID)], best.Score)
+}
+
+// place gives the instance to a cluster: at once where it is nowhere, and as a
+// second place where it runs.
+func (c *Core) place(in *instance, cl *cluster, score float64) {
+	c.countMove(in)
+	if c.keepsRunning(in) {
+		c.try(in, cl, score)
+		return
+	}
+	if old := c.clusters[in.Cluster]; old != nil {
+		c.takeBack(in, old)
 		in.State = api.Requested
 	}
-	c.assign(in, c.clusters[api.ClusterID(best.ID)], best.Score)
+	c.assign(in, cl, score)
+}
+
+// nowhere lets the instance wait, and says why.
+func (c *Core) nowhere(in *instance, req *sched.Request) {
+	c.wait(in)
+	if in.Cluster == "" {
+		c.explain(in, api.ReasonNoCluster, noCluster(sched.Explain(c.table.Place(req, c.plugin(in), in.seed()))))
+	}
+}
+
+// mayMove is when an instance whose place breaks its SLA may move: the zero time,
+// or when the hour is over in which it has moved too often.
+func (c *Core) mayMove(in *instance) time.Time {
+	if in.Cluster == "" || in.Reason != api.ReasonViolated {
+		return time.Time{}
+	}
+	in.Moves = slices.DeleteFunc(in.Moves, func(t time.Time) bool { return c.wall.Sub(t) >= time.Hour })
+	if len(in.Moves) < c.cfg.MovesPerHour {
+		return time.Time{}
+	}
+	return c.now.Add(in.Moves[0].Add(time.Hour).Sub(c.wall))
+}
+
+func (c *Core) countMove(in *instance) {
+	if in.Cluster != "" && in.Reason == api.ReasonViolated {
+		in.Moves = append(slices.Clip(in.Moves), c.wall)
+	}
 }
 
 func noCluster(why api.Explanation) string {
@@ -82,7 +156,7 @@ func (c *Core) explain(in *instance, r api.Reason, detail string) {
 // wait keeps the instance in the queue until a cluster has more room, or until
 // one that refused it may be asked again.
 func (c *Core) wait(in *instance) {
-	c.waiting.Add(in.ID)
+	c.waiting.add(in)
 	next := in.notUntil
 	for _, r := range in.refusals {
 		if r.until.After(c.now) && (next.IsZero() || !next.After(c.now) || r.until.Before(next)) {
@@ -99,29 +173,40 @@ func (c *Core) wait(in *instance) {
 func (c *Core) assign(in *instance, cl *cluster, score float64) {
 	in.Cluster, in.Epoch = cl.Info.ID, api.EpochOf(c.nextRev(), 0)
 	in.Tries++
-	in.Offered, in.Restarts, in.ExitCode, in.Address = false, 0, nil, netip.Addr{}
-	c.rehosted(in.ID.Service())
-	in.Placements = append(in.Placements, api.Placement{Epoch: in.Epoch, Cluster: cl.Info.ID, At: c.wall, Score: score})
-	if n := len(in.Placements); n > keptPlacements {
-		in.Placements = in.Placements[n-keptPlacements:]
-	}
+	in.Offered, in.Restarts, in.ExitCode, in.Address = false, 0, nil, noAddr
+	in.Violated, in.Devices, in.Position = "", nil, nil
+	in.placed(c.wall, score)
 	c.stopWaiting(in)
-	c.touch(cl)
-	cl.assigned[in.ID] = in
-	delete(cl.leaving, in.ID)
-	delete(cl.drop, in.ID)
-	cl.put[in.ID] = true
 	if in.Vacating == cl.Info.ID {
 		in.Vacating = "" // it ends the old placement before it begins the new one
 	}
-	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
-	in.gen = cl.gen
-	cl.reserve(in)
-	c.service(in.ID.Service()).peers[string(cl.Info.ID)]++
+	c.enlist(in, cl)
 	if in.State != api.Requested {
 		in.State = api.Requested // a new placement begins anew
 	}
 	c.become(in, lifecycle.Must(in.State, lifecycle.ClusterChosen), api.ReasonNone, "offered to cluster "+string(cl.Info.ID))
+}
+
+var noAddr netip.Addr
+
+// placed notes the instance's place in its history.
+func (in *instance) placed(at time.Time, score float64) {
+	in.Placements = append(in.Placements, api.Placement{Epoch: in.Epoch, Cluster: in.Cluster, At: at, Score: score})
+	if n := len(in.Placements); n > keptPlacements {
+		in.Placements = slices.Clone(in.Placements[n-keptPlacements:])
+	}
+}
+
+// enlist puts the instance into the cluster's desired set.
+func (c *Core) enlist(in *instance, cl *cluster) {
+	c.touch(cl)
+	delete(cl.leaving, in.ID)
+	delete(cl.drop, in.ID)
+	cl.put[in.ID] = true
+	c.assigned(in, cl)
+	cl.reserve(in)
+	c.rehosted(in.ID.Service())
+	c.linkedMoved(in.ID.Service())
 	c.refresh(cl)
 }
 
@@ -129,10 +214,11 @@ func (c *Core) assign(in *instance, cl *cluster, score float64) {
 func (c *Core) unassign(in *instance, cl *cluster) {
 	c.touch(cl)
 	c.rehosted(in.ID.Service())
+	c.linkedMoved(in.ID.Service())
 	delete(cl.assigned, in.ID)
 	delete(cl.put, in.ID)
 	cl.drop[in.ID] = true
-	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
+	cl.wanted = cl.wanted.Toggle(in.assignment(cl).Digest())
 	if cl.free(in.ID) {
 		// No report will ever show this room as new.
 		c.roomier[cl.Info.ID] = true
@@ -164,9 +250,9 @@ func (c *Core) awaitStop(in *instance, cl *cluster) {
 // admits reports whether the cluster's kind of nodes could take the instance at
 // all, whatever is free now.
 func (c *Core) admits(cl *cluster, in *instance) bool {
-	req := sched.RequestFor(in.ID, &in.Spec)
-	req.Needs = api.Resources{}
-	cand := c.cands[cl.at]
+	req := c.wish(in)
+	req.Needs, req.Devices = api.Resources{}, nil
+	cand := *c.table.Get(string(cl.Info.ID))
 	cand.Out = ""
 	_, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, c.cfg.Plugin, 0)
 	return ok
@@ -179,10 +265,9 @@ const (
 	failPauseMax = 10 * time.Minute
 )
 
-// handedBack takes that a cluster cannot place the instance, or would rather see
-// it elsewhere. An exclusive one is free at once: the cluster has promised that
-// nothing of it runs. Any other stays until a better place is found.
-func (c *Core) handedBack(in *instance, cl *cluster, o api.Observed) {
+// refuse notes that a cluster cannot place the instance, or would rather see it
+// elsewhere, and why: it is asked again after a pause, or when it has more room.
+func (c *Core) refuse(in *instance, cl *cluster, o api.Observed) {
 	why := api.ClusterWhy{Cluster: cl.Info.ID, At: c.wall}
 	if o.Why != nil {
 		why.Answer = *o.Why
@@ -190,11 +275,22 @@ func (c *Core) handedBack(in *instance, cl *cluster, o api.Observed) {
 	if in.refusals == nil {
 		in.refusals = map[api.ClusterID]refusal{}
 	}
+	pause := min(c.cfg.RetryMin<<min(max(in.refused-1, 0), 10), c.cfg.RetryMax)
+	violated := o.Reason == api.ReasonViolated
+	if violated {
+		pause = violatedPause
+	}
+	in.refusals[cl.Info.ID] = refusal{until: c.now.Add(pause), largest: cl.Agg.Largest, violated: violated, why: why}
+}
+
+// handedBack takes that a cluster cannot place the instance, or would rather see
+// it elsewhere. An exclusive one is free at once: the cluster has promised that
+// nothing of it runs. Any other stays until a better place is found.
+func (c *Core) handedBack(in *instance, cl *cluster, o api.Observed) {
 	if !in.Offered {
 		in.refused++
 	}
-	pause := min(c.cfg.RetryMin<<min(max(in.refused-1, 0), 10), c.cfg.RetryMax)
-	in.refusals[cl.Info.ID] = refusal{until: c.now.Add(pause), largest: cl.Agg.Largest, why: why}
+	c.refuse(in, cl, o)
 	if o.Reason == api.ReasonTooManyFails && !in.Offered {
 		if in.Fails > 0 {
 			in.notUntil = c.now.Add(min(failPause<<min(in.Fails-1, 10), failPauseMax))
@@ -213,25 +309,59 @@ func (c *Core) handedBack(in *instance, cl *cluster, o api.Observed) {
 	}
 	in.Offered = true
 	c.become(in, state, o.Reason, o.Detail)
+	if in.Next != nil && state != api.Running {
+		c.promote(in, api.ClusterScheduled)
+		return
+	}
 	c.tryPlace(in)
 }
 
-// retryWaiting offers what waits to a cluster that has more room than before.
-func (c *Core) retryWaiting(cl *cluster) {
-	for _, id := range c.waiting.List() {
+// retryWaiting offers what waits to a cluster that may take more than before, the
+// most urgent first. Of a service that the cluster has no place for, one instance
+// is tried: the others ask for the same.
+func (c *Core) retryWaiting(cl *cluster, how grown) {
+	type kind struct {
+		service api.ServiceID
+		spec    api.Revision
+	}
+	full := map[kind]bool{}
+	for _, id := range c.waiting.list() {
 		in := c.instances[id]
 		if in == nil {
-			c.waiting.Remove(id)
+			c.waiting.remove(id)
 			continue
 		}
-		r, refused := in.refusals[cl.Info.ID]
-		if refused && (cl.Agg.Largest.MilliCPU > r.largest.MilliCPU || cl.Agg.Largest.MemoryMB > r.largest.MemoryMB) {
-			delete(in.refusals, cl.Info.ID)
-			refused = false
-		}
-		if refused && r.until.After(c.now) || in.Cluster == cl.Info.ID {
+		k := kind{id.Service(), in.SpecRev}
+		if full[k] || in.Cluster == cl.Info.ID || how == moved && !boundToPlaces(&in.Spec) {
 			continue
 		}
-		c.tryPlace(in)
+		if r, refused := in.refusals[cl.Info.ID]; refused {
+			if !r.violated && !cl.Agg.Largest.Fits(r.largest) {
+				delete(in.refusals, cl.Info.ID)
+			} else if r.until.After(c.now) {
+				continue
+			}
+		}
+		req := c.request(in)
+		if _, fits := sched.PlaceBest(&req, []sched.Candidate{*c.table.Get(string(cl.Info.ID))}, c.cfg.Plugin, 0); fits {
+			c.tryPlace(in)
+			continue
+		}
+		full[k] = in.Reason != api.ReasonViolated // which asks for more than the others
+		if in.Cluster == "" && in.Reason == api.ReasonNoCluster && len(full) <= mostExplained {
+			c.nowhere(in, &req)
+		}
 	}
+}
+
+// mostExplained bounds how many kinds of instances learn anew, when a cluster has
+// changed and still does not fit, why they are nowhere. Who asks is told what is
+// so at that moment (Core.Why).
+const mostExplained = 16
+
+// boundToPlaces reports whether it matters to a service where clusters are.
+func boundToPlaces(m *api.Microservice) bool {
+	return len(m.Connectivity) > 0 || slices.ContainsFunc(m.Constraints, func(k api.Constraint) bool {
+		return k.Type == api.ConstrainGeo || k.Type == api.ConstrainLatency
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
-	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // report takes what a cluster says. One that was taken already is only answered.
@@ -16,12 +15,13 @@ func (c *Core) report(r api.Report) error {
 		return c.noCluster(r.Cluster)
 	}
 	if r.Boot < cl.boot || r.Boot == cl.boot && r.Seq <= cl.seq {
-		c.emit(cl.Info.ID.Addr(), api.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: cl.gen})
+		c.emit(cl.Info.ID.Addr(), api.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: cl.gen, Dead: c.cfg.Dead})
 		return nil
 	}
 	cl.boot, cl.seq, cl.ack = r.Boot, r.Seq, max(cl.ack, r.Gen)
-	cl.lastHeard = c.now
-	before := c.cands[cl.at]
+	cl.heardNow(c.now)
+	before := *c.table.Get(string(r.Cluster))
+	r.Aggregate = credible(r.Aggregate)
 	if cl.Agg.Nodes != r.Aggregate.Nodes {
 		c.changedCluster(cl) // who watches clusters wants to see nodes come and go; the rest of it changes too often
 	}
@@ -37,6 +37,7 @@ func (c *Core) report(r api.Report) error {
 		c.netReport(cl, r.Net)
 	}
 	c.refresh(cl)
+	c.timeToAge(cl)
 	want := cl.known != r.Known
 	if !want {
 		c.settleLeaving(cl, r.Gen)
@@ -44,31 +45,12 @@ func (c *Core) report(r api.Report) error {
 	if (r.Gen != cl.gen || r.Desired != cl.wanted) && c.now.Sub(cl.sentAt) >= resend && !c.dirty.seen["desired\x00"+string(r.Cluster)] {
 		c.catchUp(cl, r.Gen, r.Desired)
 	}
-	c.emit(cl.Info.ID.Addr(), api.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: cl.gen, WantWhole: want})
-	if roomier(before, c.cands[cl.at]) {
-		c.retryWaiting(cl)
+	c.emit(cl.Info.ID.Addr(), api.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: cl.gen, WantWhole: want, Dead: c.cfg.Dead})
+	if how := growth(&before, c.table.Get(string(r.Cluster))); how != notGrown {
+		c.retryWaiting(cl, how)
+		c.areasChanged()
 	}
 	return nil
-}
-
-// roomier reports whether anything that did not fit before may fit now.
-func roomier(before, now sched.Candidate) bool {
-	if now.Out != "" {
-		return false
-	}
-	if before.Out != "" || len(now.Rooms) > len(before.Rooms) ||
-		now.Free.MilliCPU > before.Free.MilliCPU || now.Free.MemoryMB > before.Free.MemoryMB {
-		return true
-	}
-	for i := range now.Rooms {
-		was, is := &before.Rooms[i], &now.Rooms[i]
-		a, b := was.Largest, is.Largest
-		if b.MilliCPU > a.MilliCPU || b.MemoryMB > a.MemoryMB ||
-			was.Arch != is.Arch || was.Privileged != is.Privileged || was.Network != is.Network || !slices.Equal(was.Runtimes, is.Runtimes) {
-			return true
-		}
-	}
-	return false
 }
 
 // observe takes the report's observations. A cluster is believed only about
@@ -93,11 +75,16 @@ func (c *Core) observe(cl *cluster, r api.Report) {
 			cl.observed[o.Instance] = o.Digest()
 			cl.known = cl.known.Toggle(o.Digest())
 		}
-		if in := cl.assigned[o.Instance]; in != nil && o.Epoch.Root() > in.Epoch.Root() {
+		o = plausible(o)
+		in := cl.assigned[o.Instance]
+		if in != nil && o.Epoch.Root() > in.epochAt(cl).Root() {
 			c.overtaken(cl, in, o)
 		}
-		switch in := cl.assigned[o.Instance]; {
-		case in != nil && o.Epoch.Root() == in.Epoch.Root() && o.Epoch >= in.Epoch:
+		switch {
+		case in != nil && (o.Epoch.Root() != in.epochAt(cl).Root() || o.Epoch < in.epochAt(cl)):
+		case in != nil && in.trialAt(cl) != nil:
+			c.trialObserved(cl, in, o)
+		case in != nil:
 			c.observed(cl, in, o)
 		case in == nil && o.Local && !o.Stopped && o.State != api.Terminated:
 			c.adopt(cl, o)
@@ -119,11 +106,15 @@ func (c *Core) overtaken(cl *cluster, in *instance, o api.Observed) {
 	}
 	c.counter.Raise(uint64(newest), &c.journal, kindMeta, metaCounter)
 	c.touch(cl)
-	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
-	in.Epoch = api.EpochOf(newest, 0)
-	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
+	cl.wanted = cl.wanted.Toggle(in.assignment(cl).Digest())
+	if t := in.trialAt(cl); t != nil {
+		t.Epoch = api.EpochOf(newest, 0)
+	} else {
+		in.Epoch = api.EpochOf(newest, 0)
+	}
+	cl.wanted = cl.wanted.Toggle(in.assignment(cl).Digest())
 	cl.put[in.ID] = true
-	in.gen = cl.gen
+	in.putAt(cl)
 	c.changed(in)
 }
 
@@ -161,8 +152,16 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 	if in.State == api.Completed && o.State != api.Completed {
 		return
 	}
-	news := in.Address != o.Address || in.Epoch != o.Epoch || in.Restarts != o.Restarts || !sameCode(in.ExitCode, o.ExitCode)
+	news := in.Address != o.Address || in.Epoch != o.Epoch || in.Restarts != o.Restarts || !sameCode(in.ExitCode, o.ExitCode) ||
+		in.Violated != o.Violated || !slices.Equal(in.Devices, o.Devices)
 	in.Epoch, in.Restarts, in.ExitCode, in.Address = o.Epoch, o.Restarts, o.ExitCode, o.Address
+	in.Violated, in.Devices = o.Violated, o.Devices
+	if o.Position != nil {
+		if !near(in.Position, o.Position) {
+			c.linkedMoved(in.ID.Service())
+		}
+		in.Position = o.Position
+	}
 	switch {
 	case o.State == api.Terminated && o.Reason == api.ReasonScaledLocally:
 		c.withdrawnLocally(in)
@@ -176,6 +175,7 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 	if in.Offered {
 		in.Offered = false
 		c.stopWaiting(in)
+		c.endTrial(in) // it is well where it is
 	}
 	if o.State == api.Running || o.State == api.Completed {
 		in.forgetRefusals()
@@ -187,6 +187,9 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 		return
 	}
 	c.become(in, o.State, o.Reason, o.Detail)
+	if in.Next != nil {
+		c.endOrPromote(in)
+	}
 	if o.State == api.Running || o.State == api.Completed {
 		c.reconcileSoon(in.ID.Service()) // a roll-out may go on
 	}
@@ -220,12 +223,10 @@ func (c *Core) adopt(cl *cluster, o api.Observed) {
 	}
 	c.enter(in)
 	c.rehosted(in.ID.Service())
+	c.linkedMoved(in.ID.Service())
 	c.touch(cl)
-	cl.assigned[in.ID] = in
 	cl.put[in.ID] = true
-	cl.wanted = cl.wanted.Toggle(in.assignment().Digest())
-	in.gen = cl.gen
-	s.peers[string(cl.Info.ID)]++
+	c.assigned(in, cl)
 	s.app.Replicas[s.id]++
 	c.changedApp(s.app)
 	c.changed(in)

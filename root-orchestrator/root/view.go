@@ -1,13 +1,10 @@
 package root
 
 import (
-	"fmt"
 	"strings"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
-	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // Within reports whether an object of tenant is seen by of: its own and those
@@ -116,7 +113,7 @@ func (c *Core) view(in *instance) api.Instance {
 		ID: in.ID, Service: in.ID.Service(), Number: in.ID.Number(), State: in.State, Reason: in.Reason,
 		Detail: in.Detail, Cluster: in.Cluster, Epoch: in.Epoch, Restarts: in.Restarts, ExitCode: in.ExitCode,
 		Spec: in.SpecRev, Leaving: in.Leaving, Since: in.Since, Created: in.Created, Revision: in.Revision, Tries: in.Tries,
-		Address: in.Address,
+		Address: in.Address, Violated: in.Violated, Devices: in.Devices,
 	}
 	if cl := c.clusters[in.Cluster]; cl != nil {
 		v.Stale = cl.silent || !cl.heard
@@ -197,88 +194,3 @@ func (c *Core) Events(f EventFilter) []api.Event {
 	return out
 }
 
-// Why answers why an instance is where it is, or why it is nowhere, and what
-// would change that. now is for the age of what is told.
-func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
-	in := c.instances[id]
-	if in == nil {
-		return api.Why{}, false
-	}
-	req := sched.RequestFor(in.ID, &in.Spec)
-	req.Peers = c.service(id.Service()).peers
-	for _, cid := range step.Keys(in.refusals) {
-		if in.refusals[cid].until.After(c.now) {
-			req.Avoid = append(req.Avoid, string(cid))
-		}
-	}
-	w := api.Why{
-		Instance: c.view(in), Placements: append([]api.Placement(nil), in.Placements...),
-		Root: sched.Explain(sched.Place(&req, c.cands, c.cfg.Plugin, in.seed())),
-	}
-	for _, cid := range step.Keys(in.refusals) {
-		w.Clusters = append(w.Clusters, in.refusals[cid].why)
-	}
-	if at := in.notUntil; at.After(c.now) {
-		w.NextTry = c.clock.Real(at)
-	}
-	for _, r := range in.refusals {
-		if at := c.clock.Real(r.until); r.until.After(c.now) && (w.NextTry.IsZero() || at.Before(w.NextTry)) {
-			w.NextTry = at
-		}
-	}
-	age := now.Sub(in.Since).Round(time.Second)
-	switch {
-	case in.State == api.Requested:
-		w.Summary = fmt.Sprintf("%s waits for a cluster, since %s: %s", id.Name(), age, in.Detail)
-		w.WouldHelp = WouldHelp(w)
-	case in.State == api.Running:
-		w.Summary = fmt.Sprintf("%s runs on cluster %s, since %s", id.Name(), in.Cluster, age)
-	default:
-		w.Summary = fmt.Sprintf("%s is %s on cluster %s, since %s", id.Name(), in.State, in.Cluster, age)
-		if in.Detail != "" {
-			w.Summary += ": " + in.Detail
-		}
-	}
-	return w, true
-}
-
-// WouldHelp turns the nearest misses into what a person can do.
-func WouldHelp(w api.Why) []string {
-	var out []string
-	add := func(r *api.Rejection) {
-		if r == nil {
-			return
-		}
-		switch r.Constraint {
-		case sched.ConstraintMemory, sched.ConstraintVCPUs:
-			out = append(out, fmt.Sprintf("ask for %s less %s, or free it", r.Short, r.Constraint))
-		case sched.ConstraintOut:
-			out = append(out, fmt.Sprintf("bring %s back: it is %s", cmpName(r.Candidate, "a cluster"), r.Have))
-		case sched.ConstraintCluster, sched.ConstraintNode:
-			out = append(out, "name other places in the SLA's constraints")
-		case sched.ConstraintNetwork:
-			out = append(out, "join a node with a netmanager")
-		case sched.ConstraintPort:
-			out = append(out, "publish another port, or join a node: "+r.Have+" on all")
-		case sched.ConstraintVirtualization, sched.ConstraintArch, sched.ConstraintPrivileged:
-			out = append(out, fmt.Sprintf("join a node that offers %s %s", r.Constraint, r.Need))
-		}
-	}
-	for i := range w.Clusters {
-		add(w.Clusters[i].Answer.Nearest)
-	}
-	if len(out) == 0 {
-		add(w.Root.Nearest)
-	}
-	if w.Root.Considered == 0 {
-		out = append(out, "let a cluster join: treeline token create --cluster")
-	}
-	return out
-}
-
-func cmpName(name, other string) string {
-	if name == "" {
-		return other
-	}
-	return "cluster " + name
-}

@@ -1,6 +1,7 @@
 package root
 
 import (
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -263,11 +264,12 @@ func (w *world) checkBooks() {
 		var wanted, known api.Digest
 		var reserved api.Resources
 		byRuntime := map[string]api.Resources{}
+		devices := map[string]map[string]int{}
 		assigned := 0
 		for _, in := range w.c.instances {
-			if in.Cluster == id && !in.Leaving {
+			if in.Cluster == id && !in.Leaving || in.trialAt(cl) != nil {
 				assigned++
-				wanted = wanted.Toggle(in.assignment().Digest())
+				wanted = wanted.Toggle(in.assignment(cl).Digest())
 			}
 		}
 		for _, d := range cl.observed {
@@ -276,18 +278,24 @@ func (w *world) checkBooks() {
 		for _, r := range cl.pending {
 			reserved = reserved.Plus(r.needs)
 			byRuntime[r.runtime] = byRuntime[r.runtime].Plus(r.needs)
+			if devices[r.runtime] == nil {
+				devices[r.runtime] = map[string]int{}
+			}
+			for _, d := range r.devices {
+				devices[r.runtime][d.Name] += d.Count
+			}
 		}
 		if cl.wanted != wanted || cl.known != known || cl.reserved != reserved || len(cl.assigned) != assigned {
 			w.t.Fatalf("cluster %s: wanted %x/%x known %x/%x reserved %v/%v assigned %d/%d", id,
 				cl.wanted, wanted, cl.known, known, cl.reserved, reserved, len(cl.assigned), assigned)
 		}
 		for k, r := range cl.byRuntime {
-			if r != byRuntime[k] {
-				w.t.Fatalf("cluster %s reserves %v for %s, want %v", id, r, k, byRuntime[k])
+			if r.Resources != byRuntime[k] || !maps.Equal(r.devices, devices[k]) {
+				w.t.Fatalf("cluster %s reserves %v for %s, want %v %v", id, r, k, byRuntime[k], devices[k])
 			}
 		}
-		if w.c.cands[cl.at].ID != string(id) {
-			w.t.Fatalf("cluster %s is candidate %s", id, w.c.cands[cl.at].ID)
+		if w.c.table.Get(string(id)) == nil {
+			w.t.Fatalf("cluster %s is no candidate", id)
 		}
 	}
 	for id, s := range w.c.services {
@@ -295,6 +303,9 @@ func (w *world) checkBooks() {
 		for _, in := range s.instances {
 			if in.Cluster != "" && !in.Leaving {
 				peers[string(in.Cluster)]++
+			}
+			if in.Next != nil {
+				peers[string(in.Next.Cluster)]++
 			}
 		}
 		for k, n := range s.peers {
@@ -306,8 +317,8 @@ func (w *world) checkBooks() {
 			w.t.Fatalf("service %s is left", id)
 		}
 	}
-	if len(w.c.clusters) != len(w.c.cands) {
-		w.t.Fatalf("%d clusters, %d candidates", len(w.c.clusters), len(w.c.cands))
+	if len(w.c.clusters) != len(w.c.table.All()) {
+		w.t.Fatalf("%d clusters, %d candidates", len(w.c.clusters), len(w.c.table.All()))
 	}
 }
 
@@ -375,7 +386,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		}
 		w.do(DeleteApp{App: shop})
 		w.pass(10 * time.Second)
-		if len(w.c.instances)+len(w.c.apps)+len(w.c.services)+len(w.c.waiting.List()) > 0 {
+		if len(w.c.instances)+len(w.c.apps)+len(w.c.services)+len(w.c.waiting.list()) > 0 {
 			t.Fatalf("seed %d: left: %+v", seed, w.c.Instances(""))
 		}
 	}

@@ -1,0 +1,130 @@
+package root
+
+import (
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// ageStep is how coarsely the age of what is known of a cluster counts: its
+// candidate changes that often while nothing is heard of it, and no more.
+const ageStep = 5 * time.Second
+
+// refresh brings the cluster's candidate up to date: its aggregate less what the
+// root placed there since.
+func (c *Core) refresh(cl *cluster) {
+	agg := &cl.Agg
+	cand := sched.Candidate{
+		ID: string(cl.Info.ID), Level: sched.Clusters, Out: cl.out(), Capacity: agg.Capacity,
+		Free: agg.Free.Minus(cl.reserved), Rooms: cl.rooms(), Load: len(cl.assigned),
+		Hull: agg.Hull, Unplaced: agg.Unplaced, Spread: agg.StdDev, Nodes: agg.Nodes,
+	}
+	if cl.heard {
+		cand.Age = max(0, c.now.Sub(cl.lastHeard)).Truncate(ageStep)
+	}
+	if l := agg.Latency; l != nil {
+		cand.Coord, cand.Radius = &l.Center, l.Radius
+	}
+	c.table.Put(cand)
+}
+
+func (cl *cluster) out() string {
+	switch {
+	case cl.silent:
+		return "silent"
+	case !cl.heard:
+		return "not heard yet"
+	case cl.Agg.Nodes == 0:
+		return "no node takes work"
+	}
+	return ""
+}
+
+// rooms are the cluster's kinds of nodes. One that tells of no kinds, as its
+// operator may choose, may have any.
+func (cl *cluster) rooms() []sched.Room {
+	agg := &cl.Agg
+	if len(agg.Slots) == 0 && agg.Nodes > 0 {
+		free := agg.Free.Minus(cl.reserved)
+		return []sched.Room{{
+			Runtimes: untold, Arch: sched.Untold, Privileged: true, Network: true, Areas: untold, Addons: untold,
+			Free: free, Largest: agg.Largest.Min(free), Devices: untoldDevices,
+		}}
+	}
+	rooms := make([]sched.Room, 0, len(agg.Slots))
+	for i := range agg.Slots {
+		s := &agg.Slots[i]
+		taken := cl.byRuntime[s.Runtime]
+		free := s.Free.Minus(taken.Resources)
+		rooms = append(rooms, sched.Room{
+			Runtimes: []string{s.Runtime}, Arch: s.Arch, Privileged: s.Privileged, Network: s.Network,
+			Areas: s.Areas, Addons: s.Addons, Free: free, Largest: s.Largest.Min(free), Devices: taken.left(s.Devices),
+		})
+	}
+	return rooms
+}
+
+var (
+	untold        = []string{sched.Untold}
+	untoldDevices = map[string]int{sched.Untold: 1 << 20}
+)
+
+// grown says in what way a cluster may take what it could not take before.
+type grown int
+
+const (
+	notGrown grown = iota
+	moved          // it may be near enough to something, or in a place
+	roomier        // there is more of anything
+)
+
+// growth compares a candidate with what it was.
+func growth(was, is *sched.Candidate) grown {
+	switch {
+	case is.Out != "":
+		return notGrown
+	case was.Out != "", len(is.Rooms) > len(was.Rooms), !is.Free.Fits(was.Free):
+		return roomier
+	}
+	for i := range is.Rooms {
+		a, b := &was.Rooms[i], &is.Rooms[i]
+		if !b.Largest.Fits(a.Largest) || a.Arch != b.Arch || a.Privileged != b.Privileged || a.Network != b.Network ||
+			!slices.Equal(a.Runtimes, b.Runtimes) || !slices.Equal(a.Areas, b.Areas) || !slices.Equal(a.Addons, b.Addons) {
+			return roomier
+		}
+		for kind, n := range b.Devices {
+			if n > a.Devices[kind] {
+				return roomier
+			}
+		}
+	}
+	if is.Unplaced > was.Unplaced || !slices.Equal(is.Hull, was.Hull) || movedBy(was, is) {
+		return moved
+	}
+	return notGrown
+}
+
+// movedBy reports whether the candidate's extent in the latency space changed by
+// more than the jitter of coordinates.
+func movedBy(was, is *sched.Candidate) bool {
+	if is.Coord == nil || was.Coord == nil {
+		return is.Coord != was.Coord
+	}
+	const jitter = time.Millisecond
+	return distance(*was.Coord, *is.Coord)+is.Radius-was.Radius > jitter
+}
+
+// timeToAge notes when the cluster's candidate is older by a step.
+func (c *Core) timeToAge(cl *cluster) {
+	next := cl.lastHeard.Add(c.now.Sub(cl.lastHeard).Truncate(ageStep) + ageStep)
+	c.timers.Set(timerKey{what: timerAge, cluster: cl.Info.ID}, next)
+}
+
+func (c *Core) age(cl *cluster) {
+	if cl.silent {
+		return // it is out; nothing hangs on how long
+	}
+	c.refresh(cl)
+	c.timeToAge(cl)
+}

@@ -1,0 +1,206 @@
+package root
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// mostRanked bounds the clusters that an explanation ranks.
+const mostRanked = 16
+
+// Why answers why an instance is where it is, or why it is nowhere, and what
+// would change that. now is for the age of what is told.
+func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
+	in := c.instances[id]
+	if in == nil {
+		return api.Why{}, false
+	}
+	res := c.rank(in)
+	w := api.Why{
+		Instance: c.view(in), Placements: append([]api.Placement(nil), in.Placements...), Root: sched.Explain(res),
+	}
+	for _, r := range res.Ranked[:min(len(res.Ranked), mostRanked)] {
+		w.Ranked = append(w.Ranked, api.RankedCluster{Cluster: api.ClusterID(r.ID), Score: r.Score})
+	}
+	for _, cid := range step.Keys(in.refusals) {
+		w.Clusters = append(w.Clusters, in.refusals[cid].why)
+	}
+	if at := in.notUntil; at.After(c.now) {
+		w.NextTry = c.clock.Real(at)
+	}
+	for _, r := range in.refusals {
+		if at := c.clock.Real(r.until); r.until.After(c.now) && (w.NextTry.IsZero() || at.Before(w.NextTry)) {
+			w.NextTry = at
+		}
+	}
+	w.Summary = c.summary(in, &w, now.Sub(in.Since).Round(time.Second))
+	if in.State == api.Requested || in.Violated != "" {
+		w.WouldHelp = WouldHelp(w)
+	}
+	return w, true
+}
+
+// rank is how the clusters stand now. The instance's own is judged as if the
+// instance were to come: with the room that it has there.
+func (c *Core) rank(in *instance) sched.Result {
+	req := c.wish(in)
+	for _, id := range step.Keys(in.refusals) {
+		if in.refusals[id].until.After(c.now) && id != in.Cluster {
+			req.Avoid = append(req.Avoid, string(id))
+		}
+	}
+	own := c.table.Get(string(in.Cluster))
+	if own == nil {
+		return c.table.Place(&req, c.plugin(in), in.seed())
+	}
+	all := slices.Clone(c.table.All())
+	i := slices.IndexFunc(all, func(o sched.Candidate) bool { return o.ID == own.ID })
+	all[i] = without(*own, in)
+	req.Domains = slices.DeleteFunc(req.Domains, func(d sched.Domain) bool {
+		return d.Apart == "" && d.Name == own.ID && d.Have <= d.Limit
+	})
+	return sched.Place(&req, all, c.plugin(in), in.seed())
+}
+
+// without is the candidate as if the instance did not have its room there yet.
+func without(cand sched.Candidate, in *instance) sched.Candidate {
+	needs := in.Spec.Needs()
+	cand.Free, cand.Load = cand.Free.Plus(needs), max(0, cand.Load-1)
+	cand.Rooms = slices.Clone(cand.Rooms)
+	for i := range cand.Rooms {
+		r := &cand.Rooms[i]
+		r.Free, r.Largest = r.Free.Plus(needs), r.Largest.Plus(needs)
+		devices := make(map[string]int, len(r.Devices))
+		for kind, n := range r.Devices {
+			devices[kind] = n
+		}
+		for _, d := range in.Spec.NeedsDevices() {
+			devices[d.Name] += d.Count
+		}
+		r.Devices = devices
+	}
+	return cand
+}
+
+func (c *Core) summary(in *instance, w *api.Why, age time.Duration) string {
+	name := in.ID.Name()
+	switch {
+	case in.State == api.Requested && in.Cluster == "" && in.Reason == api.ReasonNoCluster:
+		return fmt.Sprintf("%s waits for a cluster, since %s: %s", name, age, noCluster(w.Root)) // as it is now
+	case in.State == api.Requested:
+		return fmt.Sprintf("%s waits for a cluster, since %s: %s", name, age, in.Detail)
+	case in.Next != nil:
+		return fmt.Sprintf("%s runs on cluster %s until it runs on cluster %s: %s", name, in.Cluster, in.Next.Cluster, in.Detail)
+	case in.State != api.Running:
+		s := fmt.Sprintf("%s is %s on cluster %s, since %s", name, in.State, in.Cluster, age)
+		if in.Detail != "" {
+			s += ": " + in.Detail
+		}
+		return s
+	}
+	s := fmt.Sprintf("%s runs on cluster %s, since %s", name, in.Cluster, age)
+	if in.Violated != "" {
+		s += ", and violates its SLA: " + in.Violated
+	}
+	return s + standing(in.Cluster, w.Ranked)
+}
+
+// standing compares an instance's cluster with the best of the others.
+func standing(own api.ClusterID, ranked []api.RankedCluster) string {
+	i := slices.IndexFunc(ranked, func(r api.RankedCluster) bool { return r.Cluster == own })
+	if i < 0 {
+		return ""
+	}
+	s := fmt.Sprintf("; it scores %.3f now", ranked[i].Score)
+	var others []string
+	for _, r := range ranked {
+		const most = 3
+		if r.Cluster != own && len(others) < most {
+			others = append(others, fmt.Sprintf("%.3f on %s", r.Score, r.Cluster))
+		}
+	}
+	if len(others) == 0 {
+		return s + ", and no other cluster fits"
+	}
+	return s + ", " + strings.Join(others, ", ")
+}
+
+// WouldHelp turns the nearest misses into what a person can do.
+func WouldHelp(w api.Why) []string {
+	var out []string
+	add := func(r *api.Rejection) {
+		if r != nil {
+			if s := wouldHelp(r); s != "" && !slices.Contains(out, s) {
+				out = append(out, s)
+			}
+		}
+	}
+	for i := range w.Clusters {
+		add(w.Clusters[i].Answer.Nearest)
+	}
+	if len(out) == 0 {
+		add(w.Root.Nearest)
+	}
+	if w.Root.Considered == 0 {
+		out = append(out, "let a cluster join: treeline token create --cluster")
+	}
+	return out
+}
+
+func wouldHelp(r *api.Rejection) string {
+	if kind, ok := strings.CutPrefix(r.Constraint, sched.ConstraintDevice); ok {
+		return fmt.Sprintf("free a %s or join a node with one: %s needed, %s free", kind, r.Need, r.Have)
+	}
+	switch r.Constraint {
+	case sched.ConstraintMemory, sched.ConstraintVCPUs, sched.ConstraintStorage,
+		sched.ConstraintBandwidthIn, sched.ConstraintBandwidthOut:
+		return fmt.Sprintf("ask for %s less %s, or free it", r.Short, r.Constraint)
+	case sched.ConstraintOut:
+		return fmt.Sprintf("bring %s back: it is %s", cmpName(r.Candidate, "a cluster"), r.Have)
+	case sched.ConstraintCluster, sched.ConstraintNode:
+		return "name other places in the SLA's constraints"
+	case sched.ConstraintNetwork:
+		return "join a node with a netmanager"
+	case sched.ConstraintPort:
+		return "publish another port, or join a node: " + r.Have + " on all"
+	case sched.ConstraintVirtualization, sched.ConstraintArch, sched.ConstraintPrivileged:
+		return fmt.Sprintf("join a node that offers %s %s", r.Constraint, r.Need)
+	case sched.ConstraintAddons:
+		return fmt.Sprintf("join a node with the addon %s, or ask for fewer", r.Need)
+	case sched.ConstraintLabels:
+		return fmt.Sprintf("label a node so that %s holds, or ask for other labels", r.Need)
+	case sched.ConstraintArea:
+		return fmt.Sprintf("join a node in %s, or name a wider area", r.Need)
+	case sched.ConstraintGeo:
+		return "join a node nearer by, or raise the threshold" + by(r.Short)
+	case sched.ConstraintLatency:
+		return "join a node nearer by, or raise the latency threshold" + by(r.Short)
+	case sched.ConstraintSpread:
+		return "raise the limit of spread, or join another place to spread to"
+	case sched.ConstraintApart:
+		return "join another place, or let both be together: " + r.Have
+	case sched.ConstraintAvoid:
+		return "wait: it is asked again after a pause"
+	}
+	return ""
+}
+
+func by(short string) string {
+	if short == "" {
+		return ""
+	}
+	return " by " + short
+}
+
+func cmpName(name, other string) string {
+	if name == "" {
+		return other
+	}
+	return "cluster " + name
+}
