@@ -119,13 +119,7 @@ type ApplyOptions struct {
 
 // Apply makes the applications of the document what it says.
 func (c *Client) Apply(ctx context.Context, doc []byte, o ApplyOptions) ([]api.App, error) {
-	r := Request{Method: http.MethodPut, Path: "/v1/apps", Body: doc, ContentType: o.ContentType, Header: http.Header{}, Query: url.Values{}}
-	if r.ContentType == "" {
-		r.ContentType = "application/json"
-	}
-	if o.Tenant != "" {
-		r.Query.Set("tenant", string(o.Tenant))
-	}
+	r := o.request(http.MethodPut, string(Apps), doc)
 	if o.IfMatch > 0 {
 		r.Header.Set("If-Match", etag(o.IfMatch))
 	}
@@ -135,6 +129,24 @@ func (c *Client) Apply(ctx context.Context, doc []byte, o ApplyOptions) ([]api.A
 	var out api.Applied
 	_, err := c.Do(ctx, r, &out)
 	return out.Apps, err
+}
+
+// Plan says what Apply would do, and does nothing.
+func (c *Client) Plan(ctx context.Context, doc []byte, o ApplyOptions) (p api.Plan, err error) {
+	_, err = c.Do(ctx, o.request(http.MethodPost, string(Apps)+":plan", doc), &p)
+	return p, err
+}
+
+// request bears a document, for the tenant that owns its applications.
+func (o ApplyOptions) request(method, path string, doc []byte) Request {
+	r := Request{Method: method, Path: path, Body: doc, ContentType: o.ContentType, Header: http.Header{}, Query: url.Values{}}
+	if r.ContentType == "" {
+		r.ContentType = "application/json"
+	}
+	if o.Tenant != "" {
+		r.Query.Set("tenant", string(o.Tenant))
+	}
+	return r
 }
 
 // etag is the If-Match of a revision; 0 is any.

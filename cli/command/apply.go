@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +30,7 @@ func (c *cli) applyCmd() *cobra.Command {
 	var file string
 	var detach bool
 	var timeout time.Duration
+	var ifMatch string
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "Make the applications of an SLA what it says, and watch them come up", Args: fileByFlag,
 		Long: `Make the applications of an SLA (JSON or YAML) what it says, and watch them come
@@ -42,6 +44,10 @@ within --timeout, with 4 if it was placed and does not run by then.`,
 				return err
 			}
 			ctx := cmd.Context()
+			options := client.ApplyOptions{Tenant: c.tenant()}
+			if options.IfMatch, options.MustNotExist, err = match(ifMatch); err != nil {
+				return err
+			}
 			doc, err := c.document(ctx, file)
 			if err != nil {
 				return err
@@ -54,7 +60,8 @@ within --timeout, with 4 if it was placed and does not run by then.`,
 			if err != nil {
 				return err
 			}
-			apps, err := a.Apply(ctx, doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(doc)})
+			options.ContentType = contentType(doc)
+			apps, err := a.Apply(ctx, doc, options)
 			if err != nil {
 				return fmt.Errorf("apply %s: %w%s", file, err, tabs(doc, err))
 			}
@@ -74,10 +81,23 @@ within --timeout, with 4 if it was placed and does not run by then.`,
 	f := cmd.Flags()
 	f.StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
 	f.BoolVar(&detach, "detach", false, "do not watch")
+	f.StringVar(&ifMatch, "if-match", "", "only if the one application of the document is at this revision, as plan says it; 0: does not exist")
 	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long to watch at most")
 	_ = cmd.MarkFlagRequired("file")
 	c.outputFlags(cmd)
 	return cmd
+}
+
+// match reads --if-match: a revision, or 0 for what must not exist yet.
+func match(text string) (at api.Revision, mustNotExist bool, err error) {
+	if text == "" {
+		return 0, false, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, false, usage("--if-match %s: it is a revision, as treeline plan says it", text)
+	}
+	return api.Revision(n), n == 0, nil
 }
 
 // fileByFlag says where a file belongs that was written as an argument.

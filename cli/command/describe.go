@@ -183,10 +183,17 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 		d.line("Bandwidth", "%s in, %s out", bandwidth(m.BandwidthIn), bandwidth(m.BandwidthOut))
 	}
 	d.line("Needs", "%s", m.Needs())
+	for _, n := range m.NeedsDevices() {
+		d.line("Device", "%d %s to itself", n.Count, n.Name)
+	}
+	d.line("Priority", "%s", m.Priority)
 	d.line("Environment", "%s", names(m.Environment)) // values may be secrets
 	d.line("Processors", "%s", strings.Join(m.Arch, ", "))
 	for _, k := range m.Constraints {
-		d.line("Constraint", "%s", strings.Join(strings.Fields(strings.Join([]string{k.Type, k.Cluster, k.Node, strings.Join(k.Allowed, ",")}, " ")), " "))
+		d.line("Constraint", "%s", constraint(k))
+	}
+	for _, l := range m.Connectivity {
+		d.line("Link", "%s", link(l))
 	}
 	var ways []string
 	for _, w := range []struct {
@@ -239,6 +246,8 @@ func (c *cli) describeInstance(ctx context.Context, d *description, name string)
 	d.line("Detail", "%s", i.Detail)
 	d.line("Cluster", "%s", i.Cluster)
 	d.line("Node", "%s", i.Node)
+	d.line("Devices", "%s", strings.Join(i.Devices, ", "))
+	d.line("Breaks", "%s", i.Violated)
 	d.line("Epoch", "%s, placed %d times", i.Epoch, i.Tries)
 	d.line("Restarts", "%d", i.Restarts)
 	if i.ExitCode != nil {
@@ -277,8 +286,10 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 	d.line("Capacity", "%s", cl.Aggregate.Capacity)
 	d.line("Free", "%s; most on one node: %s", cl.Aggregate.Free, cl.Aggregate.Largest)
 	for _, s := range cl.Aggregate.Slots {
-		d.line("Slot", "%s on %s, %d nodes, free %s, most on one %s", s.Runtime, s.Arch, s.Nodes, s.Free, s.Largest)
+		d.line("Slot", "%s", slot(s))
 	}
+	d.line("Region", "%s", region(cl.Aggregate))
+	d.line("Latency", "%s", spread(cl.Aggregate.Latency))
 	if err := d.instances(ctx, client.ListOptions{Cluster: cl.ID}); err != nil {
 		return err
 	}
@@ -296,7 +307,17 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	d.line("Host", "%s, %s/%s", n.Hostname, n.OS, n.Arch)
 	d.line("Version", "%s", n.Version)
 	d.line("Joined", "%s ago", d.Age(n.Joined))
+	if n.Location != nil {
+		d.line("Location", "%s", n.Location)
+	}
+	d.line("Areas", "%s", strings.Join(n.Areas, ", "))
+	d.line("Labels", "%s", output.Labels(n.Labels))
 	d.line("Runtimes", "%s", strings.Join(n.Runtimes, ", "))
+	d.line("Addons", "%s", strings.Join(n.Addons, ", "))
+	for _, dev := range n.Devices {
+		d.line("Device", "%s", device(dev))
+	}
+	d.line("Coordinate", "%s", coordinate(n.Coord))
 	d.line("Trouble", "%s", n.RuntimeError)
 	d.line("Network", "%s", n.Network)
 	d.line("Trouble", "%s", n.NetworkError)

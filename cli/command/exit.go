@@ -68,6 +68,9 @@ func exitCode(err error) int {
 			return e.code
 		}
 	}
+	if errors.Is(err, errPlan) {
+		return exitUsage // of a plan, 1 is no failure
+	}
 	return exitFailed
 }
 
@@ -90,7 +93,7 @@ func (c *cli) report(ctx context.Context, err error) int {
 		return code
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return exitFailed // whoever interrupted it knows
+		return code // whoever interrupted it knows
 	}
 	p := c.progress()
 	lines := strings.Split(strings.TrimRight(err.Error(), "\n"), "\n")

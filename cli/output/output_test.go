@@ -89,7 +89,14 @@ func TestWhyNowhere(t *testing.T) {
 func TestWhyOfWhatRuns(t *testing.T) {
 	var b bytes.Buffer
 	err := output.Why(printer(&b, output.Text), api.Why{
-		Instance: api.Instance{ID: "acme/shop.prod.web.v1#0", State: api.Running, Cluster: "munich", Epoch: api.EpochOf(17, 1), Since: noon.Add(-time.Hour)},
+		Instance: api.Instance{
+			ID: "acme/shop.prod.web.v1#0", State: api.Running, Cluster: "munich", Epoch: api.EpochOf(17, 1), Since: noon.Add(-time.Hour),
+			Violated: "latency 34.9 ms, at most 20 ms to pre.v1", Devices: []string{"acme.com/gpu=0"},
+		},
+		Root: api.Explanation{
+			Considered: 3, Causes: []api.Cause{{Constraint: "device:gpu", Count: 1, Detail: "need 1, best free 0"}, {Constraint: "fits", Count: 2}},
+		},
+		Ranked: []api.RankedCluster{{Cluster: "munich", Score: 0.7241}, {Cluster: "dublin", Score: 0.5}},
 		Placements: []api.Placement{
 			{Epoch: api.EpochOf(9, 0), Cluster: "dublin", At: noon.Add(-2 * time.Hour), Reason: api.ReasonClusterLost, Score: 0.5},
 			{Epoch: api.EpochOf(17, 0), Cluster: "munich", At: noon.Add(-time.Hour), Score: 0.72},

@@ -153,14 +153,19 @@ var Nodes = Table[api.Node]{
 		{Header: "HOST", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Hostname }},
 		{Header: "VERSION", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Version }},
 		{Header: "LABELS", Wide: true, Cell: func(_ Printer, n api.Node) string {
-			var all []string
-			for _, k := range slices.Sorted(maps.Keys(n.Labels)) {
-				all = append(all, k+"="+n.Labels[k])
-			}
-			return strings.Join(all, ",")
+			return Labels(n.Labels)
 		}},
 		{Header: "TROUBLE", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.RuntimeError }},
 	},
+}
+
+// Labels are a node's labels in one line.
+func Labels(labels map[string]string) string {
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		all = append(all, k+"="+labels[k])
+	}
+	return strings.Join(all, ",")
 }
 
 // Events is the table of events.

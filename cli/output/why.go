@@ -39,6 +39,12 @@ func Why(p Printer, w api.Why) error {
 		fmt.Fprintf(&b, "   %s (%d of %d)", verdict(n), n, w.Root.Considered)
 	}
 	b.WriteByte('\n')
+	if i.Violated != "" {
+		fmt.Fprintf(&b, "  %s\n", p.Paint(Bad, "breaks its SLA there: "+Clean(i.Violated)))
+	}
+	if len(i.Devices) > 0 {
+		fmt.Fprintf(&b, "  has to itself: %s\n", Clean(strings.Join(i.Devices, ", ")))
+	}
 	if i.Detail != "" && i.Cluster != "" {
 		fmt.Fprintf(&b, "  %s\n", Clean(i.Detail))
 	}
@@ -104,20 +110,52 @@ func candidates(b *strings.Builder, p Printer, w api.Why) {
 		}
 		fmt.Fprintf(b, "    %-*s  rejected at root: %s\n", width, Clean(r.Candidate), rejection(r))
 	}
+	if len(w.Ranked) > 0 {
+		fmt.Fprintf(b, "  scores now: %s\n", scores(w))
+	}
 	if name, r := nearest(w); r != nil {
 		fmt.Fprintf(b, "  nearest miss: %s, %s\n", name, miss(*r))
 	}
 }
 
-// now draws what the cluster of a placed instance answers: where else it could
-// go, if it had to. What it holds on its own node is taken there.
+// now draws where else a placed instance could go, if it had to: which clusters,
+// and what its own answers. What it holds on its own node is taken there.
 func now(b *strings.Builder, p Printer, w api.Why) {
+	if w.Root.Considered > 0 {
+		fmt.Fprintf(b, "  %s: %s\n", Plural(w.Root.Considered, "cluster"), causes(w.Root.Causes))
+	}
+	if len(w.Ranked) > 0 {
+		fmt.Fprintf(b, "  scores now: %s\n", scores(w))
+	}
 	for _, c := range w.Clusters {
 		if c.Cluster == w.Instance.Cluster && c.Answer.Considered > 0 {
 			b.WriteString("  room for one more like it:\n")
 			askedLine(b, p, c, len(c.Cluster))
 		}
 	}
+}
+
+// shownScores is how many clusters that fit the narrow picture names.
+const shownScores = 5
+
+// scores are the clusters that fit, best first.
+func scores(w api.Why) string {
+	var parts []string
+	for i, r := range w.Ranked {
+		here := r.Cluster == w.Instance.Cluster
+		if i >= shownScores && !here {
+			continue
+		}
+		s := fmt.Sprintf("%s %.3g", Clean(string(r.Cluster)), r.Score)
+		if here {
+			s += " (here)"
+		}
+		parts = append(parts, s)
+	}
+	if more := len(w.Ranked) - len(parts); more > 0 {
+		parts = append(parts, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(parts, " · ")
 }
 
 func askedLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
@@ -160,14 +198,17 @@ func causes(all []api.Cause) string {
 }
 
 // words say a constraint to people; those that say themselves are left out.
-var words = map[string]string{"out": "not taking work", "avoid": "handed it back", fits: "could take it"}
+var words = map[string]string{
+	"out": "not taking work", "avoid": "handed it back", fits: "could take it", "geo": "outside the region", "apart": "beside what it must be apart from",
+	"bandwidth_in": "bandwidth in", "bandwidth_out": "bandwidth out", "storage": "disk",
+}
 
-// Word is a constraint for people.
+// Word is a constraint for people; "device:gpu" is a gpu.
 func Word(constraint string) string {
 	if w := words[constraint]; w != "" {
 		return w
 	}
-	return Clean(constraint)
+	return Clean(strings.TrimPrefix(constraint, "device:"))
 }
 
 func rejection(r api.Rejection) string {

@@ -1,0 +1,131 @@
+package command
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// constraint is a constraint of an SLA in one line: its type, then what it says.
+func constraint(k api.Constraint) string {
+	parts := []string{k.Type}
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	for _, s := range []string{k.Cluster, k.Node, strings.Join(k.Allowed, ","), strings.Join(k.Needs, ","), strings.Join(k.Labels, ","), strings.Join(k.Services, ",")} {
+		if s != "" {
+			add("%s", s)
+		}
+	}
+	switch k.Type {
+	case api.ConstrainGeo:
+		switch {
+		case k.Area != "":
+			add("in %s", k.Area)
+		case k.Location != "":
+			add("at most %g km from %s", k.Threshold, k.Location)
+		default:
+			add("within %s", strings.Join(k.Polygon, " "))
+		}
+	case api.ConstrainLatency:
+		add("at most %g ms to %s", k.Threshold, k.Area+k.Service+k.Target) // one of them is set
+	case api.ConstrainSpread:
+		add("at most %d", max(k.Limit, 1))
+	}
+	if k.Type == api.ConstrainSpread || k.Type == api.ConstrainApart {
+		by := k.By
+		if by == "" {
+			by = "node"
+		}
+		add("per %s", by)
+	}
+	return strings.Join(parts, " ") + patience(k.Rigidness, k.ConvergenceTime)
+}
+
+// link is what a service needs of its way to another.
+func link(l api.Connectivity) string {
+	var needs []string
+	for _, k := range l.Constraints {
+		need := ""
+		switch k.Type {
+		case api.LinkLatency:
+			need = fmt.Sprintf("at most %g ms", k.Threshold)
+		case api.LinkGeo:
+			need = fmt.Sprintf("at most %g km", k.Threshold)
+		default:
+			need = fmt.Sprintf("%g Mbit/s", k.Threshold)
+		}
+		needs = append(needs, need+patience(k.Rigidness, k.ConvergenceTime))
+	}
+	return "to " + l.Target + ": " + strings.Join(needs, ", ")
+}
+
+// patience is what an SLA says of time, where it says something.
+func patience(rigidness, convergence float64) string {
+	s := ""
+	if rigidness > 0 {
+		s += fmt.Sprintf(", broken for %g s at most", rigidness)
+	}
+	if convergence > 0 {
+		s += fmt.Sprintf(", searched for %g s at most", convergence)
+	}
+	return s
+}
+
+// slot is one kind of a cluster's nodes, and what they have.
+func slot(s api.Slot) string {
+	out := fmt.Sprintf("%s on %s, %d nodes, free %s, most on one %s", s.Runtime, s.Arch, s.Nodes, s.Free, s.Largest)
+	for _, d := range s.Devices {
+		out += fmt.Sprintf("; %d %s free, %d on one", d.Free, d.Name, d.Largest)
+	}
+	if len(s.Areas) > 0 {
+		out += "; in " + strings.Join(s.Areas, ", ")
+	}
+	if len(s.Addons) > 0 {
+		out += "; with " + strings.Join(s.Addons, ", ")
+	}
+	return out
+}
+
+// region is where a cluster's nodes are, as far as it tells.
+func region(a api.Aggregate) string {
+	if len(a.Hull) == 0 {
+		return ""
+	}
+	corners := make([]string, len(a.Hull))
+	for i, g := range a.Hull {
+		corners[i] = g.String()
+	}
+	s := "within " + strings.Join(corners, " ")
+	if a.Unplaced > 0 {
+		s += fmt.Sprintf(", and %d nodes that tell no place", a.Unplaced)
+	}
+	return s
+}
+
+// spread is where a cluster's nodes are in the latency space.
+func spread(s *api.CoordSpread) string {
+	if s == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d nodes within %.1f ms of %s", s.Nodes, s.Radius.Seconds()*1e3, coordinate(&s.Center))
+}
+
+func device(d api.NodeDevice) string {
+	s := d.ID + " (" + strings.Join(d.Kinds, ", ") + ")"
+	if d.Model != "" {
+		s += " " + d.Model
+	}
+	return s
+}
+
+// coordinate is a place in the latency space, in milliseconds.
+func coordinate(c *api.Coordinate) string {
+	if c == nil {
+		return ""
+	}
+	parts := make([]string, len(c.Vec))
+	for i, v := range c.Vec {
+		parts[i] = fmt.Sprintf("%.2f", v*1e3)
+	}
+	return fmt.Sprintf("(%s) ms, height %.2f ms, error %.0f %%", strings.Join(parts, " "), c.Height*1e3, c.Error*100)
+}

@@ -1,0 +1,91 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/output"
+)
+
+// errPlan marks the errors of plan, whose 1 means that something would change.
+var errPlan = errors.New("plan")
+
+func (c *cli) planCmd() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "plan -f FILE", Short: "Show what apply would do, and where everything would go, and do nothing", Args: fileByFlag,
+		Long: `Show what applying an SLA (JSON or YAML) would change, where each instance would
+go, and what its place would have left. The root asks the clusters that it would
+choose; each answers from its own view. Nothing is reserved: what comes between
+plan and apply may change the answer, and apply --if-match holds to the revision
+that was planned for. Exits with 0 if nothing would change, with 1 if something
+would, and with more on errors.`,
+		Example: "  treeline plan -f shop.yaml\n  treeline plan -f shop.yaml -o json | jq .apps[].instances",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			changes, err := c.plan(cmd, file)
+			switch {
+			case err != nil:
+				return fmt.Errorf("%w%w", hidden{errPlan}, err)
+			case changes:
+				return errTold
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
+	_ = cmd.MarkFlagRequired("file")
+	c.outputFlags(cmd)
+	return cmd
+}
+
+func (c *cli) plan(cmd *cobra.Command, file string) (changes bool, err error) {
+	p, err := c.printer()
+	if err != nil {
+		return false, err
+	}
+	doc, err := c.document(cmd.Context(), file)
+	if err != nil {
+		return false, err
+	}
+	a, err := c.api()
+	if err != nil {
+		return false, err
+	}
+	plan, err := a.Plan(cmd.Context(), doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(doc)})
+	if err != nil {
+		return false, fmt.Errorf("plan %s: %w%s", file, err, tabs(doc, err))
+	}
+	changes = output.Changes(plan)
+	switch {
+	case p.Format == output.Name:
+		for _, app := range plan.Apps {
+			if app.Action != "none" {
+				p.Printf("%s", app.ID)
+			}
+		}
+	case !p.ForPeople():
+		return changes, p.Object(plan)
+	default:
+		if err := output.Plan(p, plan); err != nil {
+			return false, err
+		}
+		if changes {
+			c.say("apply it with: %s", applyLine(file, plan))
+		}
+	}
+	return changes, nil
+}
+
+// applyLine is the command that applies what was planned, and nothing else if it
+// can be said: of several applications each has a revision of its own.
+func applyLine(file string, plan api.Plan) string {
+	line := "treeline apply -f " + file
+	if len(plan.Apps) == 1 {
+		line += fmt.Sprintf(" --if-match %d", plan.Apps[0].Revision)
+	}
+	return line
+}

@@ -1,0 +1,219 @@
+package output
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// shownPlans is how many instances of an application the narrow picture of a plan names.
+const shownPlans = 20
+
+// stay is the action of an instance that nothing happens to.
+const stay = "stay"
+
+// Plan draws what applying a document would do: per application what would
+// differ, where each instance would go and what its place would have left, what
+// stands in the way of those that would wait, and how fresh the answers are.
+func Plan(p Printer, plan api.Plan) error {
+	var b strings.Builder
+	for i, a := range plan.Apps {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		appPlan(&b, p, a)
+	}
+	if len(plan.Clusters) > 0 {
+		b.WriteString("\nclusters answered from their own view, and keep nothing free for this:\n")
+		width := 0
+		for _, c := range plan.Clusters {
+			width = max(width, len(c.Cluster))
+		}
+		for _, c := range plan.Clusters {
+			fmt.Fprintf(&b, "  %-*s  %s\n", width, Clean(string(c.Cluster)), view(c))
+		}
+	}
+	_, err := io.WriteString(p.Out, b.String())
+	return err
+}
+
+// Changes reports whether applying would change anything.
+func Changes(plan api.Plan) bool {
+	return slices.ContainsFunc(plan.Apps, func(a api.AppPlan) bool { return a.Action != "none" })
+}
+
+// verbs say an application's action to people.
+var verbs = map[string]string{"create": "would be made", "update": "would be changed", "none": "is what the document says"}
+
+func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
+	fmt.Fprintf(b, "%s  %s", p.Short(string(a.ID)), cmp.Or(verbs[a.Action], Clean(a.Action)))
+	if a.Revision > 0 {
+		fmt.Fprintf(b, " (revision %d)", a.Revision)
+	}
+	b.WriteByte('\n')
+	width := 0
+	for _, c := range a.Changes {
+		width = max(width, len(c.Path))
+	}
+	width = min(width, 60)
+	for _, c := range a.Changes {
+		change(b, p, c, width)
+	}
+	var moving, waiting []api.InstancePlan
+	stays := 0
+	for _, i := range a.Instances {
+		switch {
+		case i.Action == stay:
+			stays++
+		case i.Why != nil:
+			waiting = append(waiting, i)
+			moving = append(moving, i)
+		default:
+			moving = append(moving, i)
+		}
+	}
+	if stays > 0 && len(moving) == 0 && len(a.Changes) == 0 {
+		fmt.Fprintf(b, "  %s untouched\n", Plural(stays, "instance"))
+		return
+	}
+	if len(moving) > 0 {
+		b.WriteByte('\n')
+		shown := moving
+		if p.Format != Wide && len(shown) > shownPlans {
+			shown = shown[:shownPlans]
+		}
+		_ = NewRows(Printer{Out: b, Format: p.Format, NoHeaders: p.NoHeaders, Colour: p.Colour, Tenant: p.Tenant, Now: p.Now}, Plans).Add(shown...)
+		if more := len(moving) - len(shown); more > 0 {
+			fmt.Fprintf(b, "and %d more; -o wide names them\n", more)
+		}
+	}
+	if stays > 0 {
+		fmt.Fprintf(b, "and %s untouched\n", Plural(stays, "instance"))
+	}
+	obstacles(b, p, waiting)
+}
+
+func change(b *strings.Builder, p Printer, c api.FieldChange, width int) {
+	path, before, after := Clean(c.Path), Clean(c.Old), Clean(c.New)
+	switch {
+	case !strings.Contains(path, "/") && after == "":
+		fmt.Fprintf(b, "  %s\n", p.Paint(Bad, "- "+path))
+	case !strings.Contains(path, "/"):
+		fmt.Fprintf(b, "  %s\n", p.Paint(Good, "+ "+path))
+	case before == "":
+		fmt.Fprintf(b, "  %s  %s\n", p.Paint(Good, fmt.Sprintf("+ %-*s", width, path)), after)
+	case after == "":
+		fmt.Fprintf(b, "  %s  %s\n", p.Paint(Bad, fmt.Sprintf("- %-*s", width, path)), before)
+	default:
+		fmt.Fprintf(b, "  %s  %s → %s\n", p.Paint(Busy, fmt.Sprintf("~ %-*s", width, path)), before, after)
+	}
+}
+
+// Plans is the table of what would become of instances.
+var Plans = Table[api.InstancePlan]{
+	Kind: "instances",
+	Name: func(i api.InstancePlan) string { return string(i.ID) },
+	Columns: []Column[api.InstancePlan]{
+		{Header: "INSTANCE", Cell: func(p Printer, i api.InstancePlan) string { return p.Short(string(i.ID)) }},
+		{Header: "WOULD", Cell: func(_ Printer, i api.InstancePlan) string { return would(i) }, Style: func(i api.InstancePlan) Style {
+			return map[string]Style{"place": Good, "replace": Busy, "stop": Faint, "wait": Bad}[i.Action]
+		}},
+		{Header: "PLACE", Cell: func(_ Printer, i api.InstancePlan) string {
+			if i.Node != "" {
+				return string(i.Cluster) + "/" + string(i.Node)
+			}
+			return string(i.Cluster)
+		}},
+		{Header: "SCORE", Wide: true, Cell: func(_ Printer, i api.InstancePlan) string {
+			if i.Score == 0 {
+				return ""
+			}
+			return fmt.Sprintf("%.3g", i.Score)
+		}},
+		{Header: "LEFT THERE", Cell: func(_ Printer, i api.InstancePlan) string { return strings.Join(i.Headroom, " · ") }},
+	},
+}
+
+func would(i api.InstancePlan) string {
+	switch i.Action {
+	case "place":
+		return "be placed"
+	case "replace":
+		return "be replaced"
+	}
+	return i.Action
+}
+
+// obstacles say what stands in the way of those that would wait, once for all of
+// which the same is true.
+func obstacles(b *strings.Builder, p Printer, waiting []api.InstancePlan) {
+	var order []string
+	first, count := map[string]string{}, map[string]int{}
+	for _, i := range waiting {
+		text := obstacle(p, i)
+		if count[text]++; count[text] == 1 {
+			first[text] = p.Short(string(i.ID))
+			order = append(order, text)
+		}
+	}
+	for _, text := range order {
+		fmt.Fprintf(b, "\n%s would wait", first[text])
+		if more := count[text] - 1; more > 0 {
+			fmt.Fprintf(b, ", and %d more for the same reason", more)
+		}
+		b.WriteString("\n" + text)
+	}
+}
+
+// obstacle is what an explanation comes to: of clusters at the root, or of nodes
+// in the cluster that was asked last.
+func obstacle(p Printer, i api.InstancePlan) string {
+	what, within := "cluster", ""
+	if i.Cluster != "" {
+		what, within = "node", " of "+Clean(string(i.Cluster))
+	}
+	var b strings.Builder
+	if i.Why.Considered == 0 {
+		return "  no " + what + within + " could be asked\n"
+	}
+	fmt.Fprintf(&b, "  %s%s: %s\n", Plural(i.Why.Considered, what), within, causes(i.Why.Causes))
+	candidates := i.Why.Candidates
+	if p.Format != Wide && len(candidates) > shownNodes {
+		candidates = candidates[:shownNodes]
+	}
+	width := 0
+	for _, r := range candidates {
+		width = max(width, len(r.Candidate))
+	}
+	for _, r := range candidates {
+		fmt.Fprintf(&b, "    %-*s  %s\n", width, Clean(r.Candidate), rejection(r))
+	}
+	if more := len(i.Why.Candidates) - len(candidates); more > 0 {
+		fmt.Fprintf(&b, "    and %d more; -o wide names them\n", more)
+	}
+	if n := i.Why.Nearest; n != nil {
+		at := Clean(n.Candidate)
+		if at != "" {
+			at += ", "
+		}
+		fmt.Fprintf(&b, "  nearest miss: %s%s\n", at, miss(*n))
+	}
+	return b.String()
+}
+
+// view says how fresh a cluster's part of a plan is.
+func view(c api.ClusterView) string {
+	known := "what the root knows of it is " + Duration(time.Duration(c.Age*float64(time.Second))) + " old"
+	switch {
+	case c.Asked:
+		return "answered now; " + known
+	case c.Error != "":
+		return "did not answer: " + Clean(c.Error) + "; " + known
+	}
+	return "not asked; " + known
+}
