@@ -387,3 +387,6 @@ func (c *Core) clusterNet() *api.ClusterNet {
 	c.net.whole = false
 	return &n
 }
+
+// Interest is how many wants of nodes there are, and how many have no answer.
+func (c *Core) Interest() (wants, open int) { return c.net.book.Interest() }

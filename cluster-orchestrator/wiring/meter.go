@@ -88,11 +88,12 @@ var (
 	rootDesc      = prometheus.NewDesc("treeline_root_up", "Whether the stream from the root is open.", nil, nil)
 	freeCPUDesc   = prometheus.NewDesc("treeline_free_millicpu", "Thousandths of vCPUs that are not reserved.", nil, nil)
 	freeMemDesc   = prometheus.NewDesc("treeline_free_memory_mebibytes", "Memory that is not reserved.", nil, nil)
+	wantsDesc     = prometheus.NewDesc("treeline_net_wants", "What nodes want to know of the network, by whether it is answered.", []string{"answered"}, nil)
 )
 
 // Describe is prometheus.Collector's.
 func (o *objects) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{nodesDesc, instancesDesc, rootDesc, freeCPUDesc, freeMemDesc} {
+	for _, d := range []*prometheus.Desc{nodesDesc, instancesDesc, rootDesc, freeCPUDesc, freeMemDesc, wantsDesc} {
 		ch <- d
 	}
 }
@@ -105,6 +106,7 @@ func (o *objects) Collect(ch chan<- prometheus.Metric) {
 	states := map[api.State]int{}
 	var free api.Resources
 	up := 0.0
+	var wants, open int
 	err := o.loop.Read(ctx, func() {
 		for _, n := range o.core.Nodes() {
 			statuses[n.Status]++
@@ -113,6 +115,7 @@ func (o *objects) Collect(ch chan<- prometheus.Metric) {
 			states[i.State]++
 		}
 		free = o.core.Aggregate().Free
+		wants, open = o.core.Interest()
 		if o.core.RootUp() {
 			up = 1
 		}
@@ -130,6 +133,8 @@ func (o *objects) Collect(ch chan<- prometheus.Metric) {
 	for s, n := range statuses {
 		gauge(nodesDesc, float64(n), string(s))
 	}
+	gauge(wantsDesc, float64(wants-open), "true")
+	gauge(wantsDesc, float64(open), "false")
 	for s, n := range states {
 		gauge(instancesDesc, float64(n), string(s))
 	}

@@ -258,6 +258,14 @@ func (b *Book[S]) Open(s S) int {
 	return 0
 }
 
+// Total is how many wants there are in all, and how many of them have no answer.
+func (b *Book[S]) Total() (wants, open int) {
+	for _, u := range b.subs {
+		wants, open = wants+len(u.wants), open+u.open
+	}
+	return wants, open
+}
+
 // Expired lists wants whose time is over, in order, and when the next one's is.
 func (b *Book[S]) Expired(s S, now time.Time) (over []api.Want, next time.Time) {
 	for _, w := range b.Wants(s) {

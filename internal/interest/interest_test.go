@@ -33,6 +33,23 @@ func (s says) Peer(k api.PeerKey) (api.Peer, bool) {
 
 // TestHoldersHoldWhatTheBookSays answers wants at random, changes records, loses
 // messages and mends the loss by telling all, and compares with a plain map.
+func TestWantsAreCountedByWhetherTheyAreAnswered(t *testing.T) {
+	b := New[api.NodeID]()
+	web, api1 := api.Want{Service: "acme/a.b.web.d", For: "acme/a.b.client.d"}, api.Want{Service: "acme/a.b.api.d", For: "acme/a.b.client.d"}
+	until := time.Unix(100, 0)
+	b.Add("n1", web, until)
+	b.Add("n1", api1, until)
+	b.Add("n2", web, until)
+	b.Answer("n1", web, RouteOf(web.Service))
+	if wants, open := b.Total(); wants != 3 || open != 2 {
+		t.Errorf("%d wants, %d open", wants, open)
+	}
+	b.Forget("n1")
+	if wants, open := b.Total(); wants != 1 || open != 1 {
+		t.Errorf("%d wants, %d open", wants, open)
+	}
+}
+
 func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 	keys := []Key{
 		RouteOf("acme/a.b.c.d"), RouteOf("acme/e.f.g.h"), SourceOf(netip.MustParseAddr("10.16.0.2")), PeerOf(api.PeerKey{1}), {},

@@ -332,3 +332,6 @@ func checkRanges(r api.NetRanges) error {
 	}
 	return nil
 }
+
+// Interest is how many wants of clusters there are, and how many have no answer.
+func (c *Core) Interest() (wants, open int) { return c.net.book.Total() }

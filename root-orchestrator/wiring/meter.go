@@ -66,11 +66,12 @@ var (
 	instancesDesc = prometheus.NewDesc("treeline_instances", "Instances by state.", []string{"state"}, nil)
 	appsDesc      = prometheus.NewDesc("treeline_applications", "Applications.", nil, nil)
 	ageDesc       = prometheus.NewDesc("treeline_cluster_report_age_seconds", "Age of a cluster's last report.", []string{"cluster"}, nil)
+	wantsDesc     = prometheus.NewDesc("treeline_net_wants", "What clusters want to know of the network, by whether it is answered.", []string{"answered"}, nil)
 )
 
 // Describe is prometheus.Collector's.
 func (o *objects) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clustersDesc, instancesDesc, appsDesc, ageDesc} {
+	for _, d := range []*prometheus.Desc{clustersDesc, instancesDesc, appsDesc, ageDesc, wantsDesc} {
 		ch <- d
 	}
 }
@@ -82,9 +83,11 @@ func (o *objects) Collect(ch chan<- prometheus.Metric) {
 	var clusters []api.Cluster
 	states := map[api.State]int{}
 	apps := 0
+	var wants, open int
 	err := o.loop.Read(ctx, func() {
 		clusters = o.core.Clusters()
 		apps = len(o.core.Apps(""))
+		wants, open = o.core.Interest()
 		for _, i := range o.core.Instances("") {
 			states[i.State]++
 		}
@@ -97,6 +100,8 @@ func (o *objects) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	gauge(appsDesc, float64(apps))
+	gauge(wantsDesc, float64(wants-open), "true")
+	gauge(wantsDesc, float64(open), "false")
 	for s, n := range states {
 		gauge(instancesDesc, float64(n), string(s))
 	}

@@ -481,6 +481,9 @@ func (b *Book) Dirty() []api.NodeID { return b.nodes.Dirty() }
 // Open is how many of a node's wants lead to nothing that is known yet.
 func (b *Book) Open(n api.NodeID) int { return b.nodes.Open(n) }
 
+// Interest is how many wants of nodes there are, and how many have no answer.
+func (b *Book) Interest() (wants, open int) { return b.nodes.Total() }
+
 // Held is the digest of what a node holds.
 func (b *Book) Held(n api.NodeID) api.Digest { return b.nodes.Held(n) }
 
