@@ -9,8 +9,24 @@ import (
 	"github.com/treeline-edge/treeline/testbed/bench/netbench"
 )
 
-// resident is what the larger of a path's processes has in memory.
-func resident(_ context.Context, b *bedInUse, _ bool) (netbench.Sample, string, error) {
+// restTime is how long a netmanager is left alone before it counts as idle: what
+// asked whether its path stands is over, and spare memory is given back.
+const restTime = 25 * time.Second
+
+func rest(ctx context.Context, b *bedInUse, quick bool) error {
+	long := restTime
+	if quick {
+		long = 0
+	}
+	return b.path.(*netbench.DaemonPath).Rest(ctx, b.Bed, long)
+}
+
+// resident is what the larger of a path's processes has in memory while nothing
+// happens.
+func resident(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
+	if err := rest(ctx, b, quick); err != nil {
+		return netbench.Sample{}, "", err
+	}
 	m, err := largest(b)
 	return netbench.Sample{Value: m.resident}, fmt.Sprintf("VmRSS, the program's own pages included; of it anonymous %.1f MiB; the most since its start %.1f MiB", m.anonymous, m.peak), err
 }
@@ -50,9 +66,12 @@ func largest(b *bedInUse) (most memory, err error) {
 
 // idleCPU is what the busier of a path's processes uses while nothing happens.
 func idleCPU(ctx context.Context, b *bedInUse, quick bool) (s netbench.Sample, _ string, _ error) {
-	d := 10 * time.Second
+	d := 30 * time.Second
 	if quick {
 		d = 200 * time.Millisecond
+	}
+	if err := rest(ctx, b, quick); err != nil {
+		return s, "", err
 	}
 	w, pids := watch(""), b.path.Processes()
 	used, began := make([]time.Duration, len(pids)), time.Now()

@@ -82,6 +82,22 @@ func (c *cluster) absent(id api.NodeID) (*api.NetSelf, error) {
 	return self, err
 }
 
+// Rest has nothing happen for so long, while the first node holds all of the crowd:
+// what nobody has used for some minutes it lets go of.
+func (d *DaemonPath) Rest(ctx context.Context, b *Bed, long time.Duration) error {
+	if d.services > 0 {
+		if err := d.touched(ctx, b); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-time.After(long):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // touched has the first container use each service of the crowd, until the node
 // holds them all.
 func (d *DaemonPath) touched(ctx context.Context, b *Bed) error {
@@ -117,7 +133,7 @@ func touch(_ context.Context, n int, _ func()) (any, error) {
 		if _, err := c.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(crowdAddr(i), 9))); err != nil {
 			return nil, err
 		}
-		time.Sleep(5 * time.Millisecond) // what is asked for at once is bounded
+		time.Sleep(time.Millisecond) // what is held at once is bounded
 	}
 	return n, nil
 }
