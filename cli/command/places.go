@@ -125,7 +125,7 @@ func coordinate(c *api.Coordinate) string {
 	}
 	parts := make([]string, len(c.Vec))
 	for i, v := range c.Vec {
-		parts[i] = fmt.Sprintf("%.2f", v*1e3)
+		parts[i] = fmt.Sprintf("%.1f", v*1e3)
 	}
 	return fmt.Sprintf("(%s) ms, height %.2f ms, error %.0f %%", strings.Join(parts, " "), c.Height*1e3, c.Error*100)
 }
