@@ -48,11 +48,12 @@ type Options struct {
 	// Deliver hands an input to the core and returns when it is durable. It is
 	// called again until it succeeds: nothing that a runtime says may be lost.
 	Deliver func(ctx context.Context, in node.Input) error
-	Info    api.NodeInfo // of the node, without what the runtime says
-	Guard   Guard        // nil: nothing outlives the engine, and leases end with it
-	Network Network      // nil: workloads have no overlay network
-	Creates int          // creations at once: 4
-	Log     *slog.Logger // slog.Default
+	Info    api.NodeInfo            // of the node, without what the runtime says
+	Guard   Guard                   // nil: nothing outlives the engine, and leases end with it
+	Network Network                 // nil: workloads have no overlay network
+	Devices func() []api.NodeDevice // what Info says of devices; nil: none. Recheck when it changed
+	Creates int                     // creations at once: 4
+	Log     *slog.Logger            // slog.Default
 
 	// The pauses between looks at a runtime that does not answer: 500 ms to 10 s.
 	MinPause, MaxPause time.Duration
@@ -142,6 +143,9 @@ func (d *Driver) find(ctx context.Context) (api.NodeInfo, []api.WorkloadEvent, [
 // info is what the node is, without what the runtime says.
 func (d *Driver) info() api.NodeInfo {
 	info := d.opt.Info
+	if d.opt.Devices != nil {
+		info.Devices = d.opt.Devices()
+	}
 	if d.opt.Network != nil {
 		if err := d.opt.Network.Ready(); err != nil {
 			info.NetworkError = err.Error()
@@ -151,7 +155,7 @@ func (d *Driver) info() api.NodeInfo {
 }
 
 func eventOf(s runtime.Status) api.WorkloadEvent {
-	e := api.WorkloadEvent{Key: s.Key, Attempt: s.Attempt, Phase: s.Phase, ExitCode: s.ExitCode, Spec: &s.Spec}
+	e := api.WorkloadEvent{Key: s.Key, Attempt: s.Attempt, Phase: s.Phase, ExitCode: s.ExitCode, Spec: &s.Spec, Devices: s.Devices}
 	if s.OOM {
 		e.Reason, e.Detail = oom(s.Spec.Memory)
 	}
@@ -327,7 +331,7 @@ func (d *Driver) create(ctx context.Context, q *queue, o api.CreateWorkload) {
 	d.mu.Unlock()
 	err := d.hasNetworkFor(o.Spec)
 	if err == nil {
-		err = d.opt.Runtime.Create(call, runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec, Addresses: o.Addresses})
+		err = d.opt.Runtime.Create(call, runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec, Addresses: o.Addresses, Devices: o.Devices})
 	}
 	d.mu.Lock()
 	q.cancel = nil

@@ -18,6 +18,7 @@ type Workload struct {
 	Attempt   int // counts restarts of the placement; visible to the workload
 	Spec      api.Microservice
 	Addresses api.ServiceAddresses // of its service, for the overlay network
+	Devices   []string             // ids of those that it has to itself, sorted
 }
 
 // Status is what a runtime finds of a workload.
@@ -29,6 +30,7 @@ type Status struct {
 	ExitCode int
 	OOM      bool // the kernel killed it at its memory limit
 	Spec     api.Microservice
+	Devices  []string // that it was created with
 }
 
 // Runtime runs workloads. Everything may be asked twice, and answers as if it
@@ -36,8 +38,8 @@ type Status struct {
 // do not overlap.
 //
 // Create fetches the image and creates the workload, not started. A workload
-// of the same key and attempt that exists is left as it is; one of an earlier
-// attempt that has exited is replaced.
+// of the same key, attempt and devices that exists is left as it is; one of another
+// attempt, or with other devices, that does not run is replaced.
 //
 // Start starts a created workload; one that runs is left as it is.
 //

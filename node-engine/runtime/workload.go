@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strconv"
+	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -17,13 +18,17 @@ func ID(k api.Key) string {
 }
 
 // Env is what every workload finds in its environment, after and above what its
-// SLA and its image say: who it is.
+// SLA and its image say: who it is, and the devices that it has to itself.
 func (w Workload) Env() []string {
-	return []string{
+	env := []string{
 		"TREELINE_INSTANCE=" + string(w.Instance),
 		"TREELINE_INSTANCE_NUMBER=" + strconv.Itoa(w.Instance.Number()),
 		"TREELINE_SERVICE=" + string(w.Instance.Service()),
 		"TREELINE_EPOCH=" + strconv.FormatUint(uint64(w.Epoch), 10),
 		"TREELINE_ATTEMPT=" + strconv.Itoa(w.Attempt),
 	}
+	if len(w.Devices) > 0 {
+		env = append(env, "TREELINE_DEVICES="+strings.Join(w.Devices, ","))
+	}
+	return env
 }

@@ -8,6 +8,7 @@
 //	workload eat MIB             take memory and keep it
 //	workload ignore-term         go on in spite of SIGTERM
 //	workload log RATE [COUNT]    write numbered lines, RATE a second (0: at once); then end
+//	workload open FILE…          open files to write, say what came of each, then end
 //	workload env                 print the environment and who runs it, then end
 //
 // Without arguments the mode comes from the variable WORKLOAD. It links nothing
@@ -58,6 +59,7 @@ var modes = map[string]func(args []string) (code int, err error){
 	"eat":         eat,
 	"ignore-term": ignoreTerm,
 	"log":         logLines,
+	"open":        openFiles,
 	"env":         printEnv,
 }
 
@@ -253,6 +255,17 @@ func printEnv([]string) (int, error) {
 		fmt.Println(kv)
 	}
 	fmt.Printf("uid=%d gid=%d\n", os.Getuid(), os.Getgid())
+	return 0, nil
+}
+
+func openFiles(paths []string) (int, error) {
+	for _, p := range paths {
+		f, err := os.OpenFile(p, os.O_WRONLY, 0)
+		if err == nil {
+			err = f.Close()
+		}
+		fmt.Println("open", p, err)
+	}
 	return 0, nil
 }
 

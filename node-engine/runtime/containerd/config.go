@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/treeline-edge/treeline/api"
 )
 
@@ -37,7 +38,8 @@ type Config struct {
 	// Handlers are the values of `virtualization` besides "container" and "docker",
 	// and what runs them: "runc", "runsc", "kata" or a full "io.containerd.NAME.vN".
 	Handlers        map[string]Handler
-	Network         string // NetworkNone (default), NetworkHost or NetworkOverlay
+	Devices         Devices // nil: workloads with devices are refused
+	Network         string  // NetworkNone (default), NetworkHost or NetworkOverlay
 	AllowPrivileged bool
 	PIDs            int64  // processes and threads of a workload; default 512
 	LogLimit        int64  // bytes kept of each workload's output; default 16 MiB
@@ -53,6 +55,13 @@ type Config struct {
 
 	CallTimeout time.Duration // of one exchange with containerd; default 15 s
 	PullTimeout time.Duration // of fetching one image; default 10 min
+}
+
+// Devices puts devices into a container.
+type Devices interface {
+	// Inject changes the specification so that the container has the devices and its
+	// cgroup allows them. A device that is not there is api.ErrNotFound.
+	Inject(s *specs.Spec, ids []string) error
 }
 
 // Handler is what runs a kind of virtualization.

@@ -123,7 +123,7 @@ func (r *Runtime) Create(ctx context.Context, w runtime.Workload) error {
 
 func (r *Runtime) create(ctx context.Context, w runtime.Workload) error {
 	id := runtime.ID(w.Key)
-	done, err := r.makeRoom(ctx, id, w.Attempt)
+	done, err := r.makeRoom(ctx, id, w)
 	if done || err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (r *Runtime) files(ctx context.Context, id, parent string) ([]mount.Mount, 
 
 // makeRoom removes an earlier attempt that does not run. It reports whether
 // this attempt exists already.
-func (r *Runtime) makeRoom(ctx context.Context, id string, attempt int) (done bool, err error) {
+func (r *Runtime) makeRoom(ctx context.Context, id string, w runtime.Workload) (done bool, err error) {
 	ctx, cancel := r.call(ctx)
 	defer cancel()
 	c, err := r.c.ContainerService().Get(ctx, id)
@@ -238,7 +238,7 @@ func (r *Runtime) makeRoom(ctx context.Context, id string, attempt int) (done bo
 	if err != nil {
 		return false, err
 	}
-	if old.Attempt == attempt {
+	if old.Attempt == w.Attempt && slices.Equal(old.Devices, w.Devices) {
 		return true, nil
 	}
 	task, err := r.task(ctx, id)
@@ -505,7 +505,7 @@ func compare(a, b api.Key) int {
 }
 
 func (r *Runtime) status(id string, w runtime.Workload, t *tasktypes.Process) runtime.Status {
-	st := runtime.Status{Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Phase: api.WorkloadCreated}
+	st := runtime.Status{Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Devices: w.Devices, Phase: api.WorkloadCreated}
 	switch {
 	case t == nil && r.logs.Marked(id):
 		// It had been started, and its shim is gone: the machine was started anew,

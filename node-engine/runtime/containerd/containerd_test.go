@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
@@ -38,6 +40,7 @@ func TestSuite(t *testing.T) {
 			Broken:        api.Microservice{Virtualization: "container", Code: hello, Cmd: []string{"/no/such/program"}},
 			Missing:       api.Microservice{Virtualization: "container", Code: "oci-archive:missing.tar"},
 			MissingReason: api.ReasonImageNotFound,
+			Devices:       []string{"test.treeline.dev/widget=0", "test.treeline.dev/widget=1"},
 			Left:          func(k api.Key) []string { return left(t, cfg, k) },
 		}
 	})
@@ -122,9 +125,9 @@ func TestBadArchives(t *testing.T) {
 	}
 	write("text.tar", []byte("this is no archive"))
 	write("short.tar", good[:len(good)/2])
-	flipped := strings.Replace(string(good), "treeline", "treelinE", 1)
-	flipped = flipped[:len(flipped)/2] + "X" + flipped[len(flipped)/2+1:]
-	write("flipped.tar", []byte(flipped))
+	flipped := slices.Clone(good)
+	flipped[len(flipped)/2] ^= 1
+	write("flipped.tar", flipped)
 	foreign := image.Image{Ref: "treeline.local/foreign:1", Binary: runtimetest.Program(t), Arch: "s390x"}
 	if err := image.WriteFile(filepath.Join(dir, "foreign.tar"), foreign); err != nil {
 		t.Fatal(err)
@@ -210,6 +213,11 @@ func testConfig(t testing.TB, daemon *runtimetest.Containerd, images string) Con
 		ImageDirs:      []string{images},
 		ContainerdRoot: daemon.Dir,
 		CgroupParent:   fmt.Sprintf("/treeline-test/containerd-%d-%d", os.Getpid(), configs.Load()),
+	}
+	var err error
+	cfg.Devices, err = devices.Open(devices.Options{Own: t.TempDir(), Test: []devices.Test{{Class: "widget", Count: 2}}, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		cg, err := cgroup.Mounted()

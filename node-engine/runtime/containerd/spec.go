@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -66,9 +67,9 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 		opts = append(opts, oci.WithAnnotations(map[string]string{groupAnnotation: c.group(w)}))
 	}
 	if w.Spec.Privileged { // Create has asked whether it may
-		return append(opts, oci.WithPrivileged, oci.WithAllDevicesAllowed, oci.WithHostDevices, oci.WithNewPrivileges)
+		return append(opts, oci.WithPrivileged, oci.WithAllDevicesAllowed, oci.WithHostDevices, oci.WithNewPrivileges, c.withDevices(w))
 	}
-	return append(opts, seccomp.WithDefaultProfile(), nativeCallsOnly) // last: the profile follows the capabilities
+	return append(opts, c.withDevices(w), seccomp.WithDefaultProfile(), nativeCallsOnly) // last: the profile follows the capabilities
 }
 
 // ownNetwork lets whoever a container runs as listen on any port of a network that
@@ -76,6 +77,23 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 func ownNetwork(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 	s.Linux.Sysctl = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647"}
 	return nil
+}
+
+// withDevices gives the container its devices. It comes after the user is known,
+// whose the device nodes become.
+func (c Config) withDevices(w runtime.Workload) oci.SpecOpts {
+	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+		if len(w.Devices) == 0 {
+			return nil
+		}
+		if c.Devices == nil {
+			return because(api.ReasonNoDevice, "this node's runtime gives no devices")
+		}
+		if err := c.Devices.Inject(s, w.Devices); err != nil {
+			return because(api.ReasonNoDevice, "give it %v: %w", w.Devices, err)
+		}
+		return nil
+	}
 }
 
 // nativeCallsOnly denies the system calls of the machine's 32-bit ancestors:

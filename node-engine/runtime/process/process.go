@@ -4,6 +4,8 @@
 // passed off as a container. `code` is the absolute path of an executable below
 // a directory that the node's operator allows, `cmd` its arguments; it runs as an
 // unprivileged user and can gain no rights.
+// Its devices are those of the machine: which of them it has to itself it reads
+// in TREELINE_DEVICES, and nothing keeps it from the others but their permissions.
 //
 // A small process of our own binary stands between the engine and each workload
 // (see ShimMain), so that workloads outlive the engine and their exit codes are
@@ -165,7 +167,7 @@ func (r *Runtime) create(w runtime.Workload) error {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return err
-	case old.Attempt == w.Attempt:
+	case old.Attempt == w.Attempt && slices.Equal(old.Devices, w.Devices):
 		return nil
 	case old.Phase == api.WorkloadRunning:
 		return fmt.Errorf("attempt %d still runs: %w", old.Attempt, api.ErrConflict)
@@ -184,7 +186,7 @@ func (r *Runtime) create(w runtime.Workload) error {
 		return err
 	}
 	return r.writeJSON(id, workloadFile, plan{
-		Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Boot: r.boot, Log: path,
+		Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Devices: w.Devices, Boot: r.boot, Log: path,
 		Cgroup: r.group(id).Path(),
 		Limits: cgroup.Limits{MemoryMB: w.Spec.Memory, MilliCPU: w.Spec.Needs().MilliCPU, PIDs: r.cfg.PIDs},
 		UID:    r.cfg.UID, GID: r.cfg.GID,

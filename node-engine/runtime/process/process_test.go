@@ -36,6 +36,7 @@ func TestSuite(t *testing.T) {
 			Broken:        api.Microservice{Virtualization: "process", Code: broken},
 			Missing:       api.Microservice{Virtualization: "process", Code: broken + "-and-gone"},
 			MissingReason: api.ReasonImageNotFound,
+			Devices:       []string{"a.example/widget=0", "a.example/widget=1"},
 			Left:          func(k api.Key) []string { return left(t, cfg, k) },
 		}
 	})

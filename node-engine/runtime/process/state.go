@@ -24,6 +24,7 @@ type plan struct {
 	api.Key
 	Attempt  int
 	Spec     api.Microservice
+	Devices  []string
 	Boot     string // the machine's life that it was made in
 	Log      string
 	Cgroup   string
@@ -92,7 +93,7 @@ func (r *Runtime) status(id string) (runtime.Status, error) {
 			s.exit = &exit{Code: unknownExit, OOM: r.group(id).OOMKills() > 0}
 		}
 	}
-	st := runtime.Status{Key: s.plan.Key, Attempt: s.plan.Attempt, Spec: s.plan.Spec, Phase: api.WorkloadCreated}
+	st := runtime.Status{Key: s.plan.Key, Attempt: s.plan.Attempt, Spec: s.plan.Spec, Devices: s.plan.Devices, Phase: api.WorkloadCreated}
 	switch {
 	case s.exit != nil:
 		st.Phase, st.ExitCode, st.OOM = api.WorkloadExited, s.exit.Code, s.exit.OOM

@@ -35,6 +35,8 @@ type Harness struct {
 	Spec func(args ...string) api.Microservice
 	// Broken is a service whose program does not exist.
 	Broken api.Microservice
+	// Devices are two that workloads may be given, in order.
+	Devices []string
 	// Missing is a service whose code does not exist, refused with MissingReason.
 	Missing       api.Microservice
 	MissingReason api.Reason
@@ -54,6 +56,7 @@ func Run(t *testing.T, factory func(t *testing.T) Harness) {
 		{"ExitCode", exitCode},
 		{"ExitWhileNobodyWatched", exitWhileNobodyWatched},
 		{"NextAttemptReplaces", nextAttemptReplaces},
+		{"OtherDevicesReplace", otherDevicesReplace},
 		{"EpochsAreApart", epochsAreApart},
 		{"OutOfMemory", outOfMemory},
 		{"KillAfterGrace", killAfterGrace},
@@ -280,7 +283,7 @@ func twiceIsOnce(s *suite) {
 func specComesBack(s *suite) {
 	w := s.workload("sleep")
 	two := 2
-	w.Attempt = 7
+	w.Attempt, w.Devices = 7, s.Devices
 	w.Spec.ID, w.Spec.Name, w.Spec.Namespace = "id", "workload", "default"
 	w.Spec.Environment = []string{"BIG=" + strings.Repeat("x", 20_000), "QUOTE=\"\n'"}
 	w.Spec.Memory, w.Spec.VCPUs, w.Spec.Replicas, w.Spec.StopGrace = 64, 0.25, &two, 3
@@ -288,13 +291,32 @@ func specComesBack(s *suite) {
 	s.create(w)
 	s.restart()
 	st := s.wantPhase(w.Key, api.WorkloadCreated)
-	if st.Attempt != w.Attempt || !reflect.DeepEqual(st.Spec, w.Spec) {
-		s.Errorf("listed attempt %d, %+v\nwant attempt %d, %+v", st.Attempt, st.Spec, w.Attempt, w.Spec)
+	if st.Attempt != w.Attempt || !reflect.DeepEqual(st.Spec, w.Spec) || !slices.Equal(st.Devices, w.Devices) {
+		s.Errorf("listed attempt %d, %+v, %v\nwant attempt %d, %+v, %v", st.Attempt, st.Spec, st.Devices, w.Attempt, w.Spec, w.Devices)
 	}
 	if err := s.rt.Start(s.Context(), w.Key); err != nil {
 		s.Errorf("start what an earlier engine created: %v", err)
 	}
 	s.wantPhase(w.Key, api.WorkloadRunning)
+}
+
+// otherDevicesReplace asks for what exists with other devices: it is made anew
+// unless it runs.
+func otherDevicesReplace(s *suite) {
+	w := s.workload("ignore-term")
+	w.Devices = s.Devices[:1]
+	s.create(w)
+	w.Devices = s.Devices[1:]
+	s.create(w)
+	if st := s.wantPhase(w.Key, api.WorkloadCreated); !slices.Equal(st.Devices, w.Devices) {
+		s.Errorf("it has %v, want %v", st.Devices, w.Devices)
+	}
+	s.run(w)
+	other := w
+	other.Devices = s.Devices[:1]
+	if err := s.rt.Create(s.Context(), other); !errors.Is(err, api.ErrConflict) {
+		s.Errorf("created with other devices while it runs: %v", err)
+	}
 }
 
 func adoptedAfterRestart(s *suite) {
@@ -424,6 +446,7 @@ func graceOfZeroKills(s *suite) {
 func environment(s *suite) {
 	w := s.workload("env")
 	w.Spec.Environment = []string{"COLOUR=green", "TREELINE_EPOCH=forged"}
+	w.Devices = s.Devices
 	s.run(w)
 	s.line(w.Key, "uid=")
 	all := strings.Split(s.logs(w.Key, -1), "\n")
