@@ -180,6 +180,7 @@ var modules = []struct {
 	{"github.com/mdlayher/netlink", []string{"netmanager/dataplane/nft"}, "the socket under google/nftables, which needs a larger buffer"},
 	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/wiring"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
 	{"github.com/vishvananda/netns", []string{"netmanager/link"}, "how vishvananda/netlink is told of a namespace"},
+	{"github.com/tetratelabs/wazero", []string{"scheduler-plugins/outside/wasm"}, "WebAssembly without a C library, with bounds of memory and time"},
 	{"pgregory.net/rapid", nil, "properties, in tests"},
 	{"go.uber.org/goleak", nil, "goroutines left behind, in tests"},
 }
