@@ -17,24 +17,26 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
+// Dimensions is how many numbers the Vec of a valid coordinate has.
+const Dimensions = 8
+
 const (
-	dimensions = 8
-	errorMax   = 1.5
-	ce, cc     = 0.25, 0.25
-	heightMin  = 10e-6
-	rho        = 150.0
-	zero       = 1e-6
-	rttMax     = 10 * time.Second
+	errorMax  = 1.5
+	ce, cc    = 0.25, 0.25
+	heightMin = 10e-6
+	rho       = 150.0
+	zero      = 1e-6
+	rttMax    = 10 * time.Second
 )
 
 // New is the place of a node that has measured nothing.
 func New() api.Coordinate {
-	return api.Coordinate{Vec: make([]float64, dimensions), Error: errorMax, Height: heightMin}
+	return api.Coordinate{Vec: make([]float64, Dimensions), Error: errorMax, Height: heightMin}
 }
 
 // Valid reports whether a coordinate that came from outside can be reckoned with.
 func Valid(c *api.Coordinate) bool {
-	if c == nil || len(c.Vec) != dimensions || c.Height < 0 || c.Error < 0 {
+	if c == nil || len(c.Vec) != Dimensions || c.Height < 0 || c.Error < 0 {
 		return false
 	}
 	sum := c.Error + c.Adjustment + c.Height
@@ -92,7 +94,7 @@ func push(c api.Coordinate, force float64, from api.Coordinate, seed uint64) api
 		}
 	}
 	unit := max(magnitude(dir), zero)
-	vec := make([]float64, dimensions)
+	vec := make([]float64, Dimensions)
 	for i := range vec {
 		vec[i] = c.Vec[i] + dir[i]/unit*force
 	}

@@ -1,7 +1,9 @@
 package sched
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -9,7 +11,17 @@ import (
 // order is how an explanation lists constraints: as the filters run.
 var order = []string{
 	ConstraintOut, ConstraintAvoid, ConstraintCluster, ConstraintNode, ConstraintPrivileged,
-	ConstraintVirtualization, ConstraintArch, ConstraintNetwork, ConstraintPort, ConstraintVCPUs, ConstraintMemory, Fits,
+	ConstraintVirtualization, ConstraintArch, ConstraintNetwork, ConstraintAddons, ConstraintLabels, ConstraintArea, ConstraintGeo,
+	ConstraintDevice, ConstraintPort, ConstraintSpread, ConstraintApart, ConstraintLatency,
+	ConstraintVCPUs, ConstraintMemory, ConstraintStorage, ConstraintBandwidthIn, ConstraintBandwidthOut, Fits,
+}
+
+// rank is a constraint's place in the order.
+func rank(constraint string) int {
+	if strings.HasPrefix(constraint, ConstraintDevice) {
+		constraint = ConstraintDevice
+	}
+	return slices.Index(order, constraint)
 }
 
 // Explain sums a result up: how many candidates each constraint ruled out, in
@@ -21,26 +33,39 @@ func Explain(res Result) api.Explanation {
 		Considered: len(res.Ranked) + len(res.Rejected),
 		Candidates: res.Rejected,
 	}
-	counts := make([]int, len(order))
-	best := make([]*api.Rejection, len(order))
-	counts[len(order)-1] = len(res.Ranked)
+	type cause struct {
+		api.Cause
+		best *api.Rejection
+	}
+	var causes []cause
 	for i := range res.Rejected {
 		r := &res.Rejected[i]
-		k := max(slices.Index(order, r.Constraint), 0)
-		counts[k]++
-		if best[k] == nil || nearer(r, best[k]) {
-			best[k] = r
+		k := slices.IndexFunc(causes, func(c cause) bool { return c.Constraint == r.Constraint })
+		if k < 0 {
+			k = len(causes)
+			causes = append(causes, cause{api.Cause{Constraint: r.Constraint}, r})
+		}
+		causes[k].Count++
+		if nearer(r, causes[k].best) {
+			causes[k].best = r
 		}
 	}
-	var nearest *api.Rejection
-	for k, name := range order {
-		if counts[k] == 0 {
-			continue
+	if n := len(res.Ranked); n > 0 {
+		causes = append(causes, cause{api.Cause{Constraint: Fits, Count: n}, nil})
+	}
+	slices.SortFunc(causes, func(a, b cause) int {
+		if c := cmp.Compare(rank(a.Constraint), rank(b.Constraint)); c != 0 {
+			return c
 		}
-		ex.Causes = append(ex.Causes, api.Cause{Constraint: name, Count: counts[k], Detail: detail(best[k])})
+		return cmp.Compare(a.Constraint, b.Constraint) // kinds of devices
+	})
+	var nearest *api.Rejection
+	for _, c := range causes {
+		c.Detail = detail(c.best)
+		ex.Causes = append(ex.Causes, c.Cause)
 		// At an equal shortfall the later filter is nearer: more has been passed.
-		if best[k] != nil && (nearest == nil || best[k].Shortfall <= nearest.Shortfall) {
-			nearest = best[k]
+		if c.best != nil && (nearest == nil || c.best.Shortfall <= nearest.Shortfall) {
+			nearest = c.best
 		}
 	}
 	if nearest != nil {
@@ -51,19 +76,20 @@ func Explain(res Result) api.Explanation {
 }
 
 // Veil takes the candidates' names out of an explanation, for a level above or
-// an asker who may not see them. A detail that consists of a name goes too.
+// an asker who may not see them, and their labels, which stay within a cluster.
 func Veil(ex api.Explanation) api.Explanation {
+	private := []string{ConstraintNode, ConstraintCluster, ConstraintLabels}
 	ex.Candidates = nil
 	ex.Causes = slices.Clone(ex.Causes)
 	for i := range ex.Causes {
-		if c := ex.Causes[i].Constraint; c == ConstraintNode || c == ConstraintCluster {
+		if slices.Contains(private, ex.Causes[i].Constraint) {
 			ex.Causes[i].Detail = ""
 		}
 	}
 	if ex.Nearest != nil {
 		n := *ex.Nearest
 		n.Candidate = ""
-		if n.Constraint == ConstraintNode || n.Constraint == ConstraintCluster {
+		if slices.Contains(private, n.Constraint) {
 			n.Have = ""
 		}
 		ex.Nearest = &n
@@ -82,10 +108,14 @@ func detail(r *api.Rejection) string {
 	switch {
 	case r == nil:
 		return ""
-	case r.Constraint == ConstraintVCPUs || r.Constraint == ConstraintMemory:
-		return "need " + r.Need + ", best free " + r.Have
 	case r.Constraint == ConstraintOut || r.Constraint == ConstraintAvoid:
 		return r.Have
+	case r.Constraint == ConstraintGeo || r.Constraint == ConstraintLatency:
+		if r.Short != "" {
+			return "need " + r.Need + ", best " + r.Have
+		}
+	case r.Short != "":
+		return "need " + r.Need + ", best free " + r.Have
 	}
 	return "need " + r.Need + ", have " + r.Have
 }

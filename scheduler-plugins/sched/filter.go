@@ -2,8 +2,7 @@ package sched
 
 import (
 	"slices"
-	"strconv"
-	"strings"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -54,33 +53,44 @@ const (
 	virtualizationStage
 	archStage
 	networkStage
+	addonsStage
+	labelsStage
+	areaStage
+	geoStage
+	deviceStage
 	portStage
+	spreadStage
+	apartStage
+	latencyStage
 	vcpusStage
 	memoryStage
+	storageStage
+	inStage
+	outwardStage
 	fit // passed them all
 )
 
 // stageOf is the filter that rules the candidate out, or fit.
-func stageOf(req *Request, c *Candidate) stage {
+func (q *query) stageOf(c *Candidate) stage {
 	switch {
 	case c.Out != "":
 		return outStage
-	case slices.Contains(req.Avoid, c.ID):
+	case slices.Contains(q.Avoid, c.ID):
 		return avoidStage
-	case !named(req, c):
+	case !named(q.Request, c):
 		return directStage
 	}
 	// A candidate gets as far as the room that gets furthest.
 	reached := privilegedStage
-	if !req.Privileged {
+	if !q.Privileged {
 		reached = virtualizationStage
 	}
 	for i := range c.Rooms {
-		if s := roomStage(req, c, &c.Rooms[i]); s > reached {
+		if s := q.roomStage(c, &c.Rooms[i]); s > reached {
 			reached = s
 		}
 	}
-	return reached
+	return q.placeStage(c, reached)
 }
 
 func named(req *Request, c *Candidate) bool {
@@ -91,36 +101,121 @@ func named(req *Request, c *Candidate) bool {
 	return len(names) == 0 || slices.Contains(names, c.ID)
 }
 
-func roomStage(req *Request, c *Candidate, r *Room) stage {
-	free := available(c, r)
+// roomStage is the first filter that the room fails, of those that look at rooms.
+func (q *query) roomStage(c *Candidate, r *Room) stage {
+	if s := q.kindStage(c.Level, r); s != fit {
+		return s
+	}
+	if short(q.Devices, c.Level, r) >= 0 {
+		return deviceStage
+	}
+	return lackStage(q.Needs, available(c, r))
+}
+
+// kindStage is the first filter that the room fails of those that look at what
+// does not change as instances come and go.
+func (q *query) kindStage(level Level, r *Room) stage {
 	switch {
-	case req.Privileged && !r.Privileged:
+	case q.Privileged && !r.Privileged:
 		return privilegedStage
-	case !slices.Contains(r.Runtimes, req.Virtualization):
+	case !has(r.Runtimes, q.Virtualization, level):
 		return virtualizationStage
-	case len(req.Arch) > 0 && !slices.Contains(req.Arch, r.Arch):
+	case len(q.Arch) > 0 && !slices.Contains(q.Arch, r.Arch) && (level == Nodes || r.Arch != Untold):
 		return archStage
-	case req.Network && !r.Network:
+	case q.Network && !r.Network:
 		return networkStage
-	case taken(req, c) != (Port{}):
-		return portStage
-	case lacks(req.Needs.MilliCPU, free.MilliCPU):
-		return vcpusStage
-	case lacks(req.Needs.MemoryMB, free.MemoryMB):
-		return memoryStage
+	}
+	for _, a := range q.Addons {
+		if !has(r.Addons, a, level) {
+			return addonsStage
+		}
+	}
+	for i := range q.Zones {
+		if z := &q.Zones[i]; z.Area != "" && !has(r.Areas, z.Area, level) {
+			return areaStage
+		}
 	}
 	return fit
 }
+
+// has reports whether a room's list has a name, or may have: a cluster's may
+// leave some untold.
+func has(list []string, name string, level Level) bool {
+	return slices.Contains(list, name) || level == Clusters && slices.Contains(list, Untold)
+}
+
+// short is the first of the devices of which the room has too few, -1 if none.
+func short(devices []api.Device, level Level, r *Room) int {
+	for i, d := range devices {
+		if d.Count > r.Devices[d.Name] && (level == Nodes || r.Devices[Untold] == 0) {
+			return i
+		}
+	}
+	return -1
+}
+
+// lackStage is the first filter that free room fails.
+func lackStage(needs, free api.Resources) stage {
+	switch {
+	case lacks(needs.MilliCPU, free.MilliCPU):
+		return vcpusStage
+	case lacks(needs.MemoryMB, free.MemoryMB):
+		return memoryStage
+	case lacks(needs.StorageMB, free.StorageMB):
+		return storageStage
+	case lacks(needs.InMbit, free.InMbit):
+		return inStage
+	case lacks(needs.OutMbit, free.OutMbit):
+		return outwardStage
+	}
+	return fit
+}
+
+// lacks reports whether a need is not met. Who needs nothing lacks nothing,
+// even of a candidate that is booked over.
+func lacks(need, have int64) bool { return need > 0 && need > have }
 
 // available is what one instance can get in the room: never more than the
 // largest place in it, than the room has left, or than the whole candidate has
 // left. The last counts where rooms overlap (one node, two runtimes) and where
 // the owner has booked reservations on the candidate alone.
-func available(c *Candidate, r *Room) api.Resources {
-	return api.Resources{
-		MilliCPU: min(r.Largest.MilliCPU, r.Free.MilliCPU, c.Free.MilliCPU),
-		MemoryMB: min(r.Largest.MemoryMB, r.Free.MemoryMB, c.Free.MemoryMB),
+func available(c *Candidate, r *Room) api.Resources { return r.Largest.Min(r.Free).Min(c.Free) }
+
+// placeStage is the first filter before limit that the candidate fails, of those
+// that look at all of it; limit, if there is none.
+func (q *query) placeStage(c *Candidate, limit stage) stage {
+	switch {
+	case limit > labelsStage && !q.labelled(c):
+		return labelsStage
+	case limit > geoStage && !q.inZones(c):
+		return geoStage
+	case limit > portStage && taken(q.Request, c) != (Port{}):
+		return portStage
+	case limit > spreadStage && q.fullDomain(c, false) != nil:
+		return spreadStage
+	case limit > apartStage && q.fullDomain(c, true) != nil:
+		return apartStage
+	case limit > latencyStage && !q.inReach(c):
+		return latencyStage
 	}
+	return limit
+}
+
+// labelled reports whether the candidate's labels match. Labels stay within a
+// cluster: the root lets it answer.
+func (q *query) labelled(c *Candidate) bool {
+	return c.Level == Clusters || mismatch(q.Labels, c.Labels) < 0
+}
+
+// mismatch is the first of the selectors that labels do not match, -1 if none.
+func mismatch(selectors []Selector, labels map[string]string) int {
+	for i, s := range selectors {
+		v, ok := labels[s.Key]
+		if (ok && (s.Any || v == s.Value)) == s.Not {
+			return i
+		}
+	}
+	return -1
 }
 
 // taken is the first port of the request that the candidate has given away.
@@ -133,96 +228,104 @@ func taken(req *Request, c *Candidate) Port {
 	return Port{}
 }
 
-// lacks reports whether a need is not met. Who needs nothing lacks nothing,
-// even of a candidate that is booked over.
-func lacks(need, have int64) bool { return need > 0 && need > have }
-
-// reject says why the candidate, ruled out at stage s, is ruled out.
-func reject(req *Request, c *Candidate, s stage) api.Rejection {
-	r := api.Rejection{Candidate: c.ID, Shortfall: 1}
-	switch s {
-	case outStage:
-		r.Constraint, r.Need, r.Have = ConstraintOut, "takes work", c.Out
-	case avoidStage:
-		r.Constraint, r.Have = ConstraintAvoid, "refused or failed it just now"
-	case directStage:
-		r.Constraint, r.Need = ConstraintNode, strings.Join(req.Nodes, " or ")
-		if c.Level == Clusters {
-			r.Constraint, r.Need = ConstraintCluster, strings.Join(req.Clusters, " or ")
-		}
-		r.Have = c.ID
-	case privilegedStage:
-		r.Constraint, r.Need, r.Have = ConstraintPrivileged, "privileged allowed", "forbidden"
-	case virtualizationStage:
-		r.Constraint, r.Need = ConstraintVirtualization, req.Virtualization
-		r.Have = offered(req, c, s)
-	case archStage:
-		r.Constraint, r.Need = ConstraintArch, strings.Join(req.Arch, " or ")
-		r.Have = offered(req, c, s)
-	case networkStage:
-		r.Constraint, r.Need, r.Have = ConstraintNetwork, "an overlay network", "none"
-	case portStage:
-		p := taken(req, c)
-		port := strconv.Itoa(int(p.Number)) + "/" + p.Protocol
-		r.Constraint, r.Need, r.Have = ConstraintPort, "port "+port+" free", "port "+port+" taken"
-	case vcpusStage:
-		need, have := req.Needs.MilliCPU, most(req, c, s)
-		r.Constraint, r.Need, r.Have = ConstraintVCPUs, vcpus(need), vcpus(have)
-		r.Short, r.Shortfall = vcpus(need-have), share(need, have)
-	case memoryStage:
-		need, have := req.Needs.MemoryMB, most(req, c, s)
-		r.Constraint, r.Need, r.Have = ConstraintMemory, mebibytes(need), mebibytes(have)
-		r.Short, r.Shortfall = mebibytes(need-have), share(need, have)
+// inZones reports whether the candidate is in all circles and polygons and near
+// enough, on the earth, to all that it is to be near; a cluster, whether a node
+// of it may be.
+func (q *query) inZones(c *Candidate) bool {
+	if c.Level == Clusters {
+		return q.clusterInZones(c)
 	}
-	return r
+	var at point
+	located, looked := false, false
+	look := func() bool {
+		if !looked {
+			at, located = placed(c)
+			looked = true
+		}
+		return located
+	}
+	for i := range q.circles {
+		if !look() || at.chord(&q.circles[i].centre) > q.circles[i].chord {
+			return false
+		}
+	}
+	for i := range q.Zones {
+		if z := &q.Zones[i]; len(z.Polygon) > 0 && (!look() || !inside(z.Polygon, *c.Geo)) {
+			return false
+		}
+	}
+	for i := range q.bounds {
+		if b := &q.bounds[i]; b.Km > 0 && (b.Unknown != "" || !look() || !(b.chordTo(&at) <= b.chord)) {
+			return false
+		}
+	}
+	return true
 }
 
-// most is the most that a room which fails at stage s, and no earlier, has free.
-func most(req *Request, c *Candidate, s stage) int64 {
-	best, found := int64(0), false
-	for i := range c.Rooms {
-		if roomStage(req, c, &c.Rooms[i]) != s {
+func (q *query) clusterInZones(c *Candidate) bool {
+	hull := extent(c)
+	for i := range q.Zones {
+		switch z := &q.Zones[i]; {
+		case len(hull) == 0:
+		case z.Circle != nil && !near(hull, *z.Circle, z.Radius):
+			return false
+		case len(z.Polygon) > 0 && !meet(hull, z.Polygon):
+			return false
+		}
+	}
+	for i := range q.bounds {
+		b := &q.bounds[i]
+		switch {
+		case b.Km <= 0:
+		case b.Unknown != "":
+			return false
+		case len(hull) > 0 && !b.vague && len(b.geo) > 0 && !slices.ContainsFunc(b.Points, func(p api.Position) bool { return near(hull, *p.Geo, b.Km) }):
+			return false
+		}
+	}
+	return true
+}
+
+// inReach reports whether the candidate's round trips to all that it is to be
+// near are short enough; a cluster's, whether those of a node of it may be.
+func (q *query) inReach(c *Candidate) bool {
+	var at latent
+	looked := false
+	for i := range q.bounds {
+		b := &q.bounds[i]
+		if b.Km > 0 {
 			continue
 		}
-		free := available(c, &c.Rooms[i])
-		have := free.MilliCPU
-		if s == memoryStage {
-			have = free.MemoryMB
+		if b.Unknown != "" {
+			return false
 		}
-		if !found || have > best {
-			best, found = have, true
+		if !looked {
+			at, looked = latentOf(c.Coord), true
 		}
-	}
-	return max(best, 0) // booked over is nothing left, to a person
-}
-
-// offered lists the runtimes or processors of the rooms that fail at stage s.
-func offered(req *Request, c *Candidate, s stage) string {
-	var have []string
-	for i := range c.Rooms {
-		r := &c.Rooms[i]
-		switch {
-		case roomStage(req, c, r) != s:
-		case s == archStage:
-			have = append(have, r.Arch)
-		default:
-			have = append(have, r.Runtimes...)
+		if c.Level == Clusters {
+			if b.least(c, &at) > b.RTT {
+				return false
+			}
+			continue
+		}
+		if rtt, _, ok := b.nearest(c.ID, &at); !ok || rtt > b.RTT {
+			return false
 		}
 	}
-	slices.Sort(have)
-	if have = slices.Compact(have); len(have) == 0 {
-		return "none"
+	return true
+}
+
+// least is the least round trip that a node of the cluster may have to the
+// bound's points, 0 where that is not known. By the triangle's inequality no
+// node is nearer than its cluster's centre less the radius.
+func (b *bound) least(c *Candidate, at *latent) time.Duration {
+	if !at.known || b.vague || len(b.coord) == 0 {
+		return 0
 	}
-	return strings.Join(have, ", ")
+	rtt, _, _ := b.nearest("", at)
+	rtt = max(rtt-c.Radius, 0)
+	if measured, ok := b.Measured[c.ID]; ok {
+		rtt = min(rtt, measured)
+	}
+	return rtt
 }
-
-// share is how much of the need is missing, more than 0 and at most 1.
-func share(need, have int64) float64 {
-	return float64(need-have) / float64(need)
-}
-
-func vcpus(milli int64) string {
-	return strconv.FormatFloat(float64(milli)/1000, 'f', -1, 64) + " vCPU"
-}
-
-func mebibytes(n int64) string { return strconv.FormatInt(n, 10) + " MiB" }

@@ -12,11 +12,13 @@ import (
 // Nothing that it is given is kept or changed.
 func Place(req *Request, candidates []Candidate, p Plugin, seed uint64) Result {
 	var res Result
+	var q query
+	q.read(req)
 	fits := make([]contender, 0, len(candidates))
 	for i := range candidates {
 		c := &candidates[i]
-		if stage := stageOf(req, c); stage != fit {
-			res.Rejected = append(res.Rejected, reject(req, c, stage))
+		if stage := q.stageOf(c); stage != fit {
+			res.Rejected = append(res.Rejected, q.reject(c, stage))
 			continue
 		}
 		fits = append(fits, enter(req, c, p, seed))
@@ -34,9 +36,11 @@ func Place(req *Request, candidates []Candidate, p Plugin, seed uint64) Result {
 func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Choice, bool) {
 	var best contender
 	found := false
+	var q query
+	q.read(req)
 	for i := range candidates {
 		c := &candidates[i]
-		if stageOf(req, c) != fit {
+		if q.stageOf(c) != fit {
 			continue
 		}
 		if k := enter(req, c, p, seed); !found || k.compare(best) < 0 {

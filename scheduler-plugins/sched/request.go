@@ -7,8 +7,10 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// RequestFor is what an instance of a service asks of a place. Each constraint
-// of the SLA narrows what the others leave.
+// RequestFor is what an instance of a service asks of a place, as far as its SLA
+// alone says it. Each constraint narrows what the others leave. Where its links
+// lead (Bounds), which domains are full, and where its peers are, its core adds:
+// see LinksOf, SpreadsOf and ApartsOf.
 func RequestFor(id api.InstanceID, m *api.Microservice) Request {
 	r := Request{
 		ID:             string(id),
@@ -18,17 +20,65 @@ func RequestFor(id api.InstanceID, m *api.Microservice) Request {
 		Privileged:     m.Privileged,
 		Network:        m.NeedsNetwork(),
 		Ports:          PortsOf(m),
+		Devices:        m.NeedsDevices(),
+		Urgency:        m.Urgency(),
+		Convergence:    ConvergenceOf(m),
 	}
 	for _, c := range m.Constraints {
 		switch c.Type {
-		case "direct":
+		case api.ConstrainDirect:
 			r.Clusters = narrow(r.Clusters, names(c.Cluster))
 			r.Nodes = narrow(r.Nodes, names(c.Node))
-		case "clusters":
+		case api.ConstrainClusters:
 			r.Clusters = narrow(r.Clusters, c.Allowed)
+		case api.ConstrainAddons:
+			r.Addons = append(r.Addons, c.Needs...)
+		case api.ConstrainLabels:
+			for _, l := range c.Labels {
+				r.Labels = append(r.Labels, ParseSelector(l))
+			}
+		case api.ConstrainGeo:
+			r.Zones = append(r.Zones, zoneOf(c))
 		}
 	}
 	return r
+}
+
+// ParseSelector reads "key=value", "key!=value", "key" or "!key".
+func ParseSelector(text string) Selector {
+	key, value, valued := strings.Cut(text, "=")
+	s := Selector{Key: key, Value: value, Any: !valued}
+	if valued {
+		s.Key, s.Not = strings.CutSuffix(key, "!")
+	} else {
+		s.Key, s.Not = strings.CutPrefix(key, "!")
+	}
+	s.Key, s.Value = strings.TrimSpace(s.Key), strings.TrimSpace(s.Value)
+	return s
+}
+
+// zoneOf is the zone of a geo constraint. One that the parser would not have let
+// through is a zone that nobody is in.
+func zoneOf(c api.Constraint) Zone {
+	corners := make([]api.Geo, 0, len(c.Polygon))
+	for _, p := range c.Polygon {
+		g, err := api.ParseGeo(p)
+		if err != nil {
+			return Zone{Area: nowhere}
+		}
+		corners = append(corners, g)
+	}
+	switch {
+	case len(corners) > 0:
+		return Zone{Polygon: corners}
+	case c.Area != "":
+		return Zone{Area: strings.ToLower(c.Area)}
+	}
+	g, err := api.ParseGeo(c.Location)
+	if err != nil {
+		return Zone{Area: nowhere}
+	}
+	return Zone{Circle: &g, Radius: c.Threshold}
 }
 
 // PortsOf are the ports of its node that an instance of the service takes.

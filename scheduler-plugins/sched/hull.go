@@ -1,0 +1,209 @@
+package sched
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Hull is the convex hull of locations on the map, counter-clockwise, with
+// longitude going the short way from corner to corner. With a grid above 0, in
+// degrees, it is that of the grid's cells which the locations are in: never
+// smaller than the truth, and not telling where in a cell anybody is. Locations
+// that are not on the earth are left out; one or two have a hull of as many corners.
+func Hull(locations []api.Geo, grid float64) []api.Geo {
+	spots := unroll(locations)
+	if grid > 0 {
+		spots = cells(spots, grid)
+	}
+	if len(spots) == 0 {
+		return nil
+	}
+	low, high := spots[0].x, spots[0].x
+	for _, s := range spots {
+		low, high = min(low, s.x), max(high, s.x)
+	}
+	if high-low >= 360 { // all around: a band
+		south, north := spots[0].y, spots[0].y
+		for _, s := range spots {
+			south, north = min(south, s.y), max(north, s.y)
+		}
+		spots = []spot{{-180, south}, {180, south}, {180, north}, {-180, north}}
+	}
+	return rolled(convex(spots))
+}
+
+// unroll puts locations on one map that is cut where the widest gap between
+// them is, so that those on both sides of the date line are side by side.
+func unroll(locations []api.Geo) []spot {
+	var spots []spot
+	for _, g := range locations {
+		if g.Valid() {
+			spots = append(spots, spot{g.Lon, g.Lat})
+		}
+	}
+	slices.SortFunc(spots, func(a, b spot) int { return cmp.Compare(a.x, b.x) })
+	if len(spots) == 0 {
+		return nil
+	}
+	first, widest := 0, spots[0].x+360-spots[len(spots)-1].x
+	for i := 1; i < len(spots); i++ {
+		if gap := spots[i].x - spots[i-1].x; gap > widest {
+			first, widest = i, gap
+		}
+	}
+	for i := range first {
+		spots[i].x += 360
+	}
+	return spots
+}
+
+// cells are the corners of the grid's cells that spots are in.
+func cells(spots []spot, grid float64) []spot {
+	span := func(v float64) (low, high float64) {
+		low, high = math.Floor(v/grid)*grid, math.Ceil(v/grid)*grid
+		if low > v { // by rounding
+			low -= grid
+		}
+		if high < v {
+			high += grid
+		}
+		return low, high
+	}
+	out := make([]spot, 0, 4*len(spots))
+	for _, s := range spots {
+		west, east := span(s.x)
+		south, north := span(s.y)
+		south, north = max(south, -90), min(north, 90)
+		out = append(out, spot{west, south}, spot{east, south}, spot{east, north}, spot{west, north})
+	}
+	return out
+}
+
+// convex is the convex hull, counter-clockwise (Andrew's monotone chain).
+func convex(spots []spot) []spot {
+	slices.SortFunc(spots, func(a, b spot) int {
+		if c := cmp.Compare(a.x, b.x); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.y, b.y)
+	})
+	spots = slices.Compact(spots)
+	if len(spots) < 3 {
+		return spots
+	}
+	var out []spot
+	chain := func(s spot, floor int) {
+		for len(out) >= floor+2 && s.side(out[len(out)-2], out[len(out)-1]) <= 0 {
+			out = out[:len(out)-1]
+		}
+		out = append(out, s)
+	}
+	for _, s := range spots {
+		chain(s, 0)
+	}
+	half := len(out) - 1
+	for i := len(spots) - 2; i >= 0; i-- {
+		chain(spots[i], half)
+	}
+	return out[:len(out)-1]
+}
+
+// rolled brings a hull back to the earth's longitudes, with corners added where
+// an edge is so long that the short way might be mistaken.
+func rolled(hull []spot) []api.Geo {
+	const long = 90
+	var out []api.Geo
+	for i, a := range hull {
+		b := hull[(i+1)%len(hull)]
+		parts := max(math.Ceil(math.Abs(b.x-a.x)/long), 1)
+		for k := range int(parts) {
+			f := float64(k) / parts
+			g := api.Geo{Lat: a.y + f*(b.y-a.y), Lon: a.x + f*(b.x-a.x)}
+			for g.Lon > 180 {
+				g.Lon -= 360
+			}
+			for g.Lon < -180 {
+				g.Lon += 360
+			}
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// near reports whether a place within the hull may be at most km away from g;
+// where it is a matter of 100 m, it says yes.
+func near(hull []api.Geo, g api.Geo, km float64) bool {
+	if inside(hull, g) {
+		return true
+	}
+	p := pointOf(g)
+	e := edges(hull)
+	for a, b, ok := e.next(); ok; a, b, ok = e.next() {
+		if edgeNear(a, b, &p, km) {
+			return true
+		}
+	}
+	return false
+}
+
+// away is how far g is from the nearest place within the hull, at least: it is
+// short of the truth by at most 100 m or 0.2 %.
+func away(hull []api.Geo, g api.Geo) float64 {
+	if inside(hull, g) {
+		return 0
+	}
+	p := pointOf(g)
+	best := math.Inf(1)
+	e := edges(hull)
+	for a, b, ok := e.next(); ok; a, b, ok = e.next() {
+		best = min(best, edgeAway(a, b, &p, best))
+	}
+	return best
+}
+
+const finest = 0.05 // km of half an edge that is not worth halving again
+
+func edgeNear(a, b spot, p *point, km float64) bool {
+	mid, half := middle(a, b)
+	m := pointOf(mid)
+	d := kilometres(m.chord(p))
+	switch {
+	case d <= km:
+		return true
+	case d-half > km:
+		return false
+	case half <= finest:
+		return true
+	}
+	c := spot{(a.x + b.x) / 2, (a.y + b.y) / 2}
+	return edgeNear(a, c, p, km) || edgeNear(c, b, p, km)
+}
+
+func edgeAway(a, b spot, p *point, best float64) float64 {
+	mid, half := middle(a, b)
+	m := pointOf(mid)
+	d := kilometres(m.chord(p))
+	switch {
+	case d-half >= best:
+		return best
+	case half <= max(finest, d/1000):
+		return max(d-half, 0)
+	}
+	c := spot{(a.x + b.x) / 2, (a.y + b.y) / 2}
+	best = min(best, edgeAway(a, c, p, best))
+	return min(best, edgeAway(c, b, p, best))
+}
+
+// middle is the middle of an edge, and what half of it measures on the ground, at most.
+func middle(a, b spot) (mid api.Geo, half float64) {
+	widest := 1.0 // cosine of the latitude nearest to the equator
+	if a.y > 0 == (b.y > 0) {
+		widest = math.Cos(min(math.Abs(a.y), math.Abs(b.y)) * radian)
+	}
+	length := math.Hypot(b.y-a.y, (b.x-a.x)*widest) * radian * earthRadius
+	return api.Geo{Lat: (a.y + b.y) / 2, Lon: (a.x + b.x) / 2}, length / 2
+}

@@ -1,0 +1,42 @@
+package sched
+
+import (
+	"math"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+)
+
+// latent is a valid coordinate of the latency space in one piece of memory. The
+// zero latent is nowhere.
+type latent struct {
+	vec    [vivaldi.Dimensions]float64
+	height float64
+	adjust float64
+	wrong  float64 // its relative error
+	known  bool
+}
+
+func latentOf(c *api.Coordinate) latent {
+	if !vivaldi.Valid(c) {
+		return latent{}
+	}
+	l := latent{height: c.Height, adjust: c.Adjustment, wrong: c.Error, known: true}
+	copy(l.vec[:], c.Vec)
+	return l
+}
+
+// rtt is vivaldi.Distance.
+func (l *latent) rtt(o *latent) time.Duration {
+	sum := 0.0
+	for i := range l.vec {
+		d := l.vec[i] - o.vec[i]
+		sum += d * d
+	}
+	d := math.Sqrt(sum) + l.height + o.height
+	if adjusted := d + l.adjust + o.adjust; adjusted > 0 {
+		d = adjusted
+	}
+	return time.Duration(d * float64(time.Second))
+}

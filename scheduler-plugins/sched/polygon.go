@@ -1,0 +1,157 @@
+package sched
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Polygons and hulls are drawn on the map with straight meridians and parallels,
+// as GeoJSON has it (RFC 7946 §3.1.1). From each corner to the next, longitude
+// goes the short way, so the date line is nothing special; a way around a pole
+// does not close on such a map and is refused.
+
+// CheckPolygon says what is wrong with a polygon that nodes are to be in: too few
+// corners, a corner off the earth, two that follow on opposite meridians, a way
+// around a pole, or no area. It is ErrInvalid.
+func CheckPolygon(corners []api.Geo) error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("polygon: "+format+": %w", append(args, api.ErrInvalid)...)
+	}
+	if len(corners) < 3 {
+		return bad("%d corners enclose nothing", len(corners))
+	}
+	for i, g := range corners {
+		if !g.Valid() {
+			return bad("corner %d, %v, is not on the earth", i+1, g)
+		}
+		if next := corners[(i+1)%len(corners)]; math.Abs(shortWay(next.Lon-g.Lon)) == 180 {
+			return bad("from %v to %v longitude goes either way: put a corner between", g, next)
+		}
+	}
+	e := edges(corners)
+	low, high, area := e.at.x, e.at.x, 0.0
+	for a, b, ok := e.next(); ok; a, b, ok = e.next() {
+		low, high = min(low, b.x), max(high, b.x)
+		area += (a.x-corners[0].Lon)*(b.y-corners[0].Lat) - (b.x-corners[0].Lon)*(a.y-corners[0].Lat)
+	}
+	switch {
+	case !e.closed():
+		return bad("it goes around a pole")
+	case high-low >= 360:
+		return bad("it goes around the earth")
+	case math.Abs(area) < 1e-12:
+		return bad("its corners are in one line")
+	}
+	return nil
+}
+
+// spot is a place on the map; longitude may go on past 180.
+type spot struct{ x, y float64 }
+
+// edgeWalk walks a polygon's edges, each from where the last one ended.
+type edgeWalk struct {
+	corners []api.Geo
+	i       int
+	at      spot
+}
+
+func edges(corners []api.Geo) edgeWalk {
+	e := edgeWalk{corners: corners}
+	if len(corners) > 0 {
+		e.at = spot{corners[0].Lon, corners[0].Lat}
+	}
+	return e
+}
+
+func (e *edgeWalk) next() (a, b spot, ok bool) {
+	if e.i >= len(e.corners) {
+		return a, b, false
+	}
+	e.i++
+	to := e.corners[e.i%len(e.corners)]
+	a = e.at
+	b = spot{a.x + shortWay(to.Lon-e.corners[e.i-1].Lon), to.Lat}
+	e.at = b
+	return a, b, true
+}
+
+// closed reports, after the last edge, whether it ended where the first began.
+func (e *edgeWalk) closed() bool {
+	return len(e.corners) > 0 && math.Abs(e.at.x-e.corners[0].Lon) < 1
+}
+
+// shortWay brings a difference of longitudes to -180 to 180.
+func shortWay(d float64) float64 {
+	switch {
+	case d > 180:
+		return d - 360
+	case d < -180:
+		return d + 360
+	}
+	return d
+}
+
+// inside reports whether g is in the polygon or on its edge; nothing is inside
+// one that CheckPolygon refuses for going around a pole.
+func inside(corners []api.Geo, g api.Geo) bool {
+	odd, on := [3]bool{}, false
+	e := edges(corners)
+	for a, b, ok := e.next(); ok; a, b, ok = e.next() {
+		for k := range odd {
+			p := spot{g.Lon + float64(k-1)*360, g.Lat}
+			on = on || p.on(a, b)
+			if (a.y > p.y) != (b.y > p.y) && p.x < a.x+(p.y-a.y)/(b.y-a.y)*(b.x-a.x) {
+				odd[k] = !odd[k]
+			}
+		}
+	}
+	return e.closed() && (on || odd[0] || odd[1] || odd[2])
+}
+
+// hair is a difference in degrees that is less than any location's precision.
+const hair = 1e-9
+
+// side is positive where p is left of the way from a to b.
+func (p spot) side(a, b spot) float64 { return (b.x-a.x)*(p.y-a.y) - (b.y-a.y)*(p.x-a.x) }
+
+func (p spot) on(a, b spot) bool {
+	return min(a.x, b.x)-hair <= p.x && p.x <= max(a.x, b.x)+hair && min(a.y, b.y)-hair <= p.y && p.y <= max(a.y, b.y)+hair &&
+		math.Abs(p.side(a, b)) <= hair*max(math.Abs(b.x-a.x)+math.Abs(b.y-a.y), hair)
+}
+
+// meet reports whether two polygons have a place in common. A hull of one or two
+// corners is a polygon without area.
+func meet(p, q []api.Geo) bool {
+	if len(p) == 0 || len(q) == 0 {
+		return false
+	}
+	if inside(q, p[0]) || inside(p, q[0]) {
+		return true
+	}
+	pe := edges(p)
+	for a, b, ok := pe.next(); ok; a, b, ok = pe.next() {
+		qe := edges(q)
+		for c, d, ok := qe.next(); ok; c, d, ok = qe.next() {
+			for k := -2.0; k <= 2; k++ {
+				if cross(a, b, spot{c.x + k*360, c.y}, spot{d.x + k*360, d.y}) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// cross reports whether the ways a-b and c-d touch.
+func cross(a, b, c, d spot) bool {
+	if max(a.x, b.x)+hair < min(c.x, d.x) || max(c.x, d.x)+hair < min(a.x, b.x) ||
+		max(a.y, b.y)+hair < min(c.y, d.y) || max(c.y, d.y)+hair < min(a.y, b.y) {
+		return false
+	}
+	if c.on(a, b) || d.on(a, b) || a.on(c, d) || b.on(c, d) {
+		return true
+	}
+	return (c.side(a, b) > 0) != (d.side(a, b) > 0) && (a.side(c, d) > 0) != (b.side(c, d) > 0)
+}

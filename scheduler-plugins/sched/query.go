@@ -1,0 +1,183 @@
+package sched
+
+import (
+	"math"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// query is a request made ready to be asked of many candidates.
+type query struct {
+	*Request
+	circles []circle // of its zones
+	bounds  []bound
+	by      []string // of its domains, each once
+	full    map[domain]*Domain
+}
+
+// circle is a zone's circle.
+type circle struct {
+	*Zone
+	centre point
+	chord  float64 // of its radius
+}
+
+// bound is a Bound with its points made ready.
+type bound struct {
+	*Bound
+	geo   []point
+	coord []latent
+	chord float64 // of Km
+	vague bool    // a point misses what the bound is measured by
+}
+
+type domain struct {
+	by, name string
+	apart    bool
+}
+
+// read makes the request ready; what q had before is overwritten and its memory
+// used again.
+func (q *query) read(req *Request) {
+	q.Request = req
+	q.circles, q.bounds = q.circles[:0], grown(q.bounds, len(req.Bounds))
+	for i := range req.Zones {
+		if z := &req.Zones[i]; z.Circle != nil {
+			q.circles = append(q.circles, circle{z, pointOf(*z.Circle), chordOf(z.Radius)})
+		}
+	}
+	for i := range req.Bounds {
+		q.bounds[i].read(&req.Bounds[i])
+	}
+	q.by, q.full = q.by[:0], nil
+}
+
+func (b *bound) read(from *Bound) {
+	b.Bound, b.geo, b.coord, b.chord, b.vague = from, b.geo[:0], b.coord[:0], chordOf(from.Km), false
+	for _, p := range from.Points {
+		switch {
+		case from.Km > 0 && p.Geo != nil && p.Geo.Valid():
+			b.geo = append(b.geo, pointOf(*p.Geo))
+		case from.Km <= 0 && latentOf(p.Coord).known:
+			b.coord = append(b.coord, latentOf(p.Coord))
+		default:
+			b.vague = true
+		}
+	}
+}
+
+// grown is a slice of n with the elements that s had, as far as they go.
+func grown(s []bound, n int) []bound {
+	s = s[:cap(s)]
+	for len(s) < n {
+		s = append(s, bound{})
+	}
+	return s[:n]
+}
+
+// nearest is the least round trip from a node to the bound's points, and how far
+// wrong the estimate may be, as a share; ok is false where it is not known.
+func (b *bound) nearest(id string, at *latent) (rtt time.Duration, wrong float64, ok bool) {
+	if measured, ok := b.Measured[id]; ok {
+		return measured, 0, true
+	}
+	if !at.known {
+		return 0, 0, false
+	}
+	for i := range b.coord {
+		if d := at.rtt(&b.coord[i]); !ok || d < rtt {
+			rtt, wrong, ok = d, max(at.wrong, b.coord[i].wrong), true
+		}
+	}
+	return rtt, wrong, ok
+}
+
+// chordTo is the chord from a node to the nearest of the bound's points, NaN where
+// none has a location.
+func (b *bound) chordTo(at *point) float64 {
+	least := math.NaN()
+	for i := range b.geo {
+		if c := at.chord(&b.geo[i]); !(c >= least) {
+			least = c
+		}
+	}
+	return least
+}
+
+// fullDomain is a domain that takes no more and that the candidate is in, nil if
+// there is none: of those that keep the service's own instances apart, or of
+// those that keep it apart from others.
+func (q *query) fullDomain(c *Candidate, apart bool) *Domain {
+	if len(q.Domains) == 0 {
+		return nil
+	}
+	if q.full == nil {
+		q.fill()
+	}
+	for _, by := range q.by {
+		name := ""
+		switch {
+		case by == "cluster" && c.Level == Nodes:
+			// The cluster's core names its own alone: all candidates are in it.
+			for i := range q.Domains {
+				if d := &q.Domains[i]; d.By == by && (d.Apart != "") == apart {
+					return d
+				}
+			}
+		case by == string(c.Level):
+			name = c.ID
+		case c.Level == Nodes:
+			name = c.Labels[by]
+		}
+		if name == "" {
+			continue
+		}
+		if d := q.full[domain{by, name, apart}]; d != nil {
+			return d
+		}
+	}
+	return nil
+}
+
+func (q *query) fill() {
+	q.full = make(map[domain]*Domain, len(q.Domains))
+	for i := range q.Domains {
+		d := &q.Domains[i]
+		known := false
+		for _, by := range q.by {
+			known = known || by == d.By
+		}
+		if !known {
+			q.by = append(q.by, d.By)
+		}
+		if k := (domain{d.By, d.Name, d.Apart != ""}); q.full[k] == nil {
+			q.full[k] = d
+		}
+	}
+}
+
+// placed is where a candidate is on the earth, if that is known.
+func placed(c *Candidate) (point, bool) {
+	if c.Geo == nil || !c.Geo.Valid() {
+		return point{}, false
+	}
+	return pointOf(*c.Geo), true
+}
+
+// maxCorners is how long a hull may be to be looked at: longer ones tell nothing.
+const maxCorners = 512
+
+// extent is the hull that all of a cluster's nodes are in, nil where some may be
+// anywhere.
+func extent(c *Candidate) []api.Geo {
+	if c.Unplaced > 0 || len(c.Hull) > maxCorners {
+		return nil
+	}
+	for _, g := range c.Hull {
+		if !g.Valid() {
+			return nil
+		}
+	}
+	return c.Hull
+}

@@ -1,0 +1,314 @@
+package sched
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// reject says why the candidate, ruled out at stage s, is ruled out.
+func (q *query) reject(c *Candidate, s stage) api.Rejection {
+	r := api.Rejection{Candidate: c.ID, Shortfall: 1}
+	switch s {
+	case outStage:
+		r.Constraint, r.Need, r.Have = ConstraintOut, "takes work", c.Out
+	case avoidStage:
+		r.Constraint, r.Have = ConstraintAvoid, "refused or failed it just now"
+	case directStage:
+		r.Constraint, r.Need = ConstraintNode, strings.Join(q.Nodes, " or ")
+		if c.Level == Clusters {
+			r.Constraint, r.Need = ConstraintCluster, strings.Join(q.Clusters, " or ")
+		}
+		r.Have = c.ID
+	case privilegedStage:
+		r.Constraint, r.Need, r.Have = ConstraintPrivileged, "privileged allowed", "forbidden"
+	case virtualizationStage:
+		r.Constraint, r.Need = ConstraintVirtualization, q.Virtualization
+		r.Have = q.offered(c, s, func(r *Room) []string { return r.Runtimes })
+	case archStage:
+		r.Constraint, r.Need = ConstraintArch, strings.Join(q.Arch, " or ")
+		r.Have = q.offered(c, s, func(r *Room) []string { return []string{r.Arch} })
+	case networkStage:
+		r.Constraint, r.Need, r.Have = ConstraintNetwork, "an overlay network", "none"
+	case addonsStage:
+		r.Constraint, r.Need = ConstraintAddons, strings.Join(q.Addons, " and ")
+		r.Have = q.offered(c, s, func(r *Room) []string { return r.Addons })
+	case labelsStage:
+		miss := q.Labels[mismatch(q.Labels, c.Labels)]
+		r.Constraint, r.Need, r.Have = ConstraintLabels, miss.String(), labelText(miss.Key, c.Labels)
+	case areaStage:
+		r.Constraint, r.Need = ConstraintArea, strings.Join(q.areas(), " and ")
+		r.Have = q.offered(c, s, func(r *Room) []string { return r.Areas })
+	case geoStage:
+		r.Constraint = ConstraintGeo
+		q.rejectGeo(c, &r)
+	case deviceStage:
+		d, have := q.fewest(c)
+		r.Constraint = ConstraintDevice + d.Name
+		r.Need, r.Have = devices(d.Count, d.Name), devices(have, d.Name)
+		r.Short, r.Shortfall = devices(d.Count-have, d.Name), share(int64(d.Count), int64(have))
+	case portStage:
+		p := taken(q.Request, c)
+		port := strconv.Itoa(int(p.Number)) + "/" + p.Protocol
+		r.Constraint, r.Need, r.Have = ConstraintPort, "port "+port+" free", "port "+port+" taken"
+	case spreadStage:
+		d := q.fullDomain(c, false)
+		r.Constraint, r.Need, r.Have = ConstraintSpread, "at most "+strconv.Itoa(d.Limit)+" per "+d.By, strconv.Itoa(d.Have)+" there"
+	case apartStage:
+		d := q.fullDomain(c, true)
+		r.Constraint, r.Need, r.Have = ConstraintApart, "no "+d.Apart+" on the same "+d.By, strconv.Itoa(d.Have)+" there"
+	case latencyStage:
+		r.Constraint = ConstraintLatency
+		q.rejectLatency(c, &r)
+	default:
+		q.rejectLack(c, s, &r)
+	}
+	return r
+}
+
+// rejectLack tells of too little of what is counted.
+func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {
+	part := func(r api.Resources) int64 { return r.MilliCPU }
+	text := vcpus
+	r.Constraint = ConstraintVCPUs
+	switch s {
+	case memoryStage:
+		r.Constraint, text, part = ConstraintMemory, mebibytes, func(r api.Resources) int64 { return r.MemoryMB }
+	case storageStage:
+		r.Constraint, text, part = ConstraintStorage, mebibytes, func(r api.Resources) int64 { return r.StorageMB }
+	case inStage:
+		r.Constraint, text, part = ConstraintBandwidthIn, megabits, func(r api.Resources) int64 { return r.InMbit }
+	case outwardStage:
+		r.Constraint, text, part = ConstraintBandwidthOut, megabits, func(r api.Resources) int64 { return r.OutMbit }
+	}
+	need, have := part(q.Needs), int64(0) // booked over is nothing left, to a person
+	for i := range c.Rooms {
+		if room := &c.Rooms[i]; q.roomStage(c, room) == s {
+			have = max(have, part(available(c, room)))
+		}
+	}
+	r.Need, r.Have = text(need), text(have)
+	r.Short, r.Shortfall = text(need-have), share(need, have)
+}
+
+// fewest is the kind of device that the room which gets furthest has too few of.
+func (q *query) fewest(c *Candidate) (d api.Device, have int) {
+	least := 2.0
+	for i := range c.Rooms {
+		room := &c.Rooms[i]
+		if q.roomStage(c, room) != deviceStage {
+			continue
+		}
+		miss := q.Devices[short(q.Devices, c.Level, room)]
+		n := max(room.Devices[miss.Name], 0)
+		if f := share(int64(miss.Count), int64(n)); f < least {
+			d, have, least = miss, n, f
+		}
+	}
+	return d, have
+}
+
+// rejectGeo tells of the first zone or distance that the candidate fails.
+func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
+	at, located := placed(c)
+	hull := extent(c)
+	for i := range q.Zones {
+		z := &q.Zones[i]
+		switch {
+		case z.Circle != nil:
+			r.Need = kilometreText(z.Radius, z.Radius) + " of " + z.Circle.String()
+			centre := pointOf(*z.Circle)
+			switch {
+			case c.Level == Clusters:
+				if len(hull) > 0 && !near(hull, *z.Circle, z.Radius) {
+					tooFar(r, away(hull, *z.Circle), z.Radius)
+					return
+				}
+			case !located:
+				r.Have = "no location"
+				return
+			case at.chord(&centre) > chordOf(z.Radius):
+				tooFar(r, kilometres(at.chord(&centre)), z.Radius)
+				return
+			}
+		case len(z.Polygon) > 0:
+			r.Need, r.Have = "within the polygon", "outside"
+			switch {
+			case c.Level == Clusters:
+				if len(hull) > 0 && !meet(hull, z.Polygon) {
+					return
+				}
+			case !located:
+				r.Have = "no location"
+				return
+			case !inside(z.Polygon, *c.Geo):
+				return
+			}
+		}
+	}
+	for i := range q.bounds {
+		b := &q.bounds[i]
+		if b.Km <= 0 {
+			continue
+		}
+		r.Need = kilometreText(b.Km, b.Km) + " of " + b.To
+		switch {
+		case b.Unknown != "":
+			r.Have = b.Unknown
+			return
+		case c.Level == Clusters:
+			least := math.Inf(1)
+			for _, p := range b.Points {
+				if len(hull) > 0 && !b.vague {
+					least = min(least, away(hull, *p.Geo))
+				}
+			}
+			if least > b.Km && !math.IsInf(least, 1) {
+				tooFar(r, least, b.Km)
+				return
+			}
+		case !located:
+			r.Have = "no location"
+			return
+		case len(b.geo) == 0:
+			r.Have = "no location of " + b.To
+			return
+		case b.chordTo(&at) > b.chord:
+			tooFar(r, kilometres(b.chordTo(&at)), b.Km)
+			return
+		}
+	}
+}
+
+func tooFar(r *api.Rejection, have, most float64) {
+	have = max(have, most) // what rounding makes of a hair's breadth
+	r.Have, r.Short = kilometreText(have, most), kilometreText(have-most, 0)
+	r.Shortfall = excess(have, most)
+}
+
+// rejectLatency tells of the first round trip that is too long.
+func (q *query) rejectLatency(c *Candidate, r *api.Rejection) {
+	at := latentOf(c.Coord)
+	for i := range q.bounds {
+		b := &q.bounds[i]
+		if b.Km > 0 {
+			continue
+		}
+		r.Need = milliText(b.RTT, 0) + " to " + b.To
+		var rtt time.Duration
+		ok := true
+		switch {
+		case b.Unknown != "":
+			r.Have = b.Unknown
+			return
+		case c.Level == Clusters:
+			rtt = b.least(c, &at)
+		default:
+			rtt, _, ok = b.nearest(c.ID, &at)
+		}
+		switch {
+		case !ok && at.known:
+			r.Have = "no coordinate of " + b.To + " yet"
+			return
+		case !ok:
+			r.Have = "no coordinate yet"
+			return
+		case rtt > b.RTT:
+			r.Have, r.Short = milliText(rtt, b.RTT), milliText(rtt-b.RTT, 0)
+			r.Shortfall = excess(float64(rtt), float64(b.RTT))
+			return
+		}
+	}
+}
+
+// offered lists what the rooms that fail at stage s have.
+func (q *query) offered(c *Candidate, s stage, of func(*Room) []string) string {
+	var have []string
+	for i := range c.Rooms {
+		if r := &c.Rooms[i]; q.roomStage(c, r) == s {
+			have = append(have, of(r)...)
+		}
+	}
+	slices.Sort(have)
+	if have = slices.Compact(have); len(have) == 0 {
+		return "none"
+	}
+	return strings.Join(have, ", ")
+}
+
+func (q *query) areas() []string {
+	var out []string
+	for i := range q.Zones {
+		if a := q.Zones[i].Area; a != "" {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// String is the selector as an SLA has it.
+func (s Selector) String() string {
+	switch {
+	case s.Any && s.Not:
+		return "!" + s.Key
+	case s.Any:
+		return s.Key
+	case s.Not:
+		return s.Key + "!=" + s.Value
+	}
+	return s.Key + "=" + s.Value
+}
+
+func labelText(key string, labels map[string]string) string {
+	if v, ok := labels[key]; ok {
+		return key + "=" + v
+	}
+	return "no " + key
+}
+
+// share is how much of the need is missing, more than 0 and at most 1.
+func share(need, have int64) float64 { return float64(need-have) / float64(need) }
+
+// excess is how much of what it is too much is too much, more than 0 and at most 1.
+func excess(have, most float64) float64 {
+	return min(max((have-most)/have, 1e-9), 1)
+}
+
+func vcpus(milli int64) string {
+	return strconv.FormatFloat(float64(milli)/1000, 'f', -1, 64) + " vCPU"
+}
+
+func mebibytes(n int64) string { return strconv.FormatInt(n, 10) + " MiB" }
+
+func megabits(n int64) string { return strconv.FormatInt(n, 10) + " Mbit/s" }
+
+func devices(n int, kind string) string { return strconv.Itoa(n) + " " + kind }
+
+// kilometreText and milliText round as people like it, but not to what it is
+// compared with.
+func kilometreText(km, unlike float64) string { return rounded(km, unlike) + " km" }
+
+func milliText(d, unlike time.Duration) string {
+	const ms = float64(time.Millisecond)
+	return rounded(float64(d)/ms, float64(unlike)/ms) + " ms"
+}
+
+func rounded(v, unlike float64) string {
+	decimals := 1
+	if v >= 100 {
+		decimals = 0
+	}
+	for ; ; decimals++ {
+		s := strconv.FormatFloat(v, 'f', decimals, 64)
+		if decimals >= 4 || v == unlike || s != strconv.FormatFloat(unlike, 'f', decimals, 64) {
+			if strings.Contains(s, ".") {
+				s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
+			}
+			return s
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package sched
+
+import (
+	"math"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// point is a place on the unit sphere. Distances between points need no
+// trigonometry: only the straight line through the earth, squared.
+type point [3]float64
+
+const (
+	radian      = math.Pi / 180
+	earthRadius = 6371.0088 // km, as api.Geo.Kilometres has it
+)
+
+func pointOf(g api.Geo) point {
+	sinLat, cosLat := math.Sincos(g.Lat * radian)
+	sinLon, cosLon := math.Sincos(g.Lon * radian)
+	return point{cosLat * cosLon, cosLat * sinLon, sinLat}
+}
+
+// chord is the square of the straight line between two points, 0 to 4.
+func (p *point) chord(o *point) float64 {
+	x, y, z := p[0]-o[0], p[1]-o[1], p[2]-o[2]
+	return x*x + y*y + z*z
+}
+
+// chordOf is the chord of a way of km on the ground; what reaches around the
+// earth is more than any.
+func chordOf(km float64) float64 {
+	half := km / earthRadius / 2
+	if half >= math.Pi/2 {
+		return 5
+	}
+	s := 2 * math.Sin(half)
+	return s * s
+}
+
+// kilometres is the way on the ground of a chord.
+func kilometres(chord float64) float64 {
+	return 2 * earthRadius * math.Asin(min(math.Sqrt(chord)/2, 1))
+}
