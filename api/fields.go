@@ -272,7 +272,7 @@ var Fields = []Field{
 	},
 	{
 		Pointer: constraintPath + "/by", Type: StringField, Status: Enforced, Pattern: byPattern, Default: "`node`",
-		Doc: "`spread`, `apart`: counted per `node`, per `cluster`, or per value of this label of nodes within a cluster (`rack`); a node without the label is one of its own.",
+		Doc: "`spread`, `apart`: counted per `node`, per `cluster`, or per value of this label of the cluster's nodes (`rack`); nodes without the label count in none.",
 	},
 	{
 		Pointer: constraintPath + "/limit", Type: IntegerField, Status: Enforced, Max: MaxReplicas, Default: "1",
