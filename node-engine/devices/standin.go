@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/treeline-edge/treeline/api"
@@ -71,7 +70,7 @@ func writeTests(dir string, tests []Test) error {
 				DeviceNodes: []*cdispec.DeviceNode{{Path: "/dev/treeline-test-" + t.Class + name, HostPath: "/dev/null"}},
 			}})
 		}
-		if s.Version, err = cdi.MinimumRequiredVersion(&s); err != nil {
+		if s.Version, err = cdispec.MinimumRequiredVersion(&s); err != nil {
 			return err
 		}
 		b, err := json.MarshalIndent(s, "", "  ")

@@ -1,5 +1,5 @@
 // Package probe measures the machine that a node engine runs on: what it has,
-// once, and how much of it is used, now and then. It reads a few lines of /proc
+// once, and how much of it is used, now and then. It reads a few lines of /proc and /sys
 // and keeps nothing running in between.
 //
 //	have, err := probe.Capacity()

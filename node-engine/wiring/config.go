@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -27,10 +28,18 @@ type Config struct {
 	Process    ProcessConfig    `yaml:"process"`
 	Netmanager NetmanagerConfig `yaml:"netmanager"`
 
-	CPUs       float64  `yaml:"cpus" usage:"vCPUs to offer; 0: what the machine has"`
-	Memory     int64    `yaml:"memory" usage:"MiB of memory to offer; 0: what the machine has"`
-	Privileged bool     `yaml:"privileged" usage:"allow privileged workloads, which own this machine"`
-	Labels     []string `yaml:"labels" usage:"key=value, said of the node to its cluster"`
+	CPUs           float64  `yaml:"cpus" usage:"vCPUs to offer; 0: what the machine has"`
+	Memory         int64    `yaml:"memory" usage:"MiB of memory to offer; 0: what the machine has"`
+	Storage        int64    `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is booked when an instance is placed; nothing here bounds what it writes"`
+	StorageReserve int64    `yaml:"storage_reserve" usage:"MiB of that disk that are not offered; 0: a tenth, at most 10 GiB"`
+	Bandwidth      string   `yaml:"bandwidth" usage:"Mbit/s to offer as IN/OUT (100/20), or one number for both; empty: the speed of the default route's interface, where that is not known 0, which fits no service that asks for some"`
+	DeviceDirs     []string `yaml:"device_dirs" usage:"directories of CDI specifications (JSON, YAML), whose devices are offered"`
+	TestDevices    []string `yaml:"test_devices" usage:"devices without hardware, to try things out: test.treeline.dev/CLASS=COUNT; those of the classes gpu and tpu count as such"`
+	Privileged     bool     `yaml:"privileged" usage:"allow privileged workloads, which own this machine"`
+	Labels         []string `yaml:"labels" usage:"key=value, said of the node to its cluster"`
+	Addons         []string `yaml:"addons" usage:"what else the machine offers, by name, for services that need it"`
+	Location       string   `yaml:"location" usage:"the machine's latitude,longitude in degrees (48.14,11.58); empty: not known"`
+	Areas          []string `yaml:"areas" usage:"names of places that the machine is in and its country's code (munich, bavaria, de); case does not count"`
 
 	ListenStatus string `yaml:"listen_status" usage:"where /livez, /readyz, /metrics and /version are served: a loopback host:port, or the path of a unix socket; \"data\" is status.sock in the data directory, \"off\" nowhere"`
 
@@ -44,6 +53,7 @@ type Config struct {
 type ContainerdConfig struct {
 	Address     string             `yaml:"address" usage:"containerd's socket"`
 	Namespace   string             `yaml:"namespace" usage:"containerd's namespace for our workloads, one for each engine on the machine"`
+	Root        string             `yaml:"root" usage:"containerd's root directory, whose disk is offered and kept from filling; empty: /var/lib/containerd"`
 	Snapshotter string             `yaml:"snapshotter" usage:"containerd's snapshotter; empty: overlayfs"`
 	Network     string             `yaml:"network" usage:"overlay (addresses and names by the netmanager), none (loopback only) or host; empty: overlay if netmanager.socket is set, else none"`
 	ImageDirs   []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), looked at before registries"`
@@ -83,7 +93,7 @@ type ProcessConfig struct {
 // Defaults are the configuration without a file, environment or flags.
 func Defaults() Config {
 	return Config{
-		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data",
+		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data", DeviceDirs: devices.Dirs,
 		Containerd: ContainerdConfig{Address: "/run/containerd/containerd.sock", Namespace: "treeline"},
 		Log:        daemon.DefaultLog(),
 	}
@@ -107,10 +117,11 @@ func (c Config) Validate() error {
 		return bad("containerd.network", "overlay needs netmanager.socket")
 	case c.Netmanager.Socket != "" && !strings.HasPrefix(c.Netmanager.Socket, "/"):
 		return bad("netmanager.socket", "%q is no absolute path", c.Netmanager.Socket)
-	case c.CPUs < 0 || c.CPUs > 1e6:
-		return bad("cpus", "%g is out of range", c.CPUs)
-	case c.Memory < 0:
-		return bad("memory", "%d is less than nothing", c.Memory)
+	case c.Containerd.Root != "" && !strings.HasPrefix(c.Containerd.Root, "/"):
+		return bad("containerd.root", "%q is no absolute path", c.Containerd.Root)
+	}
+	if err := c.checkOffer(); err != nil {
+		return err
 	}
 	for _, l := range c.Labels {
 		if k, _, ok := strings.Cut(l, "="); !ok || k == "" {
@@ -152,16 +163,6 @@ func (c Config) info(hostname string) api.NodeInfo {
 		}
 		info.Labels[k] = v
 	}
+	c.place(&info)
 	return info
-}
-
-// offered is the capacity, with what the configuration says instead.
-func (c Config) offered(have api.Resources) api.Resources {
-	if c.CPUs > 0 {
-		have.MilliCPU = int64(c.CPUs*1000 + 0.5)
-	}
-	if c.Memory > 0 {
-		have.MemoryMB = c.Memory
-	}
-	return have
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
+	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/driver"
 	"github.com/treeline-edge/treeline/node-engine/network"
 	"github.com/treeline-edge/treeline/node-engine/node"
@@ -47,18 +48,19 @@ const (
 
 // engine is what Run puts together.
 type engine struct {
-	cfg    Config
-	log    *slog.Logger
-	creds  clusterlink.Credentials
-	keeper *keeper.Keeper
-	client *http.Client // to the cluster
-	bus    bus.Bus
-	core   *node.Core
-	loop   *loop.Loop[node.Input]
-	driver *driver.Driver
-	net    *network.Network // nil: no overlay network
-	link   *clusterlink.Link
-	meter  counters
+	cfg     Config
+	log     *slog.Logger
+	creds   clusterlink.Credentials
+	keeper  *keeper.Keeper
+	client  *http.Client // to the cluster
+	bus     bus.Bus
+	core    *node.Core
+	loop    *loop.Loop[node.Input]
+	devices *devices.Devices
+	driver  *driver.Driver
+	net     *network.Network // nil: no overlay network
+	link    *clusterlink.Link
+	meter   counters
 }
 
 // Run is the node engine until ctx ends. Its workloads live on. What fails
@@ -70,12 +72,16 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer dir.Close()
-	rt, closeRuntime, err := runtimeOf(cfg, log)
+	found, err := openDevices(cfg, log)
+	if err != nil {
+		return err
+	}
+	rt, closeRuntime, err := runtimeOf(cfg, found, log)
 	if err != nil {
 		return err
 	}
 	defer closeRuntime()
-	info, err := infoOf(cfg)
+	info, err := infoOf(cfg, log)
 	if err != nil {
 		return err
 	}
@@ -100,7 +106,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := core.Restore(docs); err != nil {
 		return fmt.Errorf("restore the node: %w", err)
 	}
-	e := &engine{cfg: cfg, log: log, creds: creds, core: core}
+	e := &engine{cfg: cfg, log: log, creds: creds, core: core, devices: found}
 	if err := e.connect(dir); err != nil {
 		return err
 	}
@@ -109,7 +115,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		Tick: node.Tick{}, Log: log, Observe: e.meter.observe, Queue: 1024, Batch: 128, WhenFull: node.Volatile,
 	})
 	deliver := func(ctx context.Context, in node.Input) error { return e.loop.Do(ctx, in, nil) }
-	orders := driver.Options{Runtime: rt, Deliver: deliver, Info: info, Log: log}
+	orders := driver.Options{Runtime: rt, Deliver: deliver, Info: info, Devices: found.List, Log: log}
 	if _, ok := rt.(runtime.Guarded); ok {
 		g := &lateGuard{dir: filepath.Join(cfg.Data, "guard")}
 		defer g.Close()
@@ -164,7 +170,7 @@ func Join(ctx context.Context, cfg Config, log *slog.Logger) (api.NodeID, error)
 		return "", err
 	}
 	defer dir.Close()
-	info, err := infoOf(cfg)
+	info, err := infoOf(cfg, log)
 	if err != nil {
 		return "", err
 	}
@@ -183,31 +189,25 @@ func openData(cfg Config) (*os.Root, error) {
 	return dir, nil
 }
 
-func runtimeOf(cfg Config, log *slog.Logger) (runtime.Runtime, func(), error) {
+func runtimeOf(cfg Config, found *devices.Devices, log *slog.Logger) (runtime.Runtime, func(), error) {
 	if cfg.Fake != nil {
 		return cfg.Fake, func() {}, nil
 	}
-	rt, err := openRuntime(cfg, log)
+	rt, err := openRuntime(cfg, found, log)
 	if err != nil {
 		return nil, nil, err
 	}
 	return rt, func() { _ = rt.Close() }, nil
 }
 
-func infoOf(cfg Config) (api.NodeInfo, error) {
+func infoOf(cfg Config, log *slog.Logger) (api.NodeInfo, error) {
 	hostname, err := os.Hostname()
 	if err != nil {
 		return api.NodeInfo{}, fmt.Errorf("ask for the machine's name: %w", err)
 	}
 	info := cfg.info(hostname)
-	have := api.Resources{}
-	if cfg.CPUs == 0 || cfg.Memory == 0 {
-		if have, err = probe.Capacity(); err != nil {
-			return api.NodeInfo{}, err
-		}
-	}
-	info.Capacity = cfg.offered(have)
-	return info, nil
+	info.Capacity, err = cfg.offered(log)
+	return info, err
 }
 
 // credentials are those that the node has, or gets for its token. A cluster that
@@ -323,6 +323,7 @@ func (e *engine) live(ctx context.Context) error {
 		daemon.Part{Name: "runtime", Run: e.driver.Run},
 		daemon.Part{Name: "cluster", Run: e.link.Run},
 		daemon.Part{Name: "probe", Run: e.measure},
+		daemon.Part{Name: "devices", Run: func(ctx context.Context) error { return e.devices.Run(ctx, e.driver.Recheck) }},
 	)
 }
 

@@ -16,6 +16,7 @@ import (
 	goruntime "runtime"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 	"github.com/treeline-edge/treeline/node-engine/runtime/guard"
@@ -28,7 +29,7 @@ const (
 )
 
 // openers are the runtimes that this engine knows.
-var openers = map[string]func(Config, *slog.Logger) (runtime.Runtime, error){
+var openers = map[string]func(Config, *devices.Devices, *slog.Logger) (runtime.Runtime, error){
 	"containerd": openContainerd,
 	"process":    openProcess,
 }
@@ -36,33 +37,38 @@ var openers = map[string]func(Config, *slog.Logger) (runtime.Runtime, error){
 func runtimes() []string { return slices.Sorted(maps.Keys(openers)) }
 
 // openRuntime opens the runtime that is configured, or found.
-func openRuntime(c Config, log *slog.Logger) (runtime.Runtime, error) {
-	name := c.Runtime
-	if name == "auto" {
-		name = "process"
-		if _, err := os.Stat(c.Containerd.Address); err == nil {
-			name = "containerd"
-		}
-	}
+func openRuntime(c Config, found *devices.Devices, log *slog.Logger) (runtime.Runtime, error) {
+	name := c.runtimeName()
 	open := openers[name]
 	if open == nil {
 		return nil, fmt.Errorf("runtime %q: this engine has %v: %w", name, runtimes(), api.ErrInvalid)
 	}
-	r, err := open(c, log)
+	r, err := open(c, found, log)
 	if err != nil {
 		return nil, fmt.Errorf("open the runtime %s: %w", name, err)
 	}
 	return r, nil
 }
 
-func openProcess(c Config, _ *slog.Logger) (runtime.Runtime, error) {
+// runtimeName is the runtime that is configured, or found.
+func (c Config) runtimeName() string {
+	if c.Runtime != "auto" {
+		return c.Runtime
+	}
+	if _, err := os.Stat(c.Containerd.Address); err == nil {
+		return "containerd"
+	}
+	return "process"
+}
+
+func openProcess(c Config, _ *devices.Devices, _ *slog.Logger) (runtime.Runtime, error) {
 	return process.New(process.Config{
 		StateDir: filepath.Join(c.Data, "process"), Allow: c.Process.Allow,
 		CgroupParent: c.Process.CgroupParent, UID: c.Process.UID, GID: c.Process.GID,
 	})
 }
 
-func openContainerd(c Config, log *slog.Logger) (runtime.Runtime, error) {
+func openContainerd(c Config, found *devices.Devices, log *slog.Logger) (runtime.Runtime, error) {
 	o := c.Containerd
 	data, err := filepath.Abs(c.Data) // files of it are mounted into containers
 	if err != nil {
@@ -70,6 +76,7 @@ func openContainerd(c Config, log *slog.Logger) (runtime.Runtime, error) {
 	}
 	cfg := containerd.Config{
 		Address: o.Address, Namespace: o.Namespace, Snapshotter: o.Snapshotter, Network: c.network(),
+		ContainerdRoot: o.Root, Devices: found,
 		StateDir: filepath.Join(data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
 		AllowPrivileged: c.Privileged, Handlers: map[string]containerd.Handler{},
 	}

@@ -41,10 +41,11 @@ func (e *engine) serveStatus(ctx context.Context) error {
 func (e *engine) metrics(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 	defer cancel()
-	states := map[api.State]int{}
+	states, given := map[api.State]int{}, 0
 	if err := e.loop.Read(ctx, func() {
 		for _, i := range e.core.Instances() {
 			states[i.State]++
+			given += len(i.Devices)
 		}
 	}); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -66,6 +67,8 @@ func (e *engine) metrics(w http.ResponseWriter, r *http.Request) {
 	line("counter", "treeline_store_saves_failed_total", "Saves that failed and were repeated.", e.meter.failed.Load())
 	line("counter", "treeline_store_save_seconds_total", "Time spent in saves.", float64(e.meter.saveMicros.Load())/1e6)
 	line("gauge", "treeline_cluster_up", "Whether there is a connection to the cluster.", up)
+	line("gauge", "treeline_devices", "Devices that the node offers.", len(e.devices.List()))
+	line("gauge", "treeline_devices_given", "Devices that instances have.", given)
 	line("gauge", "treeline_certificate_end_seconds", "When the node's certificate ends, in Unix time.", e.keeper.Pair().Chain[0].NotAfter.Unix())
 	line("gauge", "go_goroutines", "Goroutines that exist.", goruntime.NumGoroutine())
 	line("gauge", "go_memstats_heap_alloc_bytes", "Bytes of the heap in use.", m.HeapAlloc)

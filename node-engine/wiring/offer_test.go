@@ -1,0 +1,81 @@
+package wiring
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
+)
+
+func load(t *testing.T, args ...string) (Config, error) {
+	t.Helper()
+	return daemon.Load("node-engine", Defaults(), daemon.Source{Args: args, Stdout: &bytes.Buffer{}})
+}
+
+func TestWhatTheOperatorSaysOfTheNodeIsChecked(t *testing.T) {
+	for _, c := range []struct{ arg, says string }{
+		{"--location=munich", "location: "},
+		{"--location=91,0", "location: "},
+		{"--location=11.58", "location: "},
+		{"--areas=mün chen", "areas: "},
+		{"--areas=" + strings.Repeat("a", 64), "areas: "},
+		{"--addons=two words", "addons: "},
+		{"--addons=-x", "addons: "},
+		{"--bandwidth=fast", "bandwidth: "},
+		{"--bandwidth=1/2/3", "bandwidth: "},
+		{"--bandwidth=-1", "bandwidth: "},
+		{"--bandwidth=99999999999", "bandwidth: "},
+		{"--storage=-1", "storage: "},
+		{"--storage-reserve=-1", "storage_reserve: "},
+		{"--device-dirs=cdi", "device_dirs: "},
+		{"--test-devices=nvidia.com/gpu=1", "test_devices: "},
+		{"--containerd-root=here", "containerd.root: "},
+	} {
+		if _, err := load(t, c.arg); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want one that begins with %q", c.arg, err, c.says)
+		}
+	}
+	if _, err := load(t, "--test-devices=test.treeline.dev/x=1", "--test-devices=test.treeline.dev/x=2"); !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("a class twice: %v", err)
+	}
+}
+
+func TestWhatTheNodeSaysOfItself(t *testing.T) {
+	cfg, err := load(
+		t, "--location=48.14, 11.58", "--areas=Munich", "--areas=de", "--areas=bavaria", "--areas=DE",
+		"--addons=mqtt", "--addons=Coral/v2", "--bandwidth=100/20", "--storage=2048", "--cpus=2", "--memory=512",
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := cfg.info("host")
+	if info.Location == nil || *info.Location != (api.Geo{Lat: 48.14, Lon: 11.58}) {
+		t.Errorf("it is at %v", info.Location)
+	}
+	if !slices.Equal(info.Areas, []string{"bavaria", "de", "munich"}) || !slices.Equal(info.Addons, []string{"Coral/v2", "mqtt"}) {
+		t.Errorf("areas %q, addons %q", info.Areas, info.Addons)
+	}
+	got, err := cfg.offered(slog.New(slog.DiscardHandler))
+	if want := (api.Resources{MilliCPU: 2000, MemoryMB: 512, StorageMB: 2048, InMbit: 100, OutMbit: 20}); err != nil || got != want {
+		t.Errorf("it offers %+v, %v", got, err)
+	}
+}
+
+func TestTheDiskIsOfferedLessAReserve(t *testing.T) {
+	cfg := Config{Data: t.TempDir(), Runtime: "process", StorageReserve: 1}
+	log := slog.New(slog.DiscardHandler)
+	all := cfg.disk(log) + 1
+	cfg.StorageReserve = 0
+	if got, want := cfg.disk(log), all-min(all/10, mostReserveMB); got != want || got <= 0 {
+		t.Errorf("%d MiB of %d are offered, want %d", got, all, want)
+	}
+	cfg.StorageReserve = 2 * all
+	if got := cfg.disk(log); got != 0 {
+		t.Errorf("%d MiB are offered of a disk that is all reserve", got)
+	}
+}
