@@ -168,6 +168,9 @@ func TestFaultsOfPlaces(t *testing.T) {
 			if len(faults) != 1 || faults[0].Pointer != tt.pointer || !strings.Contains(faults[0].String(), tt.says) {
 				t.Fatalf("want one fault at %q that says %q, got %q", tt.pointer, tt.says, faults)
 			}
+			if faults[0].Fix == "" || faults[0].Field == "" {
+				t.Fatalf("%q says not what to write instead", faults[0])
+			}
 		})
 	}
 }

@@ -40,7 +40,7 @@ func imageFault(ref string) (wrong, fix string) {
 	case ok && !tagRE.MatchString(tag):
 		return "has a malformed tag, " + shorten(tag), "letters, digits, _ . -"
 	case len(path) > maxImageName:
-		return "is longer than a registry allows", ""
+		return "is longer than a registry allows", "shorten the path to 255 bytes"
 	case pathRE.MatchString(path):
 		return "", ""
 	case pathRE.MatchString(strings.ToLower(path)):
@@ -71,9 +71,9 @@ func unclean(ref string) (wrong, fix string) {
 	case ref == "":
 		return "is empty", "name an image, or the program of a process"
 	case strings.ContainsFunc(ref, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }):
-		return "holds white space or a control character", ""
+		return "holds white space or a control character", "leave it out"
 	case strings.Contains(ref, ".."):
-		return "holds \"..\"", ""
+		return "holds \"..\"", "write it out, without .."
 	}
 	return "", ""
 }

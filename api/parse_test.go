@@ -228,6 +228,9 @@ func TestFaults(t *testing.T) {
 			if len(faults) != 1 || faults[0].Pointer != tt.pointer || !strings.Contains(faults[0].String(), tt.says) {
 				t.Fatalf("want one fault at %q that says %q, got %q", tt.pointer, tt.says, faults)
 			}
+			if tt.pointer != "" && faults[0].Fix == "" && !strings.Contains(faults[0].Message, "there is no field") {
+				t.Fatalf("%q says not what to write instead", faults[0])
+			}
 		})
 	}
 }

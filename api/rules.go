@@ -191,14 +191,14 @@ func rangesRule(c checker, at string, v *value) {
 		case err1 != nil || err2 != nil || from < 0 || to >= MaxReplicas:
 			continue // said already
 		case to < from:
-			c.fault(here+"/to", "to", "", "to is %d, below from, which is %d", to, from)
+			c.fault(here+"/to", "to", "let to be at least from", "to is %d, below from, which is %d", to, from)
 			continue
 		case slices.ContainsFunc(seen, func(s span) bool { return from <= s.to && s.from <= to }):
 			c.fault(here, "instances", "let the ranges not overlap", "an instance of %d to %d has an address already", from, to)
 		}
 		seen = append(seen, span{from, to})
 		if sum += to - from + 1; sum > maxAddressed {
-			c.fault(at, "instances", "", "addresses for %d instances, at most %d are given", sum, maxAddressed)
+			c.fault(at, "instances", "give fewer of them an address", "addresses for %d instances, at most %d are given", sum, maxAddressed)
 			return
 		}
 	}
@@ -237,7 +237,7 @@ func archRule(c checker, at string, v *value) {
 	seen := map[string]bool{}
 	for i := range v.items {
 		if a := v.items[i].text; a != "" && seen[a] {
-			c.fault(at+"/"+itoa(i), "arch", "", "%s is named twice", shorten(a))
+			c.fault(at+"/"+itoa(i), "arch", "keep one of them", "%s is named twice", shorten(a))
 		}
 		seen[v.items[i].text] = true
 	}

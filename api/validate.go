@@ -54,13 +54,13 @@ func (c checker) value(at string, f *Field, v *value) {
 	}
 	if f.Status == Refused {
 		if !neutral(v) {
-			c.fault(at, name, "", "%s is refused: %s", name, reasonOf(f))
+			c.fault(at, name, "leave "+name+" out", "%s is refused: %s", name, reasonOf(f))
 		}
 		return
 	}
 	switch {
 	case !typed(f.Type, v):
-		c.fault(at, name, "", "%s is to be %s, not %s", nameOf(name), f.Type.article(), v.describe())
+		c.fault(at, name, fixType(f.Type, v), "%s is to be %s, not %s", nameOf(name), f.Type.article(), v.describe())
 		return
 	case f.Type == ArrayField:
 		c.count(at, name, f, len(v.items))
@@ -94,7 +94,7 @@ func (c checker) object(at string, f *Field, v *value) {
 	}
 	for _, name := range below[f.Pointer] {
 		if lookup[f.Pointer+"/"+name].Required && !slices.ContainsFunc(v.members, func(m member) bool { return m.key == name }) {
-			c.fault(at+"/"+name, name, "", "%s is missing", name)
+			c.fault(at+"/"+name, name, fixMissing(lookup[f.Pointer+"/"+name]), "%s is missing", name)
 		}
 	}
 }
@@ -127,9 +127,9 @@ func homeOf(key string) string {
 func (c checker) count(at, name string, f *Field, n int) {
 	switch {
 	case n < f.Min:
-		c.fault(at, name, "", "%s needs at least %d", name, f.Min)
+		c.fault(at, name, "give more of them", "%s needs at least %d", name, f.Min)
 	case f.Max > 0 && n > f.Max:
-		c.fault(at, name, "", "%s has %d entries, at most %d are taken", name, n, f.Max)
+		c.fault(at, name, "leave some out", "%s has %d entries, at most %d are taken", name, n, f.Max)
 	}
 }
 
@@ -137,9 +137,9 @@ func (c checker) text(at, name string, f *Field, s string) {
 	re := patterns[f.Pattern]
 	switch {
 	case f.Length > 0 && len(s) > f.Length:
-		c.fault(at, name, "", "%s has %d bytes, at most %d are taken", name, len(s), f.Length)
+		c.fault(at, name, "shorten it", "%s has %d bytes, at most %d are taken", name, len(s), f.Length)
 	case strings.ContainsRune(s, 0):
-		c.fault(at, name, "", "%s holds a NUL character", name)
+		c.fault(at, name, "leave it out", "%s holds a NUL character", name)
 	case len(f.Enum) > 0 && !slices.Contains(f.Enum, s):
 		c.fault(at, name, fixEnum(f, s), "%s cannot be %q", name, shorten(s))
 	case re != nil && !re.MatchString(s):
@@ -187,9 +187,9 @@ func (c checker) number(at, name string, f *Field, literal string) {
 	n, err := strconv.ParseFloat(literal, 64)
 	switch {
 	case f.Type == IntegerField && strings.ContainsAny(literal, ".eE"):
-		c.fault(at, name, "", "%s is to be a whole number, not %s", name, shorten(literal))
+		c.fault(at, name, "round it", "%s is to be a whole number, not %s", name, shorten(literal))
 	case err != nil || n < float64(f.Min) || n > float64(f.Max):
-		c.fault(at, name, "", "%s is %s, it can be %d to %d%s", name, shorten(literal), f.Min, f.Max, unitOf(f))
+		c.fault(at, name, fmt.Sprintf("%d to %d%s", f.Min, f.Max, unitOf(f)), "%s is %s, out of range", name, shorten(literal))
 	case f.Type == NumberField && !thousandths(literal):
 		c.fault(at, name, "round it to thousandths", "%s is %s, finer than thousandths", name, shorten(literal))
 	}
@@ -207,6 +207,33 @@ func thousandths(literal string) bool {
 	}
 	r, ok := new(big.Rat).SetString(literal)
 	return ok && r.Mul(r, big.NewRat(1000, 1)).IsInt()
+}
+
+// fixType says how a value of another type is to be written.
+func fixType(want FieldType, v *value) string {
+	_, err := strconv.ParseFloat(v.text, 64)
+	switch {
+	case v.kind == "":
+		return "give it a value, or leave it out"
+	case (want == IntegerField || want == NumberField) && v.kind == StringField && err == nil:
+		return "write " + shorten(v.text) + " without quotation marks"
+	case want == StringField && v.kind == NumberField:
+		return `write "` + shorten(v.text) + `", in quotation marks`
+	}
+	return map[FieldType]string{
+		ObjectField: "write its fields: {…}", ArrayField: "write a list: […]", StringField: `write text: "…"`,
+		IntegerField: "write a whole number", NumberField: "write a number", BooleanField: "write true or false",
+	}[want]
+}
+
+func fixMissing(f *Field) string {
+	switch {
+	case len(f.Enum) > 0:
+		return fixEnum(f, "")
+	case fixPattern[f.Pattern] != "":
+		return "give it: " + fixPattern[f.Pattern]
+	}
+	return "give it"
 }
 
 func unitOf(f *Field) string {
