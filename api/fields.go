@@ -352,7 +352,7 @@ var Fields = []Field{
 
 	{
 		Pointer: servicePath + "/storage", Type: IntegerField, Status: Enforced, Unit: "MiB", Max: 1 << 30, Default: "0",
-		Doc: "Reserved on the node's disk. 0 reserves nothing.",
+		Doc: "Reserved on the node's disk; nothing bounds what is written. 0 reserves nothing.",
 	},
 	{
 		Pointer: servicePath + "/vgpus", Type: IntegerField, Status: Enforced, Max: MaxDevices, Default: "0",
