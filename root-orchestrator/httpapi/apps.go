@@ -97,14 +97,12 @@ func (a *API) registerApps() {
 				"If-Match, or If-None-Match: * to create only, may go with a document of one application.",
 			Errors:           []int{404, 409, 412, 413, 415},
 			SkipValidateBody: true, // ParseSLA does, and says more
-			RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
-				"application/json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(typeOf[api.SLA](), true, "SLA")},
-				"application/yaml": {Schema: &huma.Schema{Type: "string", Description: "The same as YAML."}},
-			}},
+			RequestBody:      a.slaBody(),
 		}
 	}
 	handle(a, apply(http.MethodPut, "applySLA"), rights.AppsWrite, a.apply)
 	handle(a, apply(http.MethodPost, "postSLA"), rights.AppsWrite, a.apply)
+	handle(a, a.planOperation(), rights.AppsWrite, a.plan)
 	handle(a, huma.Operation{
 		Method: http.MethodGet, Path: "/v1/apps", Summary: "List apps", Tags: tags,
 		Middlewares: huma.Middlewares{a.watchable("app", rights.AppsRead)},
@@ -138,6 +136,13 @@ func (a *API) registerApps() {
 	})
 }
 
+func (a *API) slaBody() *huma.RequestBody {
+	return &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"application/json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(typeOf[api.SLA](), true, "SLA")},
+		"application/yaml": {Schema: &huma.Schema{Type: "string", Description: "The same as YAML."}},
+	}}
+}
+
 type applyIn struct {
 	Tenant      api.Tenant `query:"tenant" doc:"Whose the applications are; without it, the asker's."`
 	IfMatch     string     `header:"If-Match"`
@@ -147,18 +152,9 @@ type applyIn struct {
 }
 
 func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (*objectOut[api.Applied], error) {
-	tenant := in.Tenant
-	if tenant == "" {
-		tenant = p.Tenant
-	}
-	if tenant == rights.System {
-		return nil, fmt.Errorf("apply: the system tenant owns no applications; name one, ?tenant=acme: %w", api.ErrInvalid)
-	}
-	if err := rights.Allowed(p, rights.AppsWrite, tenant); err != nil {
+	tenant, err := a.applier(p, in.Tenant)
+	if err != nil {
 		return nil, err
-	}
-	if _, err := a.opt.Accounts.Tenant(tenant); err != nil {
-		return nil, fmt.Errorf("apply: %w", err)
 	}
 	sla, err := decodeSLA(in.ContentType, in.RawBody)
 	if err != nil {
@@ -188,6 +184,24 @@ func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (*obje
 		out.ETag = etag(out.Body.Apps[0].Revision)
 	}
 	return out, nil
+}
+
+// applier is the tenant whose applications the principal may change: the one
+// asked for, or its own.
+func (a *API) applier(p rights.Principal, tenant api.Tenant) (api.Tenant, error) {
+	if tenant == "" {
+		tenant = p.Tenant
+	}
+	if tenant == rights.System {
+		return "", fmt.Errorf("apply: the system tenant owns no applications; name one, ?tenant=acme: %w", api.ErrInvalid)
+	}
+	if err := rights.Allowed(p, rights.AppsWrite, tenant); err != nil {
+		return "", err
+	}
+	if _, err := a.opt.Accounts.Tenant(tenant); err != nil {
+		return "", fmt.Errorf("apply: %w", err)
+	}
+	return tenant, nil
 }
 
 // partly says what was done before the error.

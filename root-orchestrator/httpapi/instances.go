@@ -47,8 +47,8 @@ func (a *API) sees(p rights.Principal, c api.ClusterID) bool {
 }
 
 func (a *API) shownInstance(p rights.Principal, i api.Instance) api.Instance {
-	if i.Node != "" && !a.sees(p, i.Cluster) {
-		i.Node = ""
+	if (i.Node != "" || i.Devices != nil) && !a.sees(p, i.Cluster) {
+		i.Node, i.Devices = "", nil
 	}
 	return i
 }

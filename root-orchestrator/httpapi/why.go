@@ -71,10 +71,9 @@ func worthAsking(w api.Why, clusters []api.Cluster) (ask []api.ClusterID) {
 // placing is what of a spec decides on its place: commands and environments,
 // which may hold secrets, are not a cluster's before the instance is.
 func placing(m api.Microservice) *api.Microservice {
-	return &api.Microservice{
-		Virtualization: m.Virtualization, Memory: m.Memory, VCPUs: m.VCPUs,
-		Privileged: m.Privileged, Arch: m.Arch, Constraints: m.Constraints,
-	}
+	m.ID, m.Code, m.Cmd, m.Environment = "", "", nil, nil
+	m.Replicas, m.StopGrace, m.OneShot, m.Platform = nil, 0, false, ""
+	return &m
 }
 
 // askClusters adds what the clusters say, node by node, of those whose nodes the

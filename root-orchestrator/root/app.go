@@ -94,7 +94,7 @@ func (c *Core) apply(in Apply) error {
 	case a != nil && in.MustNotExist:
 		return fmt.Errorf("application %s exists: %w", id, api.ErrPrecondition)
 	case a != nil && a.Leaving:
-		return fmt.Errorf("application %s is being deleted; wait until it is gone (treeline wait --for=deleted): %w", id, api.ErrConflict)
+		return leavingApp(id)
 	case a != nil:
 		if err := precondition("application "+string(id), a.Revision, in.IfMatch); err != nil {
 			return err
@@ -120,6 +120,10 @@ func (c *Core) apply(in Apply) error {
 		c.reconcile(s)
 	}
 	return nil
+}
+
+func leavingApp(id api.AppID) error {
+	return fmt.Errorf("application %s is being deleted; wait until it is gone (treeline wait --for=deleted): %w", id, api.ErrConflict)
 }
 
 // servicesByUrgency are the application's services, the most urgent first, and
@@ -378,7 +382,8 @@ func (c *Core) update(in *instance, s *service) {
 	c.endTrial(in)
 	if cl != nil {
 		c.takeBack(in, cl)
-		if in.Spec.Exclusive {
+		// What was exclusive before it was not may be on its way to its end there still.
+		if in.Spec.Exclusive || s.spec.Exclusive {
 			c.awaitStop(in, cl)
 		}
 	}

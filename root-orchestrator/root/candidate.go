@@ -17,7 +17,7 @@ func (c *Core) refresh(cl *cluster) {
 	agg := &cl.Agg
 	cand := sched.Candidate{
 		ID: string(cl.Info.ID), Level: sched.Clusters, Out: cl.out(), Capacity: agg.Capacity,
-		Free: agg.Free.Minus(cl.reserved), Rooms: cl.rooms(), Load: len(cl.assigned),
+		Free: agg.Free.Minus(cl.reserved), Rooms: cl.rooms(), Load: len(cl.assigned) + cl.others,
 		Hull: agg.Hull, Unplaced: agg.Unplaced, Spread: agg.StdDev, Nodes: agg.Nodes,
 	}
 	if cl.heard {

@@ -33,6 +33,7 @@ type cluster struct {
 	log      []removal
 	wanted   api.Digest
 	assigned map[api.InstanceID]*instance
+	others   int                               // that a sketch leaves out of assigned
 	leaving  map[api.InstanceID]api.Generation // withdrawn at, and not confirmed
 	put      map[api.InstanceID]bool
 	drop     map[api.InstanceID]bool

@@ -70,7 +70,8 @@ type Core struct {
 	events    []api.Event            // the newest EventsKept, oldest first
 	eventSlot int                    // where the next is stored
 	net       network
-	doubts    map[api.InstanceID][]api.ClusterID // of a plan: clusters that said they cannot
+	dry       bool                               // a sketch
+	doubts    map[api.InstanceID][]api.ClusterID // of a sketch: clusters that said they cannot
 
 	counter step.Counter
 	blocks  int // given to clusters so far

@@ -12,6 +12,9 @@ import (
 
 // event tells the story of a change, durably. The newest EventsKept are kept.
 func (c *Core) event(e api.Event) {
+	if c.dry {
+		return
+	}
 	e.Seq, e.Time, e.Tier = c.nextRev(), c.wall, "root"
 	c.events = append(c.events, e)
 	if len(c.events) > 2*c.cfg.EventsKept {

@@ -250,6 +250,9 @@ func (c *Core) awaitStop(in *instance, cl *cluster) {
 // admits reports whether the cluster's kind of nodes could take the instance at
 // all, whatever is free now.
 func (c *Core) admits(cl *cluster, in *instance) bool {
+	if slices.Contains(c.doubts[in.ID], cl.Info.ID) {
+		return false
+	}
 	req := c.wish(in)
 	req.Needs, req.Devices = api.Resources{}, nil
 	cand := *c.table.Get(string(cl.Info.ID))

@@ -193,4 +193,3 @@ func (c *Core) Events(f EventFilter) []api.Event {
 	}
 	return out
 }
-

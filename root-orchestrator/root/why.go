@@ -46,17 +46,17 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	return w, true
 }
 
-// rank is how the clusters stand now. The instance's own is judged as if the
-// instance were to come: with the room that it has there.
+// rank is how the clusters stand now. That of an instance which has a place is
+// judged as if the instance were to come: with the room that it has there.
 func (c *Core) rank(in *instance) sched.Result {
 	req := c.wish(in)
 	for _, id := range step.Keys(in.refusals) {
-		if in.refusals[id].until.After(c.now) && id != in.Cluster {
+		if in.refusals[id].until.After(c.now) && (id != in.Cluster || in.State == api.Requested) {
 			req.Avoid = append(req.Avoid, string(id))
 		}
 	}
 	own := c.table.Get(string(in.Cluster))
-	if own == nil {
+	if own == nil || in.State == api.Requested {
 		return c.table.Place(&req, c.plugin(in), in.seed())
 	}
 	all := slices.Clone(c.table.All())

@@ -1,0 +1,187 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// planRounds bounds how often a plan goes on to the next clusters, because some
+// said that they cannot.
+const planRounds = 4
+
+func (a *API) planOperation() huma.Operation {
+	return huma.Operation{
+		Method: http.MethodPost, Path: "/v1/apps:plan", OperationID: "planSLA", Summary: "Plan an SLA", Tags: []string{"applications"},
+		Description: "What applying the document would do now, if nothing else changed: what differs, which instances would be placed, replaced, stopped, " +
+			"stay or wait, and where. It takes what applying takes, refuses what applying refuses, and changes nothing. Each chosen cluster is asked for its own view; " +
+			"what it cannot place goes to the next. Nodes are named to those who may see them.",
+		Errors:           []int{404, 409, 413, 415},
+		SkipValidateBody: true, // ParseSLA does, and says more
+		RequestBody:      a.slaBody(),
+	}
+}
+
+type planIn struct {
+	Tenant      api.Tenant `query:"tenant" doc:"Whose the applications would be; without it, the asker's."`
+	ContentType string     `header:"Content-Type"`
+	RawBody     []byte
+}
+
+func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (*struct{ Body api.Plan }, error) {
+	tenant, err := a.applier(p, in.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	sla, err := decodeSLA(in.ContentType, in.RawBody)
+	if err != nil {
+		return nil, err
+	}
+	t := tiers{api: a, who: p, doubts: map[api.InstanceID][]api.ClusterID{}, whys: map[api.InstanceID]api.Explanation{}}
+	for range planRounds {
+		var planned root.Planned
+		var refused error
+		err := a.owner.Read(ctx, func() { planned, refused = a.core.Plan(a.opt.Now(), tenant, sla.Applications, t.doubts) })
+		if err != nil || refused != nil {
+			return nil, firstOf(err, refused)
+		}
+		t.plan = planned
+		if !t.ask(ctx) {
+			break
+		}
+	}
+	return &struct{ Body api.Plan }{t.whole()}, nil
+}
+
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tiers is a plan on its way through both tiers.
+type tiers struct {
+	api    *API
+	who    rights.Principal
+	plan   root.Planned
+	views  map[api.ClusterID]api.ClusterView
+	places map[api.InstanceID]api.InstancePlan // as their clusters have it
+	doubts map[api.InstanceID][]api.ClusterID  // that cannot
+	whys   map[api.InstanceID]api.Explanation  // of those asked last
+}
+
+// ask has the chosen clusters say what they would do, and reports whether some of
+// it has to go elsewhere. A cluster that does not answer leaves the plan as the
+// root has it, and its view says so.
+func (t *tiers) ask(ctx context.Context) (again bool) {
+	ctx, cancel := context.WithTimeout(ctx, whyWait)
+	defer cancel()
+	t.places, t.views = map[api.InstanceID]api.InstancePlan{}, map[api.ClusterID]api.ClusterView{}
+	var mu sync.Mutex // guards t.places, t.views, t.doubts, t.whys and again, while clusters are asked
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, whyAtOnce)
+	for i, view := range t.plan.Clusters {
+		if i >= whyMost {
+			view.Error = fmt.Sprintf("not asked: a plan asks %d clusters at most", whyMost)
+			mu.Lock()
+			t.views[view.Cluster] = view
+			mu.Unlock()
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			got, err := t.api.askPlan(ctx, view.Cluster, t.plan.Asks[view.Cluster])
+			mu.Lock()
+			defer mu.Unlock()
+			if view.Asked = err == nil; err != nil {
+				view.Error = err.Error()
+			}
+			t.views[view.Cluster] = view
+			for _, v := range got {
+				if v.Action == root.PlanWait {
+					again = true
+					t.doubts[v.ID] = append(t.doubts[v.ID], view.Cluster)
+					if v.Why != nil {
+						t.whys[v.ID] = t.shown(view.Cluster, *v.Why)
+					}
+					continue
+				}
+				t.places[v.ID] = v
+			}
+		})
+	}
+	wg.Wait()
+	return again
+}
+
+// askPlan asks one cluster about the instances that it is to have. Only that they
+// are the asker's is checked here: a cluster is told what it would be told anyway,
+// if the document were applied, less commands and environments.
+func (a *API) askPlan(ctx context.Context, c api.ClusterID, asks []api.WhyRequest) ([]api.InstancePlan, error) {
+	body := api.ClusterPlanRequest{Instances: slices.Clone(asks)}
+	for i := range body.Instances {
+		body.Instances[i].Spec = *placing(body.Instances[i].Spec)
+	}
+	var got api.ClusterPlan
+	if err := a.ask(ctx, c, http.MethodPost, "/v1/plan", body, &got); err != nil {
+		a.opt.Log.Debug("cluster does not plan", "cluster", c, "err", err)
+		return nil, err
+	}
+	if len(got.Instances) != len(asks) {
+		return nil, fmt.Errorf("cluster %s answered badly: it was asked about %d instances and planned %d: %w", c, len(asks), len(got.Instances), api.ErrUnavailable)
+	}
+	for i := range got.Instances {
+		got.Instances[i].ID = asks[i].Instance
+	}
+	return got.Instances, nil
+}
+
+// shown is a cluster's explanation without nodes' names, where the asker may not
+// see them.
+func (t *tiers) shown(c api.ClusterID, ex api.Explanation) api.Explanation {
+	if t.api.sees(t.who, c) {
+		return ex
+	}
+	return sched.Veil(ex)
+}
+
+// whole is the plan with what the clusters said.
+func (t *tiers) whole() api.Plan {
+	p := t.plan.Plan
+	for i, v := range p.Clusters {
+		p.Clusters[i] = t.views[v.Cluster]
+	}
+	for i := range p.Apps {
+		for k := range p.Apps[i].Instances {
+			v := &p.Apps[i].Instances[k]
+			if why, ok := t.whys[v.ID]; ok && slices.Contains(t.doubts[v.ID], v.Cluster) || ok && v.Action == root.PlanWait {
+				*v = api.InstancePlan{ID: v.ID, Action: root.PlanWait, Why: &why}
+				continue
+			}
+			at, ok := t.places[v.ID]
+			if !ok || v.Action != root.PlanPlace && v.Action != root.PlanReplace {
+				continue
+			}
+			if len(at.Headroom) > 0 {
+				v.Headroom = at.Headroom
+			}
+			if t.api.sees(t.who, v.Cluster) {
+				v.Node = at.Node
+			}
+		}
+	}
+	return p
+}
