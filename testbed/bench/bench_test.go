@@ -25,6 +25,10 @@ func TestCheapBenchmarksWriteRecords(t *testing.T) {
 		"bus":   {"bus.qos0", "bus.qos1"},
 		"place": {"place.best-of-100", "place.rank-100", "place.best-of-1000", "place.rank-1000", "place.best-of-10000", "place.rank-10000"},
 		"sim":   {"sim.seeds", "sim.steps"},
+		"fig2": {
+			"fig2.root-1×45", "fig2.cluster-1×45", "fig2.root-3×15", "fig2.cluster-3×15", "fig2.root-5×9", "fig2.cluster-5×9",
+			"fig2.root-9×5", "fig2.cluster-9×5", "fig2.root-15×3", "fig2.cluster-15×3", "fig2.root-45×1", "fig2.cluster-45×1",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

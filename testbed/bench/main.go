@@ -32,6 +32,7 @@ var benches = map[string]bench{
 	"store":    {"durable saves of the embedded store, over bbolt's", 30, storeSaves},
 	"bus":      {"messages through the embedded broker, over TLS alone", 30, busMessages},
 	"place":    {"time to choose among candidates", 30, place},
+	"fig2":     {"decisions at both tiers for 45 workers in 1 to 45 clusters, as in the Oakestra paper", 5, fig2},
 	"sim":      {"seeds of the simulator a second", 30, simSeeds},
 	"route":    {"from an instance that listens to its first answer to a client elsewhere", 30, routes},
 	"net":      {"data paths from container to container, beside the kernel and others", 5, network},
@@ -74,7 +75,7 @@ func Main(ctx context.Context, args []string, out, log io.Writer) error {
 	var net netOptions
 	fs.StringVar(&net.rows, "rows", "", "net: only these rows; names or patterns, with commas")
 	fs.BoolVar(&net.quick, "quick", false, "net: one short sample of each, held to nothing")
-	fs.StringVar(&net.svg, "svg", "", "net: draw the figures into this file")
+	fs.StringVar(&net.svg, "svg", "", "net, fig2, fig10: draw the figures into this file")
 	helper := fs.String("swarm", "", "") // see swarm.go
 	fs.Usage = func() { usage(log) }
 	var names []string

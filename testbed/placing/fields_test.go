@@ -1,0 +1,233 @@
+package placing_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/testbed/placing"
+)
+
+// Every field of an SLA that placement keeps: alone it decides between two places
+// that are alike but for what it asks, and where it cannot be met `why` names it.
+func TestEachFieldDecidesAloneAndIsNamedWhereItCannotBeMet(t *testing.T) {
+	type change = func(*api.NodeInfo)
+	for _, tt := range []struct {
+		field  string
+		with   change    // what the right node has
+		ask    string    // that only it can give
+		cannot string    // that neither can
+		blames string    // the constraint that why names
+		puts   []float64 // where n1 and n2 are in the latency space, ms from its origin
+		both   change
+		before string // services that are applied as well, before it
+	}{
+		{field: "vcpus", with: func(n *api.NodeInfo) { n.Capacity.MilliCPU = 8000 }, ask: "vcpus: 6", cannot: "vcpus: 9", blames: "vcpus"},
+		{field: "memory", with: func(n *api.NodeInfo) { n.Capacity.MemoryMB = 8192 }, ask: "memory: 6000", cannot: "memory: 9000", blames: "memory"},
+		{field: "storage", with: func(n *api.NodeInfo) { n.Capacity.StorageMB = 20_000 }, ask: "storage: 15000", cannot: "storage: 25000", blames: "storage"},
+		{field: "bandwidth_in", with: func(n *api.NodeInfo) { n.Capacity.InMbit = 2500 }, ask: "bandwidth_in: 2000", cannot: "bandwidth_in: 3000", blames: "bandwidth_in"},
+		{field: "bandwidth_out", with: func(n *api.NodeInfo) { n.Capacity.OutMbit = 2500 }, ask: "bandwidth_out: 2000", cannot: "bandwidth_out: 3000", blames: "bandwidth_out"},
+		{field: "vgpus", with: devices("gpu", 1), ask: "vgpus: 1", cannot: "vgpus: 2", blames: "device:gpu"},
+		{field: "vtpus", with: devices("tpu", 1), ask: "vtpus: 1", cannot: "vtpus: 2", blames: "device:tpu"},
+		{field: "devices", with: devices("acme.com/camera", 2), ask: "devices: [{name: acme.com/camera, count: 2}]", cannot: "devices: [{name: acme.com/camera, count: 3}]", blames: "device:acme.com/camera"},
+		{field: "arch", with: func(n *api.NodeInfo) { n.Arch = "arm64" }, ask: "arch: [arm64]", cannot: "arch: [riscv64]", blames: "arch"},
+		{field: "platform", with: func(n *api.NodeInfo) { n.Arch = "arm64" }, ask: "platform: linux/arm64", cannot: "platform: linux/riscv64", blames: "arch"},
+		{field: "virtualization", with: func(n *api.NodeInfo) { n.Runtimes = []string{"container", "runsc"} }, ask: "virtualization: runsc", cannot: "virtualization: kata", blames: "virtualization"},
+		{field: "privileged", with: func(n *api.NodeInfo) { n.Privileged = true }, ask: "privileged: true", cannot: "privileged: true, vcpus: 99", blames: "vcpus"},
+		{field: "port", ask: "port: \"9090\"", cannot: "port: \"9090\", constraints: [{type: direct, node: n1}]", blames: "port", before: "first: {port: \"9090\", constraints: [{type: direct, node: n1}]}"},
+		{field: "direct.node", with: nil, ask: "constraints: [{type: direct, node: n2}]", cannot: "constraints: [{type: direct, node: n9}]", blames: "node"},
+		{field: "direct.node, a list", with: nil, ask: "constraints: [{type: direct, node: n7;n2}]", cannot: "constraints: [{type: direct, node: n8;n9}]", blames: "node"},
+		{field: "addons", with: func(n *api.NodeInfo) { n.Addons = []string{"camera", "flops"} }, ask: "constraints: [{type: addons, needs: [flops]}]", cannot: "constraints: [{type: addons, needs: [flops, lidar]}]", blames: "addons"},
+		{field: "labels, equal", with: label("disk", "ssd"), ask: "constraints: [{type: labels, labels: [disk=ssd]}]", cannot: "constraints: [{type: labels, labels: [disk=tape]}]", blames: "labels"},
+		{field: "labels, not", both: label("old", "yes"), with: func(n *api.NodeInfo) { delete(n.Labels, "old") }, ask: "constraints: [{type: labels, labels: [\"!old\"]}]", cannot: "constraints: [{type: labels, labels: [old=no]}]", blames: "labels"},
+		{field: "geo, a circle", both: at(52.52, 13.4), with: at(48.14, 11.58), ask: "constraints: [{type: geo, location: \"48.1,11.5\", threshold: 50}]", cannot: "constraints: [{type: geo, location: \"40,0\", threshold: 50}]", blames: "geo"},
+		{field: "geo, an area", both: area("berlin", "de"), with: area("de", "munich"), ask: "constraints: [{type: geo, area: Munich}]", cannot: "constraints: [{type: geo, area: fr}]", blames: "area"},
+		{field: "geo, a polygon", both: at(52.52, 13.4), with: at(48.14, 11.58), ask: "constraints: [{type: geo, polygon: [\"47,10\", \"47,13\", \"49,13\", \"49,10\"]}]", cannot: "constraints: [{type: geo, polygon: [\"0,0\", \"0,1\", \"1,1\"]}]", blames: "geo"},
+		{field: "latency to a service", ask: "constraints: [{type: latency, service: pre, threshold: 20}]", cannot: "constraints: [{type: latency, service: pre, threshold: 0.01}, {type: direct, node: n2}]", blames: "latency", puts: []float64{0, 100}, before: "pre: {constraints: [{type: direct, node: n2}], memory: 4096}", both: func(n *api.NodeInfo) { n.Capacity.MemoryMB = 8192 }},
+		{field: "latency to an area", both: area("berlin"), with: area("munich"), ask: "constraints: [{type: latency, area: munich, threshold: 20}]", cannot: "constraints: [{type: latency, area: munich, threshold: 20}, {type: direct, node: n1}]", blames: "latency", puts: []float64{0, 100}},
+		{field: "latency to a user", ask: "constraints: [{type: latency, target: 198.51.100.7, threshold: 20}]", cannot: "constraints: [{type: latency, target: 198.51.100.7, threshold: 1}]", blames: "latency", puts: []float64{0, 100}},
+		{field: "connectivity, latency", ask: "connectivity: [{target_microservice_id: pre.prod, con_constraints: [{type: latency, threshold: 20, rigidness: 10, convergence_time: 5}]}]", cannot: "connectivity: [{target_microservice_id: pre.prod, con_constraints: [{type: latency, threshold: 20}]}], constraints: [{type: direct, node: n1}]", blames: "latency", puts: []float64{0, 100}, before: "pre: {constraints: [{type: direct, node: n2}]}"},
+		{field: "connectivity, bandwidth", with: func(n *api.NodeInfo) { n.Capacity.InMbit, n.Capacity.OutMbit = 5000, 5000 }, ask: "connectivity: [{target_microservice_id: pre, con_constraints: [{type: bandwidth, threshold: 2000}]}]", cannot: "connectivity: [{target_microservice_id: pre, con_constraints: [{type: bandwidth, threshold: 6000}]}]", blames: "bandwidth_in", before: "pre: {}"},
+		{field: "spread", ask: "constraints: [{type: spread}, {type: direct, node: n1;n2}], replicas: 2", cannot: "constraints: [{type: spread}], replicas: 3", blames: "spread"},
+		{field: "apart", ask: "constraints: [{type: apart, services: [pre.prod]}]", cannot: "constraints: [{type: apart, services: [pre]}, {type: direct, node: n1}]", blames: "apart", before: "pre: {constraints: [{type: direct, node: n1}]}"},
+	} {
+		t.Run(tt.field, func(t *testing.T) {
+			t.Parallel()
+			for _, possible := range []bool{true, false} {
+				var changes, all []change
+				if tt.both != nil {
+					all = append(all, tt.both)
+				}
+				changes = all
+				if tt.with != nil {
+					changes = append(slices.Clone(all), tt.with)
+				}
+				w := placing.New()
+				w.RTT = func(n api.NodeID, _ string) time.Duration {
+					return map[api.NodeID]time.Duration{"n1": 103 * time.Millisecond, "n2": 5 * time.Millisecond}[n] + time.Duration(len(n)-2)*60*time.Millisecond
+				}
+				w.Cluster(cluster.Config{ID: "c1"}, placing.Node("n1", all...), placing.Node("n2", changes...))
+				if tt.puts != nil {
+					w.Put("n1", place(tt.puts[0]))
+					w.Put("n2", place(tt.puts[1]))
+				}
+				if strings.Contains(tt.field, "user") { // trilateration needs three that measure
+					w.Join("c1", placing.Node("n30", all...))
+					w.Put("n30", place(160))
+					w.Pass(time.Second)
+				}
+				ask := tt.ask
+				if !possible {
+					ask = tt.cannot
+				}
+				if err := w.Apply(tt.before + "\nsvc: {" + ask + "}"); err != nil {
+					t.Fatal(err)
+				}
+				w.Pass(8 * time.Second)
+				replicas := 1
+				if i := strings.Index(ask, "replicas: "); i >= 0 {
+					replicas = int(ask[i+len("replicas: ")] - '0')
+				}
+				nodes := map[api.NodeID]bool{}
+				for i := range replicas {
+					_, n := w.Place("svc", i)
+					nodes[n] = true
+				}
+				last := placing.ID("svc", replicas-1)
+				why, _ := w.Root.Why(last, w.Now)
+				switch {
+				case possible && tt.field == "spread":
+					if !nodes["n1"] || !nodes["n2"] {
+						t.Errorf("two instances on %v: %s", nodes, why.Summary)
+					}
+				case possible:
+					if !nodes["n2"] || len(nodes) != 1 {
+						t.Errorf("on %v, only n2 is right: %s", nodes, why.Summary)
+					}
+				case !nodes[""]:
+					t.Errorf("on %v, and neither is right", nodes)
+				default:
+					if said := blamed(why); !slices.Contains(said, tt.blames) {
+						t.Errorf("why blames %v, not %s: %s", said, tt.blames, why.Summary)
+					}
+					checkCounts(t, why)
+				}
+			}
+		})
+	}
+}
+
+// Clusters by name, and what decides among clusters before a node is known.
+func TestWhatDecidesAmongClusters(t *testing.T) {
+	for _, tt := range []struct {
+		field, ask, cannot, blames string
+		with                       func(*api.NodeInfo)
+		both                       func(*api.NodeInfo)
+	}{
+		{field: "direct.cluster", ask: "constraints: [{type: direct, cluster: c2}]", cannot: "constraints: [{type: direct, cluster: c9}]", blames: "cluster"},
+		{field: "direct.cluster, a list", ask: "constraints: [{type: direct, cluster: c7;c2}]", cannot: "constraints: [{type: direct, cluster: c8;c9}]", blames: "cluster"},
+		{field: "clusters", ask: "constraints: [{type: clusters, allowed: [c2]}]", cannot: "constraints: [{type: clusters, allowed: [c3]}]", blames: "cluster"},
+		{field: "the hull", both: at(52.52, 13.4), with: at(48.14, 11.58), ask: "constraints: [{type: geo, location: \"48.1,11.5\", threshold: 50}]", cannot: "constraints: [{type: geo, location: \"40,0\", threshold: 50}]", blames: "geo"},
+		{field: "the areas", both: area("berlin"), with: area("munich"), ask: "constraints: [{type: geo, area: munich}]", cannot: "constraints: [{type: geo, area: oslo}]", blames: "area"},
+		{field: "the devices", with: devices("gpu", 1), ask: "vgpus: 1", cannot: "vgpus: 2", blames: "device:gpu"},
+		{field: "the addons", with: func(n *api.NodeInfo) { n.Addons = []string{"flops"} }, ask: "constraints: [{type: addons, needs: [flops]}]", cannot: "constraints: [{type: addons, needs: [lidar]}]", blames: "addons"},
+		{field: "the disk", with: func(n *api.NodeInfo) { n.Capacity.StorageMB = 20_000 }, ask: "storage: 15000", cannot: "storage: 25000", blames: "storage"},
+	} {
+		t.Run(tt.field, func(t *testing.T) {
+			t.Parallel()
+			for _, possible := range []bool{true, false} {
+				one := placing.Node("n1")
+				two := placing.Node("n2")
+				if tt.both != nil {
+					tt.both(&one)
+					tt.both(&two)
+				}
+				if tt.with != nil {
+					tt.with(&two)
+				}
+				w := placing.New()
+				w.Cluster(cluster.Config{ID: "c1"}, one)
+				w.Cluster(cluster.Config{ID: "c2"}, two)
+				ask := tt.ask
+				if !possible {
+					ask = tt.cannot
+				}
+				if err := w.Apply("svc: {" + ask + "}"); err != nil {
+					t.Fatal(err)
+				}
+				c, n := w.Place("svc", 0)
+				why, _ := w.Root.Why(placing.ID("svc", 0), w.Now)
+				if possible && (c != "c2" || n != "n2") {
+					t.Errorf("on %s of %s: %s", n, c, why.Summary)
+				}
+				if said := blamed(why); !possible && (c != "" || !slices.Contains(said, tt.blames)) {
+					t.Errorf("on %q, why blames %v, not %s: %s", c, said, tt.blames, why.Summary)
+				}
+				checkCounts(t, why)
+			}
+		})
+	}
+}
+
+// blamed are the constraints that an explanation names, at either tier.
+func blamed(w api.Why) (out []string) {
+	for _, c := range w.Root.Causes {
+		out = append(out, c.Constraint)
+	}
+	for _, cl := range w.Clusters {
+		for _, c := range cl.Answer.Causes {
+			out = append(out, c.Constraint)
+		}
+	}
+	return out
+}
+
+func checkCounts(t *testing.T, w api.Why) {
+	t.Helper()
+	check := func(who string, e api.Explanation) {
+		sum := 0
+		for _, c := range e.Causes {
+			sum += c.Count
+		}
+		if sum != e.Considered {
+			t.Errorf("%s: counts sum to %d of %d: %+v", who, sum, e.Considered, e.Causes)
+		}
+	}
+	check("root", w.Root)
+	for _, c := range w.Clusters {
+		check(string(c.Cluster), c.Answer)
+	}
+}
+
+func devices(kind string, n int) func(*api.NodeInfo) {
+	return func(info *api.NodeInfo) {
+		for i := range n {
+			info.Devices = append(info.Devices, api.NodeDevice{ID: kind + "=" + string(rune('0'+i)), Kinds: []string{kind}})
+		}
+	}
+}
+
+func label(key, value string) func(*api.NodeInfo) {
+	return func(n *api.NodeInfo) { n.Labels = map[string]string{key: value} }
+}
+
+func at(lat, lon float64) func(*api.NodeInfo) {
+	return func(n *api.NodeInfo) { n.Location = &api.Geo{Lat: lat, Lon: lon} }
+}
+
+func area(names ...string) func(*api.NodeInfo) {
+	return func(n *api.NodeInfo) { n.Areas = names }
+}
+
+// place is that many milliseconds from the origin of the latency space, on its
+// first axis, and 1 ms from the wire.
+func place(ms float64) api.Coordinate {
+	c := vivaldi.New()
+	c.Vec = append([]float64{}, c.Vec...)
+	c.Vec[0], c.Height, c.Error = ms/1000, 0.0005, 0.05
+	return c
+}
