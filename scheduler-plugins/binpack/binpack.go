@@ -12,9 +12,21 @@ type Plugin struct{}
 // Name is "binpack".
 func (Plugin) Name() string { return "binpack" }
 
-// Score is the share of the candidate that is taken after the placement, the
-// mean of processor and memory; 1 is full.
-func (Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
-	cpu, memory := sched.FreeShares(req, c)
-	return 1 - (cpu+memory)/2
+// Score is what Reckon makes of the facts.
+func (p Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
+	return p.Reckon(sched.FactsOf(req, c))
+}
+
+// Reckon is the share of the candidate that is taken after the placement, the
+// mean of processor, memory and the scarcest of what else is asked for; 1 is full.
+// What is known of a cluster counts less the older it is.
+func (Plugin) Reckon(f sched.Facts) float64 {
+	taken := 1 - (f.CPU+f.Memory)/2
+	if f.Rest < 1 {
+		taken = 1 - (f.CPU+f.Memory+f.Rest)/3
+	}
+	if taken > 0 {
+		taken *= f.Fresh
+	}
+	return taken
 }

@@ -14,10 +14,19 @@ type Plugin struct{}
 // Name is "rom".
 func (Plugin) Name() string { return "rom" }
 
-// Score is the share of the candidate that stays free, at most 1. The scarcer
-// of processor and memory counts three times: much of one is of no use to those
-// who come later when the other is gone.
-func (Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
-	cpu, memory := sched.FreeShares(req, c)
-	return (3*min(cpu, memory) + max(cpu, memory)) / 4
+// Score is what Reckon makes of the facts.
+func (p Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
+	return p.Reckon(sched.FactsOf(req, c))
+}
+
+// Reckon is the share of the candidate that stays free, at most 1. The scarcest
+// of processor, memory and whatever else is asked for counts three times: much of
+// one is of no use to those who come later when another is gone. What is known
+// of a cluster counts less the older it is.
+func (Plugin) Reckon(f sched.Facts) float64 {
+	score := (3*min(f.CPU, f.Memory, f.Rest) + max(f.CPU, f.Memory)) / 4
+	if score > 0 {
+		score *= f.Fresh
+	}
+	return score
 }

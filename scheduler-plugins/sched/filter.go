@@ -184,10 +184,15 @@ func available(c *Candidate, r *Room) api.Resources { return r.Largest.Min(r.Fre
 // placeStage is the first filter before limit that the candidate fails, of those
 // that look at all of it; limit, if there is none.
 func (q *query) placeStage(c *Candidate, limit stage) stage {
+	if limit > labelsStage && c.Level == Nodes && mismatch(q.Labels, c.Labels) >= 0 {
+		return labelsStage // within a cluster alone: the root lets it answer
+	}
+	var at position
+	if q.far() && c.Level == Nodes && limit > geoStage {
+		at.read(c)
+	}
 	switch {
-	case limit > labelsStage && !q.labelled(c):
-		return labelsStage
-	case limit > geoStage && !q.inZones(c):
+	case limit > geoStage && !q.inZones(c, &at):
 		return geoStage
 	case limit > portStage && taken(q.Request, c) != (Port{}):
 		return portStage
@@ -195,16 +200,10 @@ func (q *query) placeStage(c *Candidate, limit stage) stage {
 		return spreadStage
 	case limit > apartStage && q.fullDomain(c, true) != nil:
 		return apartStage
-	case limit > latencyStage && !q.inReach(c):
+	case limit > latencyStage && !q.inReach(c, &at):
 		return latencyStage
 	}
 	return limit
-}
-
-// labelled reports whether the candidate's labels match. Labels stay within a
-// cluster: the root lets it answer.
-func (q *query) labelled(c *Candidate) bool {
-	return c.Level == Clusters || mismatch(q.Labels, c.Labels) < 0
 }
 
 // mismatch is the first of the selectors that labels do not match, -1 if none.
@@ -231,31 +230,26 @@ func taken(req *Request, c *Candidate) Port {
 // inZones reports whether the candidate is in all circles and polygons and near
 // enough, on the earth, to all that it is to be near; a cluster, whether a node
 // of it may be.
-func (q *query) inZones(c *Candidate) bool {
+func (q *query) inZones(c *Candidate, at *position) bool {
 	if c.Level == Clusters {
 		return q.clusterInZones(c)
 	}
-	var at point
-	located, looked := false, false
-	look := func() bool {
-		if !looked {
-			at, located = placed(c)
-			looked = true
-		}
-		return located
-	}
+	return q.nodeInZones(at)
+}
+
+func (q *query) nodeInZones(at *position) bool {
 	for i := range q.circles {
-		if !look() || at.chord(&q.circles[i].centre) > q.circles[i].chord {
+		if z := &q.circles[i]; !at.located || at.point.chord(&z.centre) > z.chord {
 			return false
 		}
 	}
 	for i := range q.Zones {
-		if z := &q.Zones[i]; len(z.Polygon) > 0 && (!look() || !inside(z.Polygon, *c.Geo)) {
+		if z := &q.Zones[i]; len(z.Polygon) > 0 && (!at.located || !inside(z.Polygon, at.geo)) {
 			return false
 		}
 	}
 	for i := range q.bounds {
-		if b := &q.bounds[i]; b.Km > 0 && (b.Unknown != "" || !look() || !(b.chordTo(&at) <= b.chord)) {
+		if b := &q.bounds[i]; b.Km > 0 && (b.Unknown != "" || !at.located || !(b.chordTo(&at.point) <= b.chord)) {
 			return false
 		}
 	}
@@ -288,9 +282,20 @@ func (q *query) clusterInZones(c *Candidate) bool {
 
 // inReach reports whether the candidate's round trips to all that it is to be
 // near are short enough; a cluster's, whether those of a node of it may be.
-func (q *query) inReach(c *Candidate) bool {
-	var at latent
-	looked := false
+func (q *query) inReach(c *Candidate, at *position) bool {
+	if c.Level == Nodes {
+		return q.nodeInReach(c.ID, &at.latent)
+	}
+	l := latentOf(c.Coord)
+	for i := range q.bounds {
+		if b := &q.bounds[i]; b.Km <= 0 && (b.Unknown != "" || b.least(c, &l) > b.RTT) {
+			return false
+		}
+	}
+	return true
+}
+
+func (q *query) nodeInReach(id string, at *latent) bool {
 	for i := range q.bounds {
 		b := &q.bounds[i]
 		if b.Km > 0 {
@@ -299,16 +304,7 @@ func (q *query) inReach(c *Candidate) bool {
 		if b.Unknown != "" {
 			return false
 		}
-		if !looked {
-			at, looked = latentOf(c.Coord), true
-		}
-		if c.Level == Clusters {
-			if b.least(c, &at) > b.RTT {
-				return false
-			}
-			continue
-		}
-		if rtt, _, ok := b.nearest(c.ID, &at); !ok || rtt > b.RTT {
+		if rtt, _, ok := b.nearest(id, at); !ok || rtt > b.RTT {
 			return false
 		}
 	}

@@ -8,6 +8,25 @@ import (
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 )
 
+// position is where a node is.
+type position struct {
+	latent  latent
+	point   point
+	geo     api.Geo // that point was made of
+	located bool
+}
+
+// read makes p the candidate's position; it may be an earlier one of it.
+func (p *position) read(c *Candidate) {
+	p.latent = latentOf(c.Coord)
+	switch {
+	case c.Geo == nil || !c.Geo.Valid():
+		p.located = false
+	case !p.located || p.geo != *c.Geo:
+		p.located, p.geo, p.point = true, *c.Geo, pointOf(*c.Geo)
+	}
+}
+
 // latent is a valid coordinate of the latency space in one piece of memory. The
 // zero latent is nowhere.
 type latent struct {

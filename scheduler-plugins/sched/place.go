@@ -21,7 +21,7 @@ func Place(req *Request, candidates []Candidate, p Plugin, seed uint64) Result {
 			res.Rejected = append(res.Rejected, q.reject(c, stage))
 			continue
 		}
-		fits = append(fits, enter(req, c, p, seed))
+		fits = append(fits, q.enter(c, p, seed))
 	}
 	slices.SortFunc(fits, contender.compare)
 	res.Ranked = make([]Choice, len(fits))
@@ -43,7 +43,7 @@ func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Cho
 		if q.stageOf(c) != fit {
 			continue
 		}
-		if k := enter(req, c, p, seed); !found || k.compare(best) < 0 {
+		if k := q.enter(c, p, seed); !found || k.compare(best) < 0 {
 			best, found = k, true
 		}
 	}
@@ -57,12 +57,23 @@ type contender struct {
 	lot   uint64 // what decides among equal scores
 }
 
-func enter(req *Request, c *Candidate, p Plugin, seed uint64) contender {
-	score := p.Score(req, c)
-	if math.IsNaN(score) {
-		score = math.Inf(-1) // a plugin's slip must not make the order depend on the input's
+func (q *query) enter(c *Candidate, p Plugin, seed uint64) contender {
+	var score float64
+	if r, ok := p.(Reckoner); ok {
+		score = r.Reckon(q.facts(c))
+	} else {
+		score = p.Score(q.Request, c)
 	}
-	return contender{id: c.ID, score: score, lot: draw(seed, c.ID)}
+	return contender{id: c.ID, score: reckoned(score), lot: draw(seed, c.ID)}
+}
+
+// reckoned is a score that can be compared: a plugin's slip must not make the
+// order depend on the input's.
+func reckoned(score float64) float64 {
+	if math.IsNaN(score) {
+		return math.Inf(-1)
+	}
+	return score
 }
 
 // compare orders best first and is total over distinct ids.

@@ -16,13 +16,16 @@ func SeedOf(parts ...any) uint64 {
 }
 
 // draw is a candidate's lot under a seed.
-func draw(seed uint64, id string) uint64 {
+func draw(seed uint64, id string) uint64 { return mix(lotOf(id) ^ seed) }
+
+// lotOf is a candidate's part in its lot.
+func lotOf(id string) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a, without allocating
 	x := uint64(offset)
 	for i := range len(id) {
 		x = (x ^ uint64(id[i])) * prime
 	}
-	return mix(x ^ seed)
+	return x
 }
 
 // mix spreads every bit over all (splitmix64's finish).

@@ -1,25 +1,115 @@
 package sched
 
+import "maps"
+
 // Table is a set of candidates that changes one at a time and is asked often.
 // Its answers are those of Place and PlaceBest over the same candidates. The zero
 // Table is empty. It is not for concurrent use.
+//
+// What a decision reads of every node lies side by side in rows, a cache line
+// each, and where it is in spots. What many nodes have alike (runtimes, processor,
+// areas, addons; labels) is kept once per kind and judged once per request.
+// Clusters, of which there are fewer and which have several rooms, are asked as
+// Place asks them.
 type Table struct {
 	cands []Candidate
 	at    map[string]int
+
+	rows   []row      // parallel to cands
+	spots  []position // parallel to cands
+	kinds  interned[kind]
+	labels interned[map[string]string]
+
+	// What a decision uses, kept for the next one.
+	q      query
+	barred []uint32 // parallel to cands: the last turn in which it was barred
+	turn   uint32
 }
+
+// row is what every decision reads of a node: 64 bytes.
+type row struct {
+	freeCPU, freeMemory         int64 // that one instance can get
+	restCPU, restMemory         int64 // free on all of it, less what one more instance costs by itself
+	capacityCPU, capacityMemory float64
+	lot                         uint64 // of its id
+	kind, labels                uint32
+}
+
+// The kinds that are not in a table's kinds.
+const (
+	kindOut   = 0 // it takes no work
+	kindOther = 1 // it is no node with one room: ask as Place does
+	kindFirst = 2
+)
 
 // Put enters a candidate, or replaces the one of its id. What it refers to must
 // not change until it is put again.
 func (t *Table) Put(c Candidate) {
-	if i, ok := t.at[c.ID]; ok {
-		t.cands[i] = c
+	i, ok := t.at[c.ID]
+	if !ok {
+		if t.at == nil {
+			t.at = map[string]int{}
+		}
+		i = len(t.cands)
+		t.at[c.ID] = i
+		t.cands = append(t.cands, c)
+		t.rows = append(t.rows, row{lot: lotOf(c.ID)})
+		t.spots = append(t.spots, position{})
+		t.barred = append(t.barred, 0)
+	}
+	t.cands[i] = c
+	t.rewrite(i)
+}
+
+// rewrite makes row i that of its candidate.
+func (t *Table) rewrite(i int) {
+	c, r, p := &t.cands[i], &t.rows[i], &t.spots[i]
+	if c.Level != Nodes || len(c.Rooms) != 1 {
+		t.release(r)
+		r.kind = kindOther
 		return
 	}
-	if t.at == nil {
-		t.at = map[string]int{}
+	if c.Out != "" {
+		t.release(r)
+		return
 	}
-	t.at[c.ID] = len(t.cands)
-	t.cands = append(t.cands, c)
+	room := &c.Rooms[0]
+	free := available(c, room)
+	load := int64(c.Load + 1)
+	r.freeCPU, r.freeMemory = free.MilliCPU, free.MemoryMB
+	r.restCPU, r.restMemory = c.Free.MilliCPU-load*overhead.MilliCPU, c.Free.MemoryMB-load*overhead.MemoryMB
+	r.capacityCPU, r.capacityMemory = float64(c.Capacity.MilliCPU), float64(c.Capacity.MemoryMB)
+
+	p.read(c)
+
+	if r.kind < kindFirst || !t.kinds.at(r.kind-kindFirst).is(room) {
+		was := r.kind
+		r.kind = kindFirst + t.kinds.take(kindKey(room), func() kind { return kindOf(room) })
+		if was >= kindFirst {
+			t.kinds.drop(was - kindFirst)
+		}
+	}
+	if len(c.Labels) == 0 && r.labels == 0 || r.labels > 0 && maps.Equal(*t.labels.at(r.labels - 1), c.Labels) {
+		return
+	}
+	was := r.labels
+	if r.labels = 0; len(c.Labels) > 0 {
+		r.labels = 1 + t.labels.take(labelKey(c.Labels), func() map[string]string { return maps.Clone(c.Labels) })
+	}
+	if was > 0 {
+		t.labels.drop(was - 1)
+	}
+}
+
+// release makes a row one that takes no work.
+func (t *Table) release(r *row) {
+	if r.kind >= kindFirst {
+		t.kinds.drop(r.kind - kindFirst)
+	}
+	if r.labels > 0 {
+		t.labels.drop(r.labels - 1)
+	}
+	r.kind, r.labels = kindOut, 0
 }
 
 // Drop removes a candidate, if it is there.
@@ -28,14 +118,15 @@ func (t *Table) Drop(id string) {
 	if !ok {
 		return
 	}
+	t.release(&t.rows[i])
 	delete(t.at, id)
 	last := len(t.cands) - 1
 	if i != last {
-		t.cands[i] = t.cands[last]
+		t.cands[i], t.rows[i], t.spots[i], t.barred[i] = t.cands[last], t.rows[last], t.spots[last], t.barred[last]
 		t.at[t.cands[i].ID] = i
 	}
 	t.cands[last] = Candidate{}
-	t.cands = t.cands[:last]
+	t.cands, t.rows, t.spots, t.barred = t.cands[:last], t.rows[:last], t.spots[:last], t.barred[:last]
 }
 
 // Get is the candidate of an id, nil if there is none. It is to be read, until
@@ -51,12 +142,23 @@ func (t *Table) Get(id string) *Candidate {
 // next Put or Drop.
 func (t *Table) All() []Candidate { return t.cands }
 
-// Best is the first of Place's ranking, and whether there is one.
-func (t *Table) Best(req *Request, p Plugin, seed uint64) (Choice, bool) {
-	return PlaceBest(req, t.cands, p, seed)
-}
-
 // Place ranks all candidates.
 func (t *Table) Place(req *Request, p Plugin, seed uint64) Result {
 	return Place(req, t.cands, p, seed)
+}
+
+// Best is the first of Place's ranking, and whether there is one.
+func (t *Table) Best(req *Request, p Plugin, seed uint64) (Choice, bool) {
+	r, ok := p.(Reckoner)
+	if !ok {
+		return PlaceBest(req, t.cands, p, seed)
+	}
+	t.q.read(req)
+	s := search{table: t, q: &t.q, plugin: r, seed: seed}
+	s.run()
+	t.q.Request = nil // what the caller has is the caller's
+	if !s.found {
+		return Choice{}, false
+	}
+	return Choice{ID: t.cands[s.best].ID, Score: s.score}, true
 }

@@ -13,10 +13,15 @@ type Plugin struct{}
 // Name is "spread".
 func (Plugin) Name() string { return "spread" }
 
-// Score is minus the number of peers, less up to a half for what is taken, so
-// that load decides among equal numbers of peers only.
-func (Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
-	cpu, memory := sched.FreeShares(req, c)
-	taken := 1 - (cpu+memory)/2
-	return -float64(req.Peers[c.ID]) - min(max(taken, 0), 1)/2
+// Score is what Reckon makes of the facts.
+func (p Plugin) Score(req *sched.Request, c *sched.Candidate) float64 {
+	return p.Reckon(sched.FactsOf(req, c))
+}
+
+// Reckon is minus the number of peers, less up to a half for what is taken, so
+// that load decides among equal numbers of peers only. What is known of a cluster
+// counts less the older it is.
+func (Plugin) Reckon(f sched.Facts) float64 {
+	free := min(max((f.CPU+f.Memory)/2, 0), 1) * f.Fresh
+	return -float64(f.Peers()) - (1-free)/2
 }

@@ -1,0 +1,188 @@
+package sched
+
+import (
+	"math"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Facts are the numbers about a request on a candidate that fits, of which most
+// plugins need no others.
+type Facts struct {
+	// CPU and Memory are the shares of the candidate's that would be free with the
+	// request on it, at most 1 and below 0 where it is booked over; shares, because
+	// units must not be mixed. What has no capacity has no free share.
+	CPU, Memory float64
+	// Rest is the least such share of the disk and the bandwidth that the request
+	// asks for; 1 where it asks for none.
+	Rest float64
+	// Margin is how much is left of the tightest of its distances and round trips,
+	// as a share: 0.25 at 15 ms of 20. An estimated round trip counts as longer by
+	// the error that its coordinates admit, so the margin may be below 0. A cluster's
+	// is that of its centre. 1 where nothing is asked or known.
+	Margin float64
+	// Bounded reports whether the request asks for any distance or round trip.
+	Bounded bool
+	// Fresh is 1 for what is known now and halves with each minute's age, roughly.
+	Fresh float64
+
+	req *Request
+	id  string
+}
+
+// Peers is how many instances of the same service the candidate has.
+func (f Facts) Peers() int { return f.req.Peers[f.id] }
+
+// Reckoner is a plugin that needs nothing but Facts: Score(req, c) is
+// Reckon(FactsOf(req, c)). A Table asks it without touching its candidates.
+type Reckoner interface {
+	Plugin
+	Reckon(f Facts) float64
+}
+
+// FactsOf are the facts about a request on a candidate.
+func FactsOf(req *Request, c *Candidate) Facts {
+	var q query
+	q.read(req)
+	return q.facts(c)
+}
+
+func (q *query) facts(c *Candidate) Facts {
+	load := int64(c.Load + 1)
+	f := Facts{
+		CPU:     part(c.Free.MilliCPU-load*overhead.MilliCPU-q.Needs.MilliCPU, float64(c.Capacity.MilliCPU)),
+		Memory:  part(c.Free.MemoryMB-load*overhead.MemoryMB-q.Needs.MemoryMB, float64(c.Capacity.MemoryMB)),
+		Rest:    q.rest(c),
+		Margin:  1,
+		Bounded: q.bounded(),
+		Fresh:   fresh(c.Age),
+		req:     q.Request,
+		id:      c.ID,
+	}
+	if f.Bounded {
+		if c.Level == Clusters {
+			f.Margin = q.clusterMargin(c)
+		} else {
+			var at position
+			at.read(c)
+			f.Margin = q.margin(c.ID, &at)
+		}
+	}
+	return f
+}
+
+// overhead is what an instance costs beside what it reserves: its shim and a
+// little processor. It makes instances that reserve nothing spread as well.
+var overhead = api.Resources{MilliCPU: 10, MemoryMB: 12}
+
+func part(free int64, capacity float64) float64 {
+	if capacity <= 0 {
+		return 0
+	}
+	return min(float64(free)/capacity, 1)
+}
+
+func (q *query) rest(c *Candidate) float64 {
+	least := 1.0
+	if n := q.Needs.StorageMB; n > 0 {
+		least = min(least, part(c.Free.StorageMB-n, float64(c.Capacity.StorageMB)))
+	}
+	if n := q.Needs.InMbit; n > 0 {
+		least = min(least, part(c.Free.InMbit-n, float64(c.Capacity.InMbit)))
+	}
+	if n := q.Needs.OutMbit; n > 0 {
+		least = min(least, part(c.Free.OutMbit-n, float64(c.Capacity.OutMbit)))
+	}
+	return least
+}
+
+func fresh(age time.Duration) float64 {
+	if age <= 0 {
+		return 1
+	}
+	return 1 / (1 + age.Minutes())
+}
+
+// bounded reports whether distances or round trips are asked for.
+func (q *query) bounded() bool { return len(q.circles) > 0 || len(q.bounds) > 0 }
+
+// far reports whether it matters where a candidate is.
+func (q *query) far() bool { return len(q.Zones) > 0 || len(q.bounds) > 0 }
+
+// margin is a node's, see Facts.
+func (q *query) margin(id string, at *position) float64 {
+	least := 1.0
+	if at.located {
+		for i := range q.circles {
+			z := &q.circles[i]
+			least = min(least, left(kilometres(at.point.chord(&z.centre)), z.Radius))
+		}
+	}
+	for i := range q.bounds {
+		b := &q.bounds[i]
+		if b.Km > 0 {
+			if c := b.chordTo(&at.point); at.located && !math.IsNaN(c) {
+				least = min(least, left(kilometres(c), b.Km))
+			}
+			continue
+		}
+		if rtt, wrong, ok := b.nearest(id, &at.latent); ok {
+			least = min(least, left(float64(rtt)*(1+wrong), float64(b.RTT)))
+		}
+	}
+	return least
+}
+
+// clusterMargin is that of a cluster's centre, where it is known, and of the
+// nearest corner of its hull.
+func (q *query) clusterMargin(c *Candidate) float64 {
+	least := 1.0
+	l := latentOf(c.Coord)
+	hull := extent(c)
+	for i := range q.circles {
+		if z := &q.circles[i]; len(hull) > 0 {
+			least = min(least, left(corner(hull, *z.Circle, &z.centre), z.Radius))
+		}
+	}
+	for i := range q.bounds {
+		b := &q.bounds[i]
+		switch {
+		case b.Km <= 0:
+			if rtt, wrong, ok := b.nearest(c.ID, &l); ok {
+				least = min(least, left(float64(rtt)*(1+wrong), float64(b.RTT)))
+			}
+		case len(hull) > 0 && len(b.geo) > 0:
+			nearest := math.Inf(1)
+			for k, j := 0, 0; k < len(b.Points); k++ {
+				if g := b.Points[k].Geo; g != nil && g.Valid() {
+					nearest = min(nearest, corner(hull, *g, &b.geo[j]))
+					j++
+				}
+			}
+			least = min(least, left(nearest, b.Km))
+		}
+	}
+	return least
+}
+
+// corner is how far a place is from a hull's nearest corner, 0 within the hull.
+func corner(hull []api.Geo, g api.Geo, p *point) float64 {
+	if inside(hull, g) {
+		return 0
+	}
+	least := 4.0
+	for _, h := range hull {
+		at := pointOf(h)
+		least = min(least, at.chord(p))
+	}
+	return kilometres(least)
+}
+
+// left is the share of most that have leaves, at least -1.
+func left(have, most float64) float64 {
+	if most <= 0 {
+		return -1
+	}
+	return max((most-have)/most, -1)
+}

@@ -1,0 +1,47 @@
+package sched
+
+// interned keeps values that many share, once each. Ids are small and used again.
+type interned[V any] struct {
+	ids  map[string]uint32
+	all  []shared[V]
+	free []uint32
+}
+
+type shared[V any] struct {
+	value   V
+	key     string
+	users   int
+	verdict verdict // of the present decision
+}
+
+func (in *interned[V]) at(id uint32) *V { return &in.all[id].value }
+
+// take is the id of the value of that key, with one more user.
+func (in *interned[V]) take(key string, make func() V) uint32 {
+	id, ok := in.ids[key]
+	if !ok {
+		if in.ids == nil {
+			in.ids = map[string]uint32{}
+		}
+		if n := len(in.free); n > 0 {
+			id, in.free = in.free[n-1], in.free[:n-1]
+		} else {
+			id = uint32(len(in.all))
+			in.all = append(in.all, shared[V]{})
+		}
+		in.ids[key] = id
+		in.all[id] = shared[V]{value: make(), key: key}
+	}
+	in.all[id].users++
+	return id
+}
+
+// drop ends one use of a value.
+func (in *interned[V]) drop(id uint32) {
+	s := &in.all[id]
+	if s.users--; s.users == 0 {
+		delete(in.ids, s.key)
+		*s = shared[V]{}
+		in.free = append(in.free, id)
+	}
+}
