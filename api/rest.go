@@ -109,7 +109,9 @@ type InstancePlan struct {
 	// Headroom is what its place would have left, per need and bound of the SLA:
 	// "memory 3.2 GiB", "latency 12 ms of 20".
 	Headroom []string     `json:"headroom,omitempty"`
-	Why      *Explanation `json:"why,omitempty"` // wait: what stands in the way at the root, or in the cluster asked last
+	// Why says of one that would wait what stands in the way: which nodes of Cluster,
+	// asked last, or without a Cluster which clusters.
+	Why *Explanation `json:"why,omitempty"`
 }
 
 // ClusterView says how fresh a cluster's part in a plan is.
