@@ -46,7 +46,11 @@ func (c *Core) refresh(n *node) {
 	}
 	n.freed, n.counts, n.described = false, false, true
 	c.weigh(n, &next)
+	c.version++
 	c.table.Put(next)
+	if out != "" && len(n.reserved) > 0 {
+		c.lapsed = append(c.lapsed, n.info.ID)
+	}
 }
 
 // candidate is the node as placement sees it.
@@ -65,10 +69,13 @@ func (c *Core) candidate(n *node, out string) sched.Candidate {
 // devices is by kind what one instance can still get.
 func (n *node) devices() map[string]int {
 	if n.counts || n.free == nil {
-		n.free = n.traits.devices.free(n.booked, func(id api.InstanceID) []string { return n.observed[id].Devices })
+		n.free = n.traits.devices.free(n.booked, n.given)
 	}
 	return n.free
 }
+
+// given are the devices that an instance has, as the node says.
+func (n *node) given(id api.InstanceID) []string { return n.observed[id].Devices }
 
 func moreDevices(old, next *sched.Candidate) bool {
 	if len(old.Rooms) != 1 {
@@ -96,7 +103,7 @@ func (c *Core) without(n *node, id api.InstanceID) sched.Candidate {
 	if len(k.Devices) > 0 {
 		others := maps.Clone(n.booked)
 		delete(others, id)
-		r.Devices = n.traits.devices.free(others, func(id api.InstanceID) []string { return n.observed[id].Devices })
+		r.Devices = n.traits.devices.free(others, n.given)
 	}
 	cand.Ports = n.publishedByOthers(id)
 	return cand

@@ -7,6 +7,26 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
+// find is the node that the built-in plugin gives an instance to, if there is
+// one, and the request that led there.
+func (c *Core) find(in *instance, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
+	return c.findFor(in.placing(), in.seed(), append(avoid, in.avoid...)...)
+}
+
+func (c *Core) findFor(p placing, seed uint64, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
+	req = c.requestOf(p, avoid...)
+	if choice, ok = c.best(&req, seed); ok || len(req.Bounds) < len(p.demand.links)+2 {
+		return req, choice, ok
+	}
+	// Not near to all that want it near: then to one of them.
+	p.loose = true
+	loose := c.requestOf(p, avoid...)
+	if choice, ok = c.best(&loose, seed); ok {
+		req = loose
+	}
+	return req, choice, ok
+}
+
 // best is the node that the request goes to, if there is one.
 func (c *Core) best(req *sched.Request, seed uint64) (sched.Choice, bool) {
 	avoid := req.Avoid
@@ -33,7 +53,7 @@ func (c *Core) rank(req *sched.Request, seed uint64) sched.Result {
 		last := req.Devices[len(req.Devices)-1]
 		res.Rejected = append(res.Rejected, api.Rejection{
 			Candidate: choice.ID, Constraint: sched.ConstraintDevice + last.Name, Shortfall: 1,
-			Need: "one device for each", Have: "devices that are of several kinds at once",
+			Need: "a device for each kind", Have: "devices that are of several kinds at once",
 		})
 		return true
 	})
@@ -47,4 +67,39 @@ func (c *Core) together(req *sched.Request, id string) bool {
 	}
 	n := c.nodes[api.NodeID(id)]
 	return n.traits.devices.together(req.Devices, n.devices())
+}
+
+// draws are numbers by chance that follow from a seed, for decisions that are to
+// be the same when they are replayed.
+type draws struct{ seed, n uint64 }
+
+func drawsOf(parts ...any) draws { return draws{seed: sched.SeedOf(parts...)} }
+
+// below is a number from 0 to below n.
+func (d *draws) below(n int) int {
+	d.n++
+	return int(sched.SeedOf(d.seed, d.n) % uint64(n))
+}
+
+// reasons are why something fits nowhere, kept while no candidate changes: those
+// that come together and do not fit do so for the same reasons.
+type reasons struct {
+	service api.ServiceID
+	rev     api.Revision
+	version uint64 // of the table
+	why     api.Explanation
+}
+
+// explanation says why the instance fits nowhere, without the nodes' names: it is
+// for the root, and it is kept, so it must not grow with the cluster.
+func (c *Core) explanation(in *instance, req *sched.Request) api.Explanation {
+	same := len(req.Avoid) == 0 && len(in.Want.Targets) == 0 && in.Node == ""
+	if r := &c.reasons; same && r.service == in.id().Service() && r.rev == in.Want.SpecRev && r.version == c.version {
+		return r.why
+	}
+	why := sched.Veil(sched.Explain(c.rank(req, in.seed())))
+	if same {
+		c.reasons = reasons{in.id().Service(), in.Want.SpecRev, c.version, why}
+	}
+	return why
 }

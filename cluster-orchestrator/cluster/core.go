@@ -36,7 +36,12 @@ type Config struct {
 	ReportIdle   time.Duration // between reports when nothing changes: 5 s
 	ReportRetry  time.Duration // how long a report may stay without an answer: 3 s
 	Plugin       sched.Plugin  // rom
+	Asks         string        // the scheduler outside that ranks nodes, by name; empty: Plugin does
 	Location     *api.Geo      // of nodes that do not say where they are; nil: not known
+	Offer        Offer         // to the root
+	Probe        Probe         // of users that SLAs name
+	Preempt      bool          // an urgent instance may have less urgent ones make way
+	MovesPerHour int           // that violations may cause, of one instance: 4; below 0: none
 
 	// Of the overlay network. Seed is the cluster's own, kept for its life: from it
 	// come the tickets and secrets of its relay.
@@ -54,6 +59,7 @@ func (c Config) withDefaults() Config {
 	c.ReportIdle = cmp.Or(c.ReportIdle, 5*time.Second)
 	c.ReportRetry = cmp.Or(c.ReportRetry, 3*time.Second)
 	c.Interest = cmp.Or(c.Interest, 10*time.Minute)
+	c.MovesPerHour = cmp.Or(c.MovesPerHour, 4)
 	if c.Plugin == nil {
 		c.Plugin = rom.Plugin{}
 	}
@@ -74,18 +80,36 @@ type Core struct {
 	nodes     map[api.NodeID]*node
 	instances map[api.InstanceID]*instance
 	services  map[api.ServiceID]*service
-	table     sched.Table                // one candidate per node
-	capacity  api.Resources              // of all nodes that are not silent
-	used      api.Resources              // of that
-	waiting   step.Queue[api.InstanceID] // instances that fit nowhere, in the order they came
-	held      []api.InstanceID           // to be placed again at a pace, after half the cluster fell silent
-	grown     map[api.NodeID]bool
-	touched   map[api.NodeID]bool
-	scale     int         // what the timing is multiplied with; it never shrinks
-	unheard   int         // nodes that have not reported since the start
-	silent    int         // nodes that are silent
-	lately    []time.Time // when nodes fell silent, within the last dead time
-	settled   bool
+	table     sched.Table   // one candidate per node
+	capacity  api.Resources // of all nodes that are not silent
+	used      api.Resources // of that
+	version   uint64        // of the table: it grows with each change
+	agg       aggregated
+	reasons   reasons
+	apps      kin          // services
+	linkers   kin          // services whose SLAs name others of their application
+	placed    [8]int       // instances on nodes, by urgency
+	lapsed    []api.NodeID // that take no work any more and on which room is reserved
+
+	areas     areas
+	users     map[string]*user
+	probes    map[uint64]string // users by the probes that have no answer
+	lastProbe uint64
+	underWay  int                // users that are being measured
+	rounds    step.Queue[string] // users to be measured when others are done
+	asks      asks
+	tied      [checkSlots]map[api.InstanceID]bool
+	slot      int
+
+	waiting step.Queue[api.InstanceID] // instances that fit nowhere, in the order they came
+	held    []api.InstanceID           // to be placed again at a pace, after half the cluster fell silent
+	grown   map[api.NodeID]bool
+	touched map[api.NodeID]bool
+	scale   int         // what the timing is multiplied with; it never shrinks
+	unheard int         // nodes that have not reported since the start
+	silent  int         // nodes that are silent
+	lately  []time.Time // when nodes fell silent, within the last dead time
+	settled bool
 
 	root    root
 	net     network
@@ -104,6 +128,7 @@ type timerKey struct {
 	what     timerKind
 	node     api.NodeID
 	instance api.InstanceID
+	name     string // a user, or the key of an ask
 }
 
 type timerKind uint8
@@ -116,6 +141,12 @@ const (
 	timerAck                       // ask what the node holds of the network
 	timerInterest                  // drop what the node no longer wants
 	timerListen                    // a new placement has run for long without listening
+	timerCheck                     // look at the next tenth of those whose place may violate their SLA
+	timerViolated                  // a violation was borne for as long as the SLA says
+	timerSearch                    // placing has searched for as long as the SLA says
+	timerUser                      // a user's round of probes ends, or the next begins
+	timerAsk                       // the scheduler outside has had its time
+	timerPeers                     // give a node others to measure
 )
 
 // New is the core of a cluster that nothing is known of yet.
@@ -126,6 +157,11 @@ func New(cfg Config) *Core {
 		nodes:     map[api.NodeID]*node{},
 		instances: map[api.InstanceID]*instance{},
 		services:  map[api.ServiceID]*service{},
+		apps:      kin{},
+		linkers:   kin{},
+		users:     map[string]*user{},
+		probes:    map[uint64]string{},
+		asks:      asks{open: map[string]*ask{}},
 		grown:     map[api.NodeID]bool{},
 		touched:   map[api.NodeID]bool{},
 		root:      newRoot(),
@@ -169,6 +205,10 @@ func (c *Core) take(in Input) error {
 		c.nodeAlive(in.Node, in.Alive)
 	case NodeWill:
 		c.nodeWill(in.Node)
+	case NodeProbed:
+		c.nodeProbed(in.Node, in.Probed)
+	case Ranked:
+		c.ranked(in.Answer)
 	case Cordon:
 		return c.cordon(in.Node, in.On)
 	case Drain:
@@ -243,6 +283,24 @@ func (c *Core) expire() {
 			}
 		case timerListen:
 			c.overdue(k.instance)
+		case timerCheck:
+			c.check()
+		case timerViolated:
+			if in := c.instances[k.instance]; in != nil {
+				c.judge(in)
+			}
+		case timerSearch:
+			if in := c.instances[k.instance]; in != nil {
+				c.searched(in)
+			}
+		case timerUser:
+			c.userDue(k.name)
+		case timerAsk:
+			c.askDue(k.name)
+		case timerPeers:
+			if n := c.nodes[k.node]; n != nil {
+				c.choosePeers(n)
+			}
 		}
 	}
 }
@@ -255,7 +313,7 @@ func (c *Core) settle() {
 	}
 	c.settled = true
 	c.timers.Clear(timerKey{what: timerSettle})
-	for _, id := range c.waiting.List() {
+	for _, id := range c.inTurn() {
 		if in := c.instances[id]; in != nil && in.Node == "" {
 			c.tryPlace(in)
 		}

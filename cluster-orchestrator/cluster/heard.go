@@ -174,7 +174,7 @@ func (c *Core) holdStranger(n *node, id api.InstanceID) {
 	}
 	room, ok := n.room[id]
 	if in := c.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
-		room, ok = in.claim, true
+		room, ok = in.demand.claim, true
 	}
 	if n.hold(id, room); !ok && n.leaving[id] {
 		n.unknown[id] = true
@@ -247,17 +247,17 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	}
 	// That the node reports this placement means that no earlier one is left.
 	delete(n.unknown, in.id())
-	n.room[in.id()] = in.claim
+	n.room[in.id()] = in.demand.claim
 	grew := !in.Before.IsZero()
 	if in.Before = (claim{}); o.State == api.Completed {
 		n.book(in.id(), claim{})
 	} else {
-		n.book(in.id(), in.claim)
+		n.book(in.id(), in.demand.claim)
 	}
 	before, wasReady := in.view(), in.Ready
 	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, clip(o.Detail), o.Restarts, o.ExitCode
 	in.Address, in.Ready = o.Address, o.Ready
-	if !in.Moving {
+	if !in.Moving && !in.Strained {
 		in.Offered = false
 		c.waiting.Remove(in.id())
 	}

@@ -1,6 +1,9 @@
 package cluster
 
-import "github.com/treeline-edge/treeline/api"
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
 
 // Input is what can happen to a cluster.
 type Input interface{ input() }
@@ -38,6 +41,14 @@ type (
 	// NodeWill is a node's connection that ended without a goodbye.
 	NodeWill struct{ Node api.NodeID }
 
+	// NodeProbed is a node's answer to a ProbeOrder.
+	NodeProbed struct {
+		Node api.NodeID
+		api.Probed
+	}
+	// Ranked is the answer of the scheduler outside to a sched.Ask.
+	Ranked struct{ sched.Answer }
+
 	// Cordon keeps new instances off a node, or lets them on again.
 	// Refused with ErrNotFound.
 	Cordon struct {
@@ -70,6 +81,8 @@ func (JoinNode) input()   {}
 func (NodeReport) input() {}
 func (NodeAlive) input()  {}
 func (NodeWill) input()   {}
+func (NodeProbed) input() {}
+func (Ranked) input()     {}
 func (Cordon) input()     {}
 func (Drain) input()      {}
 func (RemoveNode) input() {}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
@@ -31,10 +32,19 @@ type instance struct {
 	Moving    bool           `json:"moving,omitempty"`      // it is to leave its node as soon as another has room
 	GivenUp   bool           `json:"given_up,omitempty"`    // it failed on every node that fits; the root is to place it elsewhere
 	Vacancies []vacancy      `json:"vacancies,omitempty"`
-	Before    claim          `json:"before,omitzero"` // what an earlier placement may still take on its node
+	Violated  string         `json:"violated,omitempty"` // which part of its SLA its place breaks
+	Strained  bool           `json:"strained,omitempty"` // for too long, and the cluster has no better one
+	Moves     []time.Time    `json:"moves,omitempty"`    // that violations caused within the last hour, by the wall clock
+	Reserved  api.NodeID     `json:"reserved,omitempty"` // where room is kept for it while others make way
+	Before    claim          `json:"before,omitzero"`    // what an earlier placement may still take on its node
 
-	claim  claim        // of Want
-	ports  []sched.Port // of Want
+	demand demand           // of Want
+	asked  string           // the open question to the scheduler outside about it
+	cause  api.Reason       // why it lost its last place
+	until  time.Time        // placing it may search; zero: it has not begun to
+	since  time.Time        // its SLA is violated; zero: it is not
+	saidAt time.Time        // when Violated was said
+	told   *api.Position    // of where it is, to the root
 	avoid  []string         // nodes that it failed on, under the root's present epoch
 	why    *api.Explanation // why it fits nowhere
 	shown  api.Digest       // of what the root was shown, to change the digest of all
@@ -56,13 +66,17 @@ type vacancy struct {
 type service struct {
 	instances map[api.InstanceID]*instance
 	peers     map[string]int // instances per node
+	aparts    []sched.Apart  // as the SLA that came last says
 }
 
 func (in *instance) id() api.InstanceID { return in.Want.Instance }
 
 // wants takes what the root wants of the instance.
-func (in *instance) wants(a api.Assignment) {
-	in.Want, in.claim, in.ports = a, claimOf(&a.Spec), sched.PortsOf(&a.Spec)
+func (c *Core) wants(in *instance, a api.Assignment) {
+	old := in.demand.users
+	in.Want, in.demand = a, demandOf(a.Instance, &a.Spec)
+	c.relate(in)
+	c.refersTo(slices.DeleteFunc(slices.Clone(old), func(t string) bool { return slices.Contains(in.demand.users, t) }), in.id(), false)
 }
 
 // exclusive reports whether the instance must never run twice, so that a new
@@ -72,7 +86,7 @@ func (in *instance) exclusive() bool { return in.Want.Spec.Exclusive }
 // assignment is what the instance's node is told.
 func (in *instance) assignment() api.Assignment {
 	a := in.Want
-	a.Epoch = in.Epoch
+	a.Epoch, a.Targets, a.Watched = in.Epoch, nil, false // between cluster and root alone
 	return a
 }
 
@@ -86,8 +100,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	if err := json.Unmarshal(d.Data, in); err != nil {
 		return err
 	}
-	in.wants(in.Want)
-	c.enter(in)
+	c.wants(in, in.Want)
 	if in.Local {
 		c.local = max(c.local, in.id().Number()-c.cfg.LocalNumbers+1) // the count may not have been saved
 	}
@@ -112,21 +125,76 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	} else {
 		in.Node = ""
 	}
+	if n := c.nodes[in.Reserved]; n != nil && in.Node == "" {
+		n.reserve(in)
+	} else {
+		in.Reserved = ""
+	}
 	c.show(in)
 	return nil
 }
 
-func (c *Core) enter(in *instance) {
-	c.instances[in.id()] = in
-	s := c.services[in.id().Service()]
+// relate enters the instance, and notes what its SLA has to do with others'.
+func (c *Core) relate(in *instance) {
+	id := in.id()
+	c.instances[id] = in
+	s := c.services[id.Service()]
 	if s == nil {
-		s = &service{instances: map[api.InstanceID]*instance{}, peers: map[string]int{}}
-		c.services[in.id().Service()] = s
+		s = c.newService(id.Service())
 	}
-	s.instances[in.id()] = in
+	s.instances[id] = in
+	if s.aparts = in.demand.aparts; in.demand.refers() {
+		c.linkers.add(id.Service())
+	}
+	c.refersTo(in.demand.users, id, true)
+	c.tie(in, in.demand.tied)
+}
+
+// unrelate undoes relate as far as it hangs on the SLA.
+func (c *Core) unrelate(in *instance) {
+	c.refersTo(in.demand.users, in.id(), false)
+	c.tie(in, false)
+}
+
+func (c *Core) newService(id api.ServiceID) *service {
+	s := &service{instances: map[api.InstanceID]*instance{}, peers: map[string]int{}}
+	c.services[id] = s
+	c.apps.add(id)
+	return s
+}
+
+func (c *Core) dropService(id api.ServiceID) {
+	delete(c.services, id)
+	c.apps.remove(id)
+	c.linkers.remove(id)
+}
+
+// kin are services by their application.
+type kin map[api.AppID]map[api.ServiceID]bool
+
+func (k kin) add(id api.ServiceID) {
+	if k[id.App()] == nil {
+		k[id.App()] = map[api.ServiceID]bool{}
+	}
+	k[id.App()][id] = true
+}
+
+func (k kin) remove(id api.ServiceID) {
+	delete(k[id.App()], id)
+	if len(k[id.App()]) == 0 {
+		delete(k, id.App())
+	}
+}
+
+// count notes how urgent what is placed is.
+func (c *Core) count(in *instance, by int) {
+	if u := in.demand.request.Urgency; u >= 0 && u < len(c.placed) {
+		c.placed[u] += by
+	}
 }
 
 func (c *Core) countPeer(in *instance, by int) {
+	c.count(in, by)
 	peers := c.services[in.id().Service()].peers
 	if peers[string(in.Node)] += by; peers[string(in.Node)] == 0 {
 		delete(peers, string(in.Node))
@@ -151,6 +219,10 @@ func (in *instance) view() api.Observed {
 	o := api.Observed{
 		Instance: in.id(), Epoch: in.Epoch, State: in.State, Reason: in.Reason, Detail: in.Detail,
 		Restarts: in.Restarts, ExitCode: in.ExitCode, HandedBack: in.Offered, Local: in.Local, Address: in.Address,
+	}
+	o.Violated = in.Violated
+	if in.Strained && in.Violated != "" {
+		o.Reason, o.Detail = api.ReasonViolated, in.Violated
 	}
 	if in.Offered && in.Node == "" {
 		o.State = api.Requested
@@ -186,13 +258,19 @@ func (c *Core) finish(in *instance) {
 	}
 	id := in.id()
 	c.netChanged(in)
+	c.unrelate(in)
+	c.unask(in)
+	c.unreserve(in)
+	for _, k := range []timerKind{timerSearch, timerViolated, timerListen} {
+		c.timers.Clear(timerKey{what: k, instance: id})
+	}
 	delete(c.instances, id)
 	for _, p := range c.net.book.PlacesOf(id) { // on silent nodes, too
 		c.net.moved[p] = true
 	}
 	s := c.services[id.Service()]
 	if delete(s.instances, id); len(s.instances) == 0 {
-		delete(c.services, id.Service())
+		c.dropService(id.Service())
 	}
 	c.waiting.Remove(id)
 	if in.inList {

@@ -12,11 +12,11 @@ import (
 // can one whose node is to take the new placement itself.
 
 // moveOff gives the instance to another node and lets its own go on meanwhile.
-func (c *Core) moveOff(in *instance, to api.NodeID) {
+func (c *Core) moveOff(in *instance, to api.NodeID, reason api.Reason, detail string) {
 	c.timers.Clear(timerKey{what: timerListen, instance: in.id()})
 	from, old := c.nodes[in.Node], in.assignment()
 	stays := in.State == api.Running && !from.silent && to != in.Node
-	c.moveTo(in, to)
+	c.moveTo(in, to, reason, detail)
 	if !stays {
 		return
 	}

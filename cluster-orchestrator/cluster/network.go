@@ -180,7 +180,7 @@ func (c *Core) netUp(id api.NodeID, up api.NetUp) {
 	}
 	s := &n.net
 	if up.Boot > s.boot {
-		s.boot, s.seq = up.Boot, 0
+		s.boot, s.seq, n.measured.told = up.Boot, 0, nil
 		c.net.book.Lost(id)
 	}
 	if up.Seq <= s.seq {
@@ -218,6 +218,7 @@ func (c *Core) netSelf(n *node, self api.NetSelf) {
 	n.net.self = &self
 	if c.moved(n, self.Coord) {
 		c.refresh(n)
+		c.stoodBy(n)
 	}
 	if old != nil && old.Key == self.Key && slices.Equal(old.Endpoints, self.Endpoints) && slices.Equal(old.Mapped, self.Mapped) &&
 		slices.EqualFunc(old.Chain, self.Chain, bytes.Equal) && bytes.Equal(old.Proof, self.Proof) {
@@ -240,6 +241,8 @@ func (c *Core) member(n *node) {
 		Key: s.Key, Subnets: []netip.Prefix{n.net.subnet}, Endpoints: s.Endpoints, Relay: c.relayOf(n),
 		Chain: s.Chain, Proof: s.Proof, Coord: s.Coord,
 	}, s.Mapped)
+	c.peerMoved(n)
+	c.measureSoonest(n)
 	if !ok {
 		n.net.self = nil // another node's key: whose it is it cannot prove
 		c.saveNode(n)
@@ -285,7 +288,8 @@ func (c *Core) tell(n *node) {
 		l.Rev = c.net.book.NextRev()
 		d.Lease, d.WantHeld = &l, true // it is told until it says that it has it
 	}
-	if whole || !rec.Empty() || d.Lease != nil || s.answer || s.askWhole || s.askHeld {
+	d.Measure = c.measureOf(n, whole)
+	if whole || !rec.Empty() || d.Lease != nil || d.Measure != nil || s.answer || s.askWhole || s.askHeld {
 		d.Rev = c.net.book.NextRev()
 		c.emit(id.Addr(), d)
 		if !rec.Empty() || whole {
@@ -349,6 +353,7 @@ func (c *Core) netSilent(n *node) {
 	c.timers.Clear(timerKey{what: timerAck, node: id})
 	c.timers.Clear(timerKey{what: timerInterest, node: id})
 	c.nodeNetChanged(n)
+	n.measured.told = nil
 	s := &n.net
 	*s = nodeNet{subnet: s.subnet, self: s.self, load: s.load, loadAt: s.loadAt}
 }

@@ -18,9 +18,9 @@ import (
 // node is what the cluster knows of one node.
 type node struct {
 	info     api.NodeInfo
-	traits   traits // of info
+	traits   traits          // of info
 	coord    *api.Coordinate // in the latency space, as the candidate has it; nil: not known
-	said     api.Digest // of info
+	said     api.Digest      // of info
 	joined   time.Time
 	cordoned bool
 	draining bool
@@ -40,20 +40,20 @@ type node struct {
 	ack       api.Generation // the newest that it said it holds
 	cpu, mem  uint8
 
-	gen      api.Generation // of its desired set
-	from     api.Generation // before this step's changes
-	wanted   api.Digest
-	assigned map[api.InstanceID]*instance
-	stays    map[api.InstanceID]api.Assignment // that go when their new placement runs elsewhere
-	leaving  map[api.InstanceID]bool           // vacated, and perhaps still running
-	booked   map[api.InstanceID]claim          // what is taken; used is its sum
-	drop     map[api.InstanceID]bool           // taken away in this step
-	put      map[api.InstanceID]bool           // given or changed in this step
-	used     api.Resources
-	weight   weight         // in the sums over all nodes
-	free     map[string]int // devices by kind; the table refers to it
-	counts   bool           // and they may have changed
-	described bool          // the candidate has what info says
+	gen       api.Generation // of its desired set
+	from      api.Generation // before this step's changes
+	wanted    api.Digest
+	assigned  map[api.InstanceID]*instance
+	stays     map[api.InstanceID]api.Assignment // that go when their new placement runs elsewhere
+	leaving   map[api.InstanceID]bool           // vacated, and perhaps still running
+	booked    map[api.InstanceID]claim          // what is taken; used is its sum
+	drop      map[api.InstanceID]bool           // taken away in this step
+	put       map[api.InstanceID]bool           // given or changed in this step
+	used      api.Resources
+	weight    weight         // in the sums over all nodes
+	free      map[string]int // devices by kind; the table refers to it
+	counts    bool           // and they may have changed
+	described bool           // the candidate has what info says
 
 	ports     map[api.InstanceID][]sched.Port // that instances take on it, assigned or leaving
 	published map[sched.Port]int              // how many do
@@ -64,11 +64,15 @@ type node struct {
 
 	observed map[api.InstanceID]api.Observed
 	room     map[api.InstanceID]claim // of what it was ever seen with, while it is
-	unknown  map[api.InstanceID]bool          // that it has and nobody remembers how large
+	unknown  map[api.InstanceID]bool  // that it has and nobody remembers how large
 	known    api.Digest
 	differ   int // signs of life in a row whose digest was not ours
 
-	net   nodeNet
+	net      nodeNet
+	reserved map[api.InstanceID]*instance // for which room is kept
+	measured measured
+	areas    []string // as the core has it noted
+
 	moved map[routes.Place]bool // the core's: places that may have changed in this step
 }
 
@@ -118,6 +122,7 @@ func (c *Core) restoreNode(d store.Doc) error {
 
 func (c *Core) addNode(n *node) {
 	c.nodes[n.info.ID] = n
+	c.locate(n, n.traits.areas)
 	if n.net.self != nil {
 		c.moved(n, n.net.self.Coord)
 	}
@@ -159,8 +164,10 @@ func (c *Core) nodeInfo(n *node, info api.NodeInfo) {
 	}
 	n.info, n.said, n.traits = info, said, c.traitsOf(&info)
 	n.described, n.counts = false, true
+	c.locate(n, n.traits.areas)
 	c.saveNode(n)
 	c.refresh(n)
+	c.stood(n)
 }
 
 // out says why the node takes no new work, or nothing.
@@ -228,7 +235,12 @@ func (c *Core) removeNode(id api.NodeID) error {
 		c.noLongerAwaited(n)
 	}
 	c.table.Drop(string(id))
+	c.version++
 	c.weigh(n, nil)
+	c.locate(n, nil)
+	c.unmeasured(n)
+	reserved := n.reserved
+	n.reserved = nil
 	c.journal.Delete(kindNode, string(id))
 	for _, in := range lost {
 		if in.State == api.Completed {
@@ -239,6 +251,10 @@ func (c *Core) removeNode(id api.NodeID) error {
 			c.become(in, lifecycle.NodeLost, api.ReasonNodeLost, removedDetail)
 		}
 		c.tryPlace(in)
+	}
+	for _, rid := range step.Keys(reserved) {
+		reserved[rid].Reserved = ""
+		c.tryPlace(reserved[rid])
 	}
 	c.aggregateChanged()
 	return nil

@@ -107,15 +107,16 @@ func (c *Core) addLocal(like *instance) *instance {
 	c.local++
 	c.saveMeta()
 	in := &instance{Epoch: a.Epoch, State: api.ClusterScheduled, Local: true, Reason: api.ReasonScaledLocally}
-	in.wants(a)
-	c.enter(in)
+	c.wants(in, a)
 	c.changed(in)
 	c.tryPlace(in)
 	return in
 }
 
 func (c *Core) withdraw(in *instance) {
-	in.Withdrawn, in.Offered, in.Moving = true, false, false
+	in.Withdrawn, in.Offered, in.Moving, in.Strained, in.Violated = true, false, false, false, ""
+	c.unask(in)
+	c.unreserve(in)
 	in.Reason, in.Detail = api.ReasonScaledLocally, "the cluster's operator scaled the service down"
 	c.waiting.Remove(in.id())
 	if in.Local {

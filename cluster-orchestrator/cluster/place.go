@@ -1,65 +1,101 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
-	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
-
-func (c *Core) request(in *instance, avoid ...string) sched.Request {
-	req := sched.RequestFor(in.id(), &in.Want.Spec)
-	req.Avoid = append(avoid, in.avoid...)
-	req.Peers = c.services[in.id().Service()].peers
-	return req
-}
-
-// explanation says why the instance fits nowhere, without the nodes' names: it is
-// for the root, and it is kept, so it must not grow with the cluster.
-func (c *Core) explanation(in *instance, req *sched.Request) api.Explanation {
-	return sched.Veil(sched.Explain(c.rank(req, in.seed())))
-}
 
 func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
 
 // tryPlace places an instance that has no living node. What fits nowhere waits,
 // and is handed back to the root.
-func (c *Core) tryPlace(in *instance) bool {
+func (c *Core) tryPlace(in *instance) {
 	if in.Leaving || in.Withdrawn || in.Bound || in.State == api.Completed {
 		c.waiting.Remove(in.id())
-		return false
+		return
 	}
 	if in.exclusive() && c.mustWait(in) {
 		c.waiting.Add(in.id())
 		c.explain(in, api.ReasonNone, "waits until its earlier placement has ended", nil)
-		return false
+		return
 	}
 	if in.GivenUp {
 		c.handBack(in, api.ReasonTooManyFails, in.Detail, nil)
-		return false
+		return
 	}
-	req := c.request(in)
-	if best, ok := c.best(&req, in.seed()); ok {
-		c.moveTo(in, api.NodeID(best.ID))
-		return true
+	if why := c.overShare(in); why != nil {
+		c.waiting.Add(in.id())
+		c.handBack(in, api.ReasonNoCapacity, summary(*why), why)
+		return
 	}
-	if len(in.avoid) > 0 {
+	if in.asked != "" || c.awaitsRoom(in) || c.searches(in) {
+		c.waiting.Add(in.id())
+		return
+	}
+	req, best, ok := c.find(in)
+	if !ok && len(in.avoid) > 0 {
 		// Better a node that it failed on than none.
 		in.avoid = nil
-		return c.tryPlace(in)
+		req, best, ok = c.find(in)
+	}
+	if ok {
+		c.decide(in, &req, api.NodeID(best.ID), in.cause)
+		return
 	}
 	c.waiting.Add(in.id())
+	if c.preempts(in, &req) {
+		return
+	}
 	why := c.explanation(in, &req)
 	if !c.settled || c.mustWait(in) {
 		c.explain(in, api.ReasonNoCapacity, "waits for room that is about to be known", &why)
+		return
+	}
+	reason := api.ReasonNoCapacity
+	if in.cause != api.ReasonNone {
+		reason = in.cause
+	}
+	c.handBack(in, reason, summary(why), &why)
+}
+
+// searches has what the instance's SLA is measured against measured, and reports
+// whether placing it waits for that.
+func (c *Core) searches(in *instance) bool {
+	if len(in.demand.users) == 0 || !c.measure(in.demand.users) {
 		return false
 	}
-	c.handBack(in, api.ReasonNoCapacity, summary(why), &why)
-	return false
+	if in.until.IsZero() {
+		in.until = c.now.Add(cmp.Or(in.demand.request.Convergence, convergence))
+		c.timers.Set(timerKey{what: timerSearch, instance: in.id()}, in.until)
+	}
+	if !c.now.Before(in.until) {
+		return false
+	}
+	c.explain(in, api.ReasonNone, "waits until the way to "+in.demand.users[0]+" is measured", nil)
+	return true
+}
+
+// convergence is how long placing may search where an SLA does not say.
+const convergence = time.Duration(api.DefaultConvergence * float64(time.Second))
+
+// searched goes on with an instance for which something was measured, or whose
+// time to search is over.
+func (c *Core) searched(in *instance) {
+	if !c.waiting.Has(in.id()) {
+		return
+	}
+	if in.Node == "" {
+		c.tryPlace(in)
+		return
+	}
+	c.retry(in, c.table.All())
 }
 
 // mustWait reports whether an earlier placement of the instance may still run on
@@ -117,7 +153,11 @@ func (c *Core) handBack(in *instance, r api.Reason, detail string, why *api.Expl
 }
 
 // moveTo gives the instance to a node, under a new epoch.
-func (c *Core) moveTo(in *instance, id api.NodeID) {
+func (c *Core) moveTo(in *instance, id api.NodeID, reason api.Reason, detail string) {
+	c.unask(in)
+	c.unreserve(in)
+	in.cause, in.until = api.ReasonNone, time.Time{}
+	c.timers.Clear(timerKey{what: timerSearch, instance: in.id()})
 	if in.Node != "" {
 		c.unassign(in, true)
 	}
@@ -125,7 +165,8 @@ func (c *Core) moveTo(in *instance, id api.NodeID) {
 		in.State = lifecycle.Must(in.State, lifecycle.Replace)
 	}
 	in.Epoch++
-	in.Node, in.Offered, in.Moving, in.GivenUp, in.why = id, false, false, false, nil
+	in.Node, in.Offered, in.Moving, in.GivenUp, in.Strained, in.why = id, false, false, false, false, nil
+	in.Violated, in.since = "", time.Time{}
 	in.Restarts, in.ExitCode, in.Address, in.Ready = 0, nil, netip.Addr{}, false
 	n := c.nodes[id]
 	n.leave(in.id())
@@ -137,7 +178,7 @@ func (c *Core) moveTo(in *instance, id api.NodeID) {
 	n.put[in.id()] = true
 	delete(n.drop, in.id())
 	c.waiting.Remove(in.id())
-	c.become(in, lifecycle.NodeChosen, api.ReasonNone, "")
+	c.become(in, lifecycle.NodeChosen, reason, detail)
 	c.refresh(n)
 }
 
@@ -147,7 +188,7 @@ func (c *Core) unassign(in *instance, held bool) {
 	n := c.nodes[in.Node]
 	c.countPeer(in, -1)
 	held = held && !n.silent
-	room := n.booked[in.id()]
+	had := n.booked[in.id()]
 	n.lose(in, held)
 	in.Node = ""
 	c.touch(n)
@@ -157,7 +198,7 @@ func (c *Core) unassign(in *instance, held bool) {
 		n.must = n.gen
 	}
 	if held {
-		in.Vacancies = append(in.Vacancies, vacancy{Node: n.info.ID, Gen: n.gen, claim: room})
+		in.Vacancies = append(in.Vacancies, vacancy{Node: n.info.ID, Gen: n.gen, claim: had})
 	}
 	c.refresh(n)
 	c.save(in)
@@ -172,8 +213,7 @@ func (c *Core) escalate(in *instance) {
 	if !slices.Contains(in.avoid, string(in.Node)) {
 		in.avoid = append(in.avoid, string(in.Node))
 	}
-	req := c.request(in)
-	best, ok := c.best(&req, in.seed())
+	req, best, ok := c.find(in)
 	switch {
 	case !ok && !in.exclusive() && !in.Offered:
 		// It stays, and its node goes on trying, unless the root finds a better place.
@@ -189,7 +229,7 @@ func (c *Core) escalate(in *instance) {
 	case in.exclusive():
 		c.stopFirst(in, api.ReasonTooManyFails)
 	default:
-		c.moveTo(in, api.NodeID(best.ID))
+		c.decide(in, &req, api.NodeID(best.ID), api.ReasonTooManyFails)
 	}
 }
 
@@ -201,7 +241,7 @@ func (c *Core) stopFirst(in *instance, r api.Reason) {
 	if in.State != api.ClusterScheduled {
 		in.State = lifecycle.Must(in.State, lifecycle.Replace)
 	}
-	in.Reason, in.Detail = r, "waits until its earlier placement has ended"
+	in.Reason, in.Detail, in.cause = r, "waits until its earlier placement has ended", r
 	c.changed(in)
 	c.waiting.Add(in.id())
 	if !c.mustWait(in) {
@@ -215,13 +255,12 @@ func (c *Core) evict(in *instance) {
 	if in.State == api.Completed || in.Leaving || in.Withdrawn {
 		return
 	}
-	req := c.request(in, string(in.Node))
-	best, ok := c.best(&req, in.seed())
+	req, best, ok := c.find(in, string(in.Node))
 	switch {
 	case ok && in.exclusive():
 		c.stopFirst(in, api.ReasonDrained)
 	case ok:
-		c.moveOff(in, api.NodeID(best.ID))
+		c.decide(in, &req, api.NodeID(best.ID), api.ReasonDrained)
 	default:
 		in.Moving = true
 		c.waiting.Add(in.id())
@@ -236,52 +275,5 @@ func (c *Core) evict(in *instance) {
 func (c *Core) evictAll(n *node) {
 	for _, in := range n.sorted() {
 		c.evict(in)
-	}
-}
-
-// retryWaiting gives what waits the room that this step found.
-func (c *Core) retryWaiting() {
-	for len(c.grown) > 0 {
-		cands := make([]sched.Candidate, 0, len(c.grown))
-		for _, id := range step.Keys(c.grown) {
-			cands = append(cands, *c.table.Get(string(id)))
-		}
-		clear(c.grown)
-		for _, id := range c.waiting.List() {
-			in := c.instances[id]
-			if in == nil {
-				c.waiting.Remove(id)
-				continue
-			}
-			c.retry(in, cands)
-			// Placing takes room; what is left of the grown nodes is what counts.
-			for i := range cands {
-				cands[i] = *c.table.Get(cands[i].ID)
-			}
-		}
-	}
-}
-
-func (c *Core) retry(in *instance, grown []sched.Candidate) {
-	if in.Bound || in.Leaving || in.Withdrawn || in.State == api.Completed {
-		c.waiting.Remove(in.id())
-		return
-	}
-	if in.exclusive() && c.mustWait(in) {
-		return
-	}
-	req := c.request(in)
-	if in.Node != "" {
-		req.Avoid = append(req.Avoid, string(in.Node))
-	}
-	best, ok := sched.PlaceBest(&req, grown, c.cfg.Plugin, in.seed())
-	switch {
-	case !ok:
-	case in.Moving && in.exclusive() && in.Node != "":
-		c.stopFirst(in, api.ReasonDrained)
-	case in.Moving && in.Node != "":
-		c.moveOff(in, api.NodeID(best.ID))
-	default:
-		c.moveTo(in, api.NodeID(best.ID))
 	}
 }

@@ -26,11 +26,11 @@ func (n *node) take(in *instance) {
 	n.placeChanged(id)
 	delete(n.leaving, id)
 	n.assigned[id] = in
-	n.room[id] = n.room[id].max(in.claim)
-	n.publish(id, in.ports)
+	n.room[id] = n.room[id].max(in.demand.claim)
+	n.publish(id, in.demand.ports)
 	n.wanted = n.wanted.Toggle(in.assignment().Digest())
 	if in.State != api.Completed {
-		n.book(id, n.booked[id].max(in.claim))
+		n.book(id, n.booked[id].max(in.demand.claim))
 	}
 	if in.Want.Spec.StopsWhenCutOff() {
 		n.leased++
@@ -55,7 +55,7 @@ func (n *node) lose(in *instance, held bool) {
 
 // hold books room for something that the node has and should not.
 func (n *node) hold(id api.InstanceID, k claim) {
-	if n.assigned[id] == nil && !n.leaving[id] {
+	if n.assigned[id] == nil && !n.leaving[id] && n.reserved[id] == nil {
 		n.placeChanged(id)
 		n.leaving[id] = true
 		n.book(id, k)

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"cmp"
+	"reflect"
 	"slices"
 	"time"
 
@@ -73,7 +75,10 @@ func (c *Core) desired(d api.Desired) {
 		return
 	}
 	put := make(map[api.InstanceID]bool, len(d.Put))
-	for _, a := range d.Put {
+	// The most urgent is placed first.
+	puts := slices.Clone(d.Put)
+	slices.SortStableFunc(puts, func(a, b api.Assignment) int { return cmp.Compare(b.Spec.Urgency(), a.Spec.Urgency()) })
+	for _, a := range puts {
 		put[a.Instance] = true
 		c.want(a)
 	}
@@ -102,8 +107,7 @@ func (c *Core) want(a api.Assignment) {
 	switch {
 	case in == nil:
 		in = &instance{Epoch: a.Epoch, State: api.ClusterScheduled}
-		in.wants(a)
-		c.enter(in)
+		c.wants(in, a)
 		c.root.wanted = c.root.wanted.Toggle(a.Digest())
 		delete(c.root.gone, a.Instance)
 		c.changed(in)
@@ -111,13 +115,26 @@ func (c *Core) want(a api.Assignment) {
 	case in.Local && a.Epoch.Root() == in.Epoch.Root() && a.SpecRev == in.Want.SpecRev:
 		// The root took over what the operator added.
 		in.Local = false
-		in.wants(a)
+		c.wants(in, a)
 		c.root.wanted = c.root.wanted.Toggle(a.Digest())
 		c.changed(in)
 	case !in.Local && !in.Leaving && in.Want.Digest() == a.Digest():
+		c.retarget(in, a)
 	default:
 		c.rewant(in, a)
 	}
+}
+
+// retarget takes what an instance is measured against elsewhere, and whether it
+// is watched. Neither is news by itself: the next look at it minds them.
+func (c *Core) retarget(in *instance, a api.Assignment) {
+	if reflect.DeepEqual(in.Want.Targets, a.Targets) && in.Want.Watched == a.Watched {
+		return
+	}
+	in.Want.Targets, in.Want.Watched = a.Targets, a.Watched
+	c.save(in)
+	c.watched(in)
+	c.searched(in)
 }
 
 // rewant begins a new placement of the root for an instance that is here.
@@ -127,19 +144,22 @@ func (c *Core) rewant(in *instance, a api.Assignment) {
 	}
 	c.root.wanted = c.root.wanted.Toggle(a.Digest())
 	old := in.Node
+	c.unask(in)
+	c.unreserve(in)
 	c.breakOff(in)
 	if old != "" {
 		c.unassign(in, true)
 	}
-	in.wants(a)
+	c.wants(in, a)
 	in.Epoch = max(a.Epoch, in.Epoch)
 	in.Local, in.Leaving, in.Withdrawn, in.Offered, in.Bound, in.Moving, in.GivenUp = false, false, false, false, false, false, false
+	in.Violated, in.Strained, in.since, in.until, in.cause, in.told = "", false, time.Time{}, time.Time{}, api.ReasonNone, nil
 	in.avoid, in.why, in.Restarts, in.ExitCode = nil, nil, 0, nil
 	in.State = api.ClusterScheduled
 	in.Reason, in.Detail = api.ReasonUpdated, ""
 	c.changed(in)
 	if old != "" && c.staysOn(in, c.nodes[old]) {
-		c.moveTo(in, old)
+		c.moveTo(in, old, api.ReasonNone, "")
 		return
 	}
 	c.tryPlace(in)
@@ -166,6 +186,8 @@ func (c *Core) unwant(id api.InstanceID) {
 		c.root.wanted = c.root.wanted.Toggle(in.Want.Digest())
 	}
 	in.Leaving = true
+	c.unask(in)
+	c.unreserve(in)
 	c.breakOff(in)
 	c.waiting.Remove(id)
 	if in.Node != "" {
@@ -174,7 +196,7 @@ func (c *Core) unwant(id api.InstanceID) {
 	if in.State != api.Terminated {
 		in.State = lifecycle.Must(in.State, lifecycle.Withdraw)
 	}
-	in.Offered, in.Moving = false, false
+	in.Offered, in.Moving, in.Strained, in.Violated = false, false, false, ""
 	in.Reason, in.Detail = api.ReasonDeleted, ""
 	c.changed(in)
 	c.finish(in)
@@ -184,6 +206,16 @@ func (c *Core) unwant(id api.InstanceID) {
 // that changes that come together travel together.
 func (c *Core) aggregateChanged() {
 	c.timers.SetEarlier(timerKey{what: timerReport}, c.now.Add(gather))
+}
+
+// seen is what the root is told of an instance, with where it is if it asked.
+func (c *Core) seen(in *instance) api.Observed {
+	o := in.view()
+	if n := c.nodes[in.Node]; in.Want.Watched && n != nil {
+		at := n.position()
+		o.Position, in.told = &at, &at
+	}
+	return o
 }
 
 func (c *Core) acked(a api.ReportAck) {
@@ -244,7 +276,7 @@ func (c *Core) report() {
 	}
 	for _, id := range step.Keys(r.dirty) {
 		if in := c.instances[id]; in != nil {
-			rep.Observed = append(rep.Observed, in.view())
+			rep.Observed = append(rep.Observed, c.seen(in))
 			r.dirty[id] = r.seq
 		} else {
 			delete(r.dirty, id)

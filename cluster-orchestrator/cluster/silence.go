@@ -51,6 +51,7 @@ func (c *Core) reclaim(n *node) {
 		if in.State == api.ClusterScheduled {
 			c.waiting.Remove(in.id())
 			in.Offered = false
+			c.unask(in)
 			c.become(in, lifecycle.NodeChosen, api.ReasonNone, "its node is back")
 			if o, ok := n.observed[in.id()]; ok && o.Epoch == in.Epoch {
 				c.observed(n, in, o)
@@ -173,9 +174,9 @@ func (c *Core) displace(in *instance) {
 		c.tryPlace(in)
 		return
 	}
-	req := c.request(in, string(in.Node))
-	if best, ok := c.best(&req, in.seed()); ok {
-		c.moveTo(in, api.NodeID(best.ID))
+	req, best, ok := c.find(in, string(in.Node))
+	if ok {
+		c.decide(in, &req, api.NodeID(best.ID), api.ReasonNodeLost)
 		return
 	}
 	why := c.explanation(in, &req)

@@ -1,9 +1,7 @@
 package cluster
 
 import (
-	"math"
 	"slices"
-	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -29,7 +27,7 @@ func (c *Core) Node(id api.NodeID) (api.Node, bool) {
 	v := api.Node{
 		NodeInfo: n.info, Cluster: c.cfg.ID, Status: api.NodeReady, Allocated: n.used, Instances: len(n.assigned),
 		CPUUsed: int(n.cpu), MemUsed: int(n.mem), Joined: n.joined,
-		Subnet: n.net.subnet,
+		Subnet: n.net.subnet, Coord: n.coord,
 	}
 	switch {
 	case n.silent:
@@ -78,15 +76,29 @@ func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 	if in == nil {
 		return api.Explanation{}, false
 	}
-	req := c.request(in)
-	return sched.Explain(c.rank(&req, in.seed())), true
+	p := in.placing()
+	req := c.requestOf(p, in.avoid...)
+	res := c.rank(&req, in.seed())
+	if n := c.nodes[in.Node]; n != nil { // it is not in its own way
+		res = c.rankOwn(&req, res, n, in)
+	}
+	return sched.Explain(res), true
+}
+
+// rankOwn has an instance's own node answer as if the instance were not there.
+func (c *Core) rankOwn(req *sched.Request, res sched.Result, n *node, in *instance) sched.Result {
+	own := sched.Place(req, []sched.Candidate{c.without(n, in.id())}, c.cfg.Plugin, in.seed())
+	res.Ranked = append(slices.DeleteFunc(res.Ranked, func(x sched.Choice) bool { return x.ID == string(in.Node) }), own.Ranked...)
+	res.Rejected = append(slices.DeleteFunc(res.Rejected, func(x api.Rejection) bool { return x.Candidate == string(in.Node) }), own.Rejected...)
+	return res
 }
 
 // WhyOf is Why for an instance that the cluster does not have, because the root
 // never offered it.
-func (c *Core) WhyOf(id api.InstanceID, spec *api.Microservice) api.Explanation {
-	req := sched.RequestFor(id, spec)
-	return sched.Explain(c.rank(&req, sched.SeedOf(id, 0)))
+func (c *Core) WhyOf(r api.WhyRequest) api.Explanation {
+	d := demandOf(r.Instance, &r.Spec)
+	req := c.requestOf(placing{id: r.Instance, demand: &d, targets: r.Targets})
+	return sched.Explain(c.rank(&req, sched.SeedOf(r.Instance, 0)))
 }
 
 // Gen is the generation of the root's desired set that the cluster holds.
@@ -97,61 +109,3 @@ func (c *Core) Digests() (desired, observed api.Digest) { return c.root.wanted, 
 
 // RootUp reports whether the stream from the root is up.
 func (c *Core) RootUp() bool { return c.root.up }
-
-// Aggregate is ⟨Σ, μ, σ⟩ of what is free on the nodes that take work, and per
-// kind of node the most that one instance can get.
-func (c *Core) Aggregate() api.Aggregate {
-	var a api.Aggregate
-	var sqCPU, sqMem float64
-	slots := map[string]*api.Slot{}
-	cands := c.table.All()
-	for i := range cands {
-		cand := &cands[i]
-		if cand.Out != "" {
-			continue
-		}
-		free := atLeastZero(cand.Free)
-		a.Nodes++
-		a.Capacity = a.Capacity.Plus(cand.Capacity)
-		a.Free = a.Free.Plus(free)
-		a.Largest = a.Largest.Max(free)
-		sqCPU += float64(free.MilliCPU) * float64(free.MilliCPU)
-		sqMem += float64(free.MemoryMB) * float64(free.MemoryMB)
-		for _, r := range cand.Rooms {
-			for _, runtime := range r.Runtimes {
-				key := strings.Join([]string{runtime, r.Arch, boolKey(r.Privileged), boolKey(r.Network)}, "\x00")
-				s := slots[key]
-				if s == nil {
-					s = &api.Slot{Runtime: runtime, Arch: r.Arch, Privileged: r.Privileged, Network: r.Network}
-					slots[key] = s
-				}
-				s.Nodes++
-				s.Free = s.Free.Plus(free)
-				s.Largest = s.Largest.Max(free)
-			}
-		}
-	}
-	if a.Nodes > 0 {
-		n := float64(a.Nodes)
-		meanCPU, meanMem := float64(a.Free.MilliCPU)/n, float64(a.Free.MemoryMB)/n
-		a.Mean = api.Resources{MilliCPU: int64(meanCPU), MemoryMB: int64(meanMem)}
-		a.StdDev = api.Resources{
-			MilliCPU: int64(math.Sqrt(max(0, sqCPU/n-meanCPU*meanCPU))),
-			MemoryMB: int64(math.Sqrt(max(0, sqMem/n-meanMem*meanMem))),
-		}
-	}
-	for _, key := range step.Keys(slots) {
-		a.Slots = append(a.Slots, *slots[key])
-	}
-	slices.SortStableFunc(a.Slots, func(x, y api.Slot) int { return strings.Compare(x.Runtime, y.Runtime) })
-	return a
-}
-
-func boolKey(b bool) string {
-	if b {
-		return "1"
-	}
-	return "0"
-}
-
-func atLeastZero(r api.Resources) api.Resources { return r.Max(api.Resources{}) }

@@ -10,6 +10,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,8 @@ type Core interface {
 	Instance(api.InstanceID) (api.Instance, bool)
 	Instances() []api.Instance
 	Why(api.InstanceID) (api.Explanation, bool)
-	WhyOf(api.InstanceID, *api.Microservice) api.Explanation
+	WhyOf(api.WhyRequest) api.Explanation
+	Plan(api.ClusterPlanRequest) api.ClusterPlan
 	Aggregate() api.Aggregate
 	RootUp() bool
 }
@@ -172,7 +174,7 @@ func (a *API) recovered(next http.Handler) http.Handler {
 func handle[I, O any](a *API, op huma.Operation, fn func(context.Context, rights.Principal, *I) (*O, error)) {
 	op.Security = []map[string][]string{{"bearer": {}}}
 	op.Errors = append(op.Errors, 401, 403, 422, 500)
-	op.MaxBodyBytes = maxBody
+	op.MaxBodyBytes = cmp.Or(op.MaxBodyBytes, maxBody)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		p, _ := ctx.Value(principalKey{}).(rights.Principal)
 		out, err := fn(ctx, p, in)

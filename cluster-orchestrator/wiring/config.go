@@ -20,13 +20,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/reach"
+	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
+	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 )
 
 // Config is the cluster orchestrator's configuration.
 type Config struct {
 	Data     string        `yaml:"data" usage:"directory for keys and, without a store elsewhere, for the store"`
 	Name     string        `yaml:"name" usage:"the cluster's id, for its whole life; needed at the first start"`
-	Location string        `yaml:"location" usage:"where the cluster is, for people"`
+	Location string        `yaml:"location" usage:"where the cluster is: for people, or as latitude,longitude in degrees, where its nodes then are that do not say so themselves"`
 	Token    daemon.Secret `yaml:"token" usage:"the root's join token, for the first start"`
 
 	Listen string   `yaml:"listen" usage:"address for nodes and for the operator's API; port 0 takes a free one, see <data>/address"`
@@ -37,6 +39,12 @@ type Config struct {
 	Broker BrokerConfig  `yaml:"broker"`
 
 	Network NetworkConfig `yaml:"network"`
+
+	Scheduler    string      `yaml:"scheduler" usage:"who chooses among the nodes that fit: rom, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
+	Offer        OfferConfig `yaml:"offer"`
+	Probe        ProbeConfig `yaml:"probe"`
+	Preempt      bool        `yaml:"preempt" usage:"let an urgent instance that fits nowhere have less urgent ones stop"`
+	MovesPerHour int         `yaml:"moves_per_hour" usage:"how often an hour one instance may move because its place breaks its SLA"`
 
 	Beat  time.Duration `yaml:"beat" usage:"between two signs of life of a node; 0: the core's default"`
 	Lease time.Duration `yaml:"lease" usage:"how long a node may run an exclusive instance without hearing from the cluster; 0: the core's default"`
@@ -67,20 +75,15 @@ type NetworkConfig struct {
 const noRelay = "off"
 
 func (n NetworkConfig) clear() ([]netip.Prefix, error) {
-	var out []netip.Prefix
-	for _, text := range n.Clear {
-		p, err := netip.ParsePrefix(text)
-		if err != nil || p != p.Masked() {
-			return nil, fmt.Errorf("network.clear: %q is no network such as 10.1.0.0/16: %w", text, api.ErrInvalid)
-		}
-		out = append(out, p)
-	}
-	return out, nil
+	return networks("network.clear", n.Clear)
 }
 
 // Defaults are the configuration without a file, environment or flags.
 func Defaults() Config {
-	return Config{Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, Log: daemon.DefaultLog()}
+	return Config{
+		Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, Log: daemon.DefaultLog(),
+		Scheduler: rom.Plugin{}.Name(), Offer: OfferConfig{Share: 1, Detail: cluster.DetailFull}, MovesPerHour: 4,
+	}
 }
 
 // Validate reports what cannot work (ErrInvalid).
@@ -124,6 +127,9 @@ func (c Config) Validate() error {
 	if c.Network.Interest != 0 && c.Network.Interest < 10*time.Second {
 		return bad("network.interest", "%s is too short for a node to renew what it wants; at least 10s", c.Network.Interest)
 	}
+	if err := c.validatePlacement(); err != nil {
+		return err
+	}
 	if c.Beat < 0 || c.Lease < 0 || c.Dead < 0 {
 		return bad("beat, lease, dead", "less than nothing")
 	}
@@ -148,13 +154,15 @@ func (c Config) Validate() error {
 	return nil
 }
 
-func (c Config) core(info api.ClusterInfo, seed []byte, relay string) cluster.Config {
+func (c Config) core(info api.ClusterInfo, seed []byte, relay string, out *outside.Scheduler) cluster.Config {
 	open, _ := c.Network.clear() // validated
-	return cluster.Config{
+	conf := cluster.Config{
 		Seed: seed, Relay: relay, Clear: open, Interest: c.Network.Interest,
 		ID: info.ID, LocalNumbers: info.LocalNumbers(),
 		Timing: api.Timing{Beat: c.Beat, Lease: c.Lease}, Dead: c.Dead,
 	}
+	c.placement(&conf, info, out)
+	return conf
 }
 
 // brokerAddr is the host:port of a broker's URL.

@@ -61,6 +61,7 @@ type orchestrator struct {
 	client *http.Client // of the root
 	port   *port
 	http   http.Handler
+	ranker *ranker
 	relay  *relay.Relay  // nil: the operator wants none
 	relays relay.Foreign // of others, that nodes were told of
 }
@@ -118,6 +119,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "authority", Run: o.id.upper.Run},
 		daemon.Part{Name: "broker", Run: o.keepBroker},
 		daemon.Part{Name: "relay", Run: o.runRelay},
+		daemon.Part{Name: "scheduler", Run: o.ranker.run},
 		daemon.Part{Name: "keys", Run: func(ctx context.Context) error { return o.id.followKeys(ctx, o.client) }},
 		daemon.Part{Name: "sweep", Run: o.sweep},
 		daemon.Part{Name: "memory", Run: releaseMemory},
@@ -140,12 +142,17 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if err != nil {
 		return err
 	}
-	o.core = cluster.New(o.cfg.core(info, seed, o.cfg.Network.relayAddr(external)))
+	out, err := o.cfg.openScheduler(ctx)
+	if err != nil {
+		return err
+	}
+	o.core = cluster.New(o.cfg.core(info, seed, o.cfg.Network.relayAddr(external), out))
 	if err := o.core.Restore(docs); err != nil {
 		return fmt.Errorf("restore the cluster: %w", err)
 	}
 	m := newMeter()
 	o.loop = loop.New(o.core, st, o.send, loop.Options[cluster.Input]{Tick: cluster.Tick{}, Log: o.log, Observe: m.observe})
+	o.ranker = newRanker(out, o.loop, o.log)
 	deliver := func(ctx context.Context, in cluster.Input) error { return o.loop.Do(ctx, in, nil) }
 
 	members, err := nodelink.NewMembers(st, docs, info.ID, o.id.verifier)
@@ -242,6 +249,10 @@ func (o *orchestrator) send(envs []api.Envelope) {
 			o.root.Send(e.Msg)
 		case cluster.ToRelay:
 			o.sendRelay(e.Msg)
+		case api.ToScheduler:
+			o.ranker.send(e.Msg)
+		case cluster.ToOperator:
+			tell(o.log, e.Msg)
 		default:
 			if d, ok := e.Msg.(api.NetDown); ok {
 				o.noteRelays(d)

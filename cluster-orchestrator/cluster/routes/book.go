@@ -391,6 +391,14 @@ func (b *Book) SetMember(id api.NodeID, p api.Peer, public []netip.AddrPort) boo
 	return true
 }
 
+// Member is a node on the overlay network, as the cluster's others are told of it.
+func (b *Book) Member(id api.NodeID) (api.Peer, bool) {
+	if m := b.members[id]; m != nil {
+		return m.peer, true
+	}
+	return api.Peer{}, false
+}
+
 // DropMember takes a node off the overlay network.
 func (b *Book) DropMember(id api.NodeID) {
 	if m := b.members[id]; m != nil {

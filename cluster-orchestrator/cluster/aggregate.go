@@ -1,0 +1,213 @@
+package cluster
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Aggregate is ⟨Σ, μ, σ⟩ of what is free on the nodes that take work, per kind of
+// node the most that one instance can get, and where they are: as much of it as the
+// operator offers.
+func (c *Core) Aggregate() api.Aggregate {
+	if c.agg.of == nil || c.agg.version != c.version {
+		a := c.aggregate()
+		c.agg.of, c.agg.version, c.agg.at = &a, c.version, c.now
+	}
+	return *c.agg.of
+}
+
+// aggregated is the aggregate of a moment.
+type aggregated struct {
+	of      *api.Aggregate
+	version uint64 // of the table
+	at      time.Time
+}
+
+// sums are what an aggregate is made of.
+type sums struct {
+	api.Aggregate
+	squares [5]float64
+	slots   map[slotKey]*slot
+	places  []api.Geo
+	coords  []*api.Coordinate
+}
+
+type slotKey struct {
+	runtime, arch, areas, addons string
+	privileged, network          bool
+}
+
+type slot struct {
+	api.Slot
+	devices map[string]api.SlotDevice
+}
+
+// maxSlots bounds the kinds of nodes that the root is told of one by one; of the
+// others it is not told where they are and what they offer beside.
+const maxSlots = 64
+
+func (c *Core) aggregate() api.Aggregate {
+	detail := cmp.Or(c.cfg.Offer.Detail, DetailFull)
+	s := sums{slots: map[slotKey]*slot{}}
+	cands := c.table.All()
+	for i := range cands {
+		if cands[i].Out == "" {
+			s.add(&cands[i], detail)
+		}
+	}
+	a := &s.Aggregate
+	capacity, left := c.offered()
+	all := parts(a.Free)
+	if c.cfg.Offer.share() < 1 {
+		a.Capacity, a.Free = a.Capacity.Min(capacity), a.Free.Min(left)
+		a.Largest = a.Largest.Min(left)
+	}
+	if n := float64(a.Nodes); n > 0 && detail != DetailSums {
+		free := parts(a.Free)
+		var mean, dev [5]int64
+		for i := range mean {
+			mu := float64(all[i]) / n
+			mean[i], dev[i] = free[i]/int64(a.Nodes), int64(math.Sqrt(max(0, s.squares[i]/n-mu*mu)))
+		}
+		a.Mean, a.StdDev = resources(mean), resources(dev)
+	}
+	if detail != DetailSums {
+		for _, k := range slices.SortedFunc(maps.Keys(s.slots), slotKey.compare) {
+			a.Slots = append(a.Slots, s.slots[k].told(left))
+		}
+	}
+	if detail == DetailFull {
+		grid := 0.0
+		if c.cfg.Offer.Round > 0 {
+			grid = 1
+		}
+		a.Hull, a.Unplaced = sched.Hull(s.places, grid), a.Nodes-len(s.places)
+		a.Latency = spreadOf(s.coords)
+	} else {
+		a.Unplaced = a.Nodes
+	}
+	if c.cfg.Offer.Round > 0 {
+		c.coarse(a)
+	}
+	return *a
+}
+
+func (s *sums) add(cand *sched.Candidate, detail string) {
+	free := atLeastZero(cand.Free)
+	s.Nodes++
+	s.Capacity, s.Free, s.Largest = s.Capacity.Plus(cand.Capacity), s.Free.Plus(free), s.Largest.Max(free)
+	for i, p := range parts(free) {
+		s.squares[i] += float64(p) * float64(p)
+	}
+	if cand.Geo != nil {
+		s.places = append(s.places, *cand.Geo)
+	}
+	if cand.Coord != nil {
+		s.coords = append(s.coords, cand.Coord)
+	}
+	if detail == DetailSums {
+		return
+	}
+	for i := range cand.Rooms {
+		r := &cand.Rooms[i]
+		areas, addons := r.Areas, r.Addons
+		if detail == DetailSlots {
+			areas = untold
+		}
+		for _, runtime := range r.Runtimes {
+			s.slot(r, runtime, areas, addons).add(free, r.Devices)
+		}
+	}
+}
+
+var untold = []string{sched.Untold}
+
+// slot is the slot of a kind of nodes.
+func (s *sums) slot(r *sched.Room, runtime string, areas, addons []string) *slot {
+	const sep = "\x00"
+	k := slotKey{runtime, r.Arch, strings.Join(areas, sep), strings.Join(addons, sep), r.Privileged, r.Network}
+	if s.slots[k] == nil && len(s.slots) >= maxSlots {
+		areas, addons = untold, untold
+		k.areas, k.addons = sched.Untold, sched.Untold
+	}
+	if s.slots[k] == nil {
+		s.slots[k] = &slot{Slot: api.Slot{
+			Runtime: runtime, Arch: r.Arch, Privileged: r.Privileged, Network: r.Network, Areas: areas, Addons: addons,
+		}}
+	}
+	return s.slots[k]
+}
+
+func (s *slot) add(free api.Resources, devices map[string]int) {
+	s.Nodes++
+	s.Free, s.Largest = s.Free.Plus(free), s.Largest.Max(free)
+	for kind, n := range devices {
+		if s.devices == nil {
+			s.devices = map[string]api.SlotDevice{}
+		}
+		d := s.devices[kind]
+		s.devices[kind] = api.SlotDevice{Name: kind, Free: d.Free + n, Largest: max(d.Largest, n)}
+	}
+}
+
+// told is the slot as the root is told it: no more than it may have.
+func (s *slot) told(left api.Resources) api.Slot {
+	out := s.Slot
+	out.Free, out.Largest = s.Free.Min(left), s.Largest.Min(left)
+	for _, kind := range step.Keys(s.devices) {
+		out.Devices = append(out.Devices, s.devices[kind])
+	}
+	return out
+}
+
+func (k slotKey) compare(o slotKey) int {
+	return cmp.Or(
+		cmp.Compare(k.runtime, o.runtime), cmp.Compare(k.arch, o.arch), cmp.Compare(flag(k.privileged), flag(o.privileged)),
+		cmp.Compare(flag(k.network), flag(o.network)), cmp.Compare(k.areas, o.areas), cmp.Compare(k.addons, o.addons),
+	)
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// spreadOf is where coordinates are: their middle, and how far from it any is.
+func spreadOf(coords []*api.Coordinate) *api.CoordSpread {
+	if len(coords) == 0 {
+		return nil
+	}
+	out := &api.CoordSpread{Center: vivaldi.New(), Nodes: len(coords)}
+	out.Center.Error = 0
+	for _, c := range coords {
+		for i, v := range c.Vec {
+			out.Center.Vec[i] += v / float64(len(coords))
+		}
+		out.Center.Error += c.Error / float64(len(coords))
+	}
+	for _, c := range coords {
+		out.Radius = max(out.Radius, vivaldi.Distance(out.Center, *c))
+	}
+	return out
+}
+
+func parts(r api.Resources) [5]int64 {
+	return [5]int64{r.MilliCPU, r.MemoryMB, r.StorageMB, r.InMbit, r.OutMbit}
+}
+
+func resources(p [5]int64) api.Resources {
+	return api.Resources{MilliCPU: p[0], MemoryMB: p[1], StorageMB: p[2], InMbit: p[3], OutMbit: p[4]}
+}
+
+func atLeastZero(r api.Resources) api.Resources { return r.Max(api.Resources{}) }

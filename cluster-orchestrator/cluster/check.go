@@ -1,0 +1,210 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// An instance whose place may come to violate its SLA is looked at every
+// checkEvery, a tenth of them at a time. What is violated for longer than its
+// rigidness moves, make before break, to where the bound is kept with some room to
+// spare, so often an hour and no oftener; where there is no such place the root may
+// look for one.
+
+const (
+	checkEvery = 10 * time.Second
+	checkSlots = 10
+	spare      = 0.1 // of a bound, that a better place must leave
+)
+
+// tie notes whether an instance is to be looked at.
+func (c *Core) tie(in *instance, tied bool) {
+	slot := &c.tied[slotOf(in.id())]
+	switch {
+	case !tied:
+		delete(*slot, in.id())
+		return
+	case *slot == nil:
+		*slot = map[api.InstanceID]bool{}
+	}
+	(*slot)[in.id()] = true
+	c.timers.SetEarlier(timerKey{what: timerCheck}, c.now.Add(checkEvery/checkSlots))
+}
+
+func slotOf(id api.InstanceID) uint64 {
+	return sched.SeedOf("check", id) % checkSlots
+}
+
+// check looks at the next tenth.
+func (c *Core) check() {
+	c.slot = (c.slot + 1) % checkSlots
+	for _, id := range step.Keys(c.tied[c.slot]) {
+		in := c.instances[id]
+		if in.Node != "" {
+			c.measure(in.demand.users)
+			c.judge(in)
+		} else {
+			c.searched(in) // what it is measured against may have moved
+		}
+	}
+	for i := range c.tied {
+		if len(c.tied[i]) > 0 {
+			c.timers.Set(timerKey{what: timerCheck}, c.now.Add(checkEvery/checkSlots))
+			return
+		}
+	}
+}
+
+// judge sees whether an instance's place keeps its SLA, and what follows.
+func (c *Core) judge(in *instance) {
+	n, due := c.nodes[in.Node], timerKey{what: timerViolated, instance: in.id()}
+	if n == nil || n.silent || in.Leaving || in.Withdrawn || in.State == api.Completed || in.asked != "" {
+		return
+	}
+	wrong, borne := c.violation(in, n)
+	switch {
+	case wrong == "":
+		c.timers.Clear(due)
+		in.since = time.Time{}
+		if in.Violated != "" || in.Strained {
+			in.Violated = ""
+			c.relax(in)
+			c.changed(in)
+		}
+		return
+	case in.since.IsZero():
+		in.since, in.saidAt = c.now, c.now
+		if in.Violated != wrong {
+			in.Violated = wrong
+			c.changed(in)
+		}
+	case in.Violated != wrong && c.now.Sub(in.saidAt) >= time.Minute: // numbers change all the time
+		in.Violated, in.saidAt = wrong, c.now
+		c.changed(in)
+	}
+	if over := in.since.Add(borne); c.now.Before(over) {
+		c.timers.SetEarlier(due, over)
+		return
+	}
+	c.relieve(in)
+}
+
+// relax ends that the root may look for a better place.
+func (c *Core) relax(in *instance) {
+	if in.Strained {
+		in.Strained, in.Offered, in.why = false, in.Moving && !in.exclusive(), nil
+	}
+}
+
+// violation says what of its SLA an instance's place breaks, if anything, and for
+// how long that is borne.
+func (c *Core) violation(in *instance, n *node) (wrong string, borne time.Duration) {
+	req := in.demand.request
+	req.Needs, req.Devices, req.Ports = api.Resources{}, nil, nil // it has them
+	cand := c.candidate(n, "")
+	broken := func() *api.Rejection {
+		res := sched.Place(&req, []sched.Candidate{cand}, c.cfg.Plugin, 0)
+		if len(res.Rejected) == 0 {
+			return nil
+		}
+		return &res.Rejected[0]
+	}
+	if r := broken(); r != nil {
+		return said(r), sched.RigidnessOf(&in.Want.Spec, r.Constraint)
+	}
+	for _, l := range in.demand.links {
+		b, binds := c.bound(in.id().Service(), l, in.Want.Targets)
+		if !binds || b.Unknown != "" {
+			continue
+		}
+		req.Bounds = []sched.Bound{b}
+		if r := broken(); r != nil && (wrong == "" || l.Rigidness < borne) {
+			wrong, borne = said(r), l.Rigidness
+		}
+	}
+	return wrong, borne
+}
+
+func said(r *api.Rejection) string {
+	return clip(fmt.Sprintf("%s: %s, need %s", r.Constraint, r.Have, r.Need))
+}
+
+// relieve moves an instance to where its SLA is kept.
+func (c *Core) relieve(in *instance) {
+	in.Moves = slices.DeleteFunc(in.Moves, func(t time.Time) bool { return c.wall.Sub(t) >= time.Hour })
+	if len(in.Moves) >= c.cfg.MovesPerHour {
+		return
+	}
+	req := c.request(in, string(in.Node))
+	for i := range req.Bounds {
+		b := &req.Bounds[i]
+		b.RTT, b.Km = time.Duration(float64(b.RTT)*(1-spare)), b.Km*(1-spare)
+	}
+	if best, ok := c.best(&req, in.seed()); ok {
+		in.Moves = append(in.Moves, c.wall)
+		c.save(in)
+		c.decide(in, &req, api.NodeID(best.ID), api.ReasonViolated)
+		return
+	}
+	if in.Strained {
+		return
+	}
+	in.Strained = true
+	if !in.exclusive() { // it would be a promise that nothing of it runs here
+		why := c.explanation(in, &req)
+		in.why, in.Offered = &why, true
+	}
+	c.changed(in)
+}
+
+// stood looks at all on a node that says something new of itself, and tells the
+// root where those are now that it watches.
+func (c *Core) stood(n *node) {
+	for _, in := range n.sorted() {
+		if in.demand.tied && n.assigned[in.id()] == in {
+			c.judge(in)
+		}
+		c.watched(in)
+	}
+}
+
+// stoodBy has the root told where those are now that it watches, on a node whose
+// coordinate moved: what that does to SLAs, the next look at them sees.
+func (c *Core) stoodBy(n *node) {
+	for _, in := range n.assigned {
+		c.watched(in)
+	}
+}
+
+// watchStep is how far an instance must move in the latency space, in parts of its
+// distance from the origin, for the root to be told.
+const watchStep = 0.2
+
+// watched has the root told where an instance is, if it asked and that is news.
+func (c *Core) watched(in *instance) {
+	n := c.nodes[in.Node]
+	if !in.Want.Watched || n == nil {
+		return
+	}
+	here := n.position()
+	known := in.told != nil && sameGeo(in.told.Geo, here.Geo) && (in.told.Coord == nil) == (here.Coord == nil)
+	if known && (here.Coord == nil || !vivaldi.Moved(*here.Coord, *in.told.Coord, watchStep)) {
+		return
+	}
+	in.told = &here
+	c.root.dirty[in.id()] = 0
+	c.root.fresh = true
+}
+
+func sameGeo(a, b *api.Geo) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}

@@ -1,0 +1,67 @@
+package cluster
+
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// demand is what an SLA asks of a place, read once.
+type demand struct {
+	request sched.Request // without what others' places decide
+	claim   claim
+	ports   []sched.Port
+	links   []sched.Link
+	spreads []sched.Spread
+	aparts  []sched.Apart
+	users   []string // that it has links to
+	tied    bool     // where it is may come to violate it
+}
+
+func demandOf(id api.InstanceID, m *api.Microservice) demand {
+	d := demand{
+		request: sched.RequestFor(id, m), claim: claimOf(m), ports: sched.PortsOf(m),
+		links: sched.LinksOf(m), spreads: sched.SpreadsOf(m), aparts: sched.ApartsOf(m),
+	}
+	for _, l := range d.links {
+		if l.User != "" {
+			d.users = append(d.users, l.User)
+		}
+	}
+	r := &d.request
+	d.tied = len(d.links)+len(r.Zones)+len(r.Labels)+len(r.Addons) > 0
+	return d
+}
+
+// refersTo reports whether others' places decide where it may be, or the other
+// way round.
+func (d *demand) refers() bool { return len(d.aparts) > 0 || len(d.links) > len(d.users) }
+
+// placing is a request with all that it takes to answer it from the core's state:
+// an instance of the cluster's, or one that is only asked about.
+type placing struct {
+	id      api.InstanceID
+	demand  *demand
+	targets []api.Target
+	node    api.NodeID // where it is now: it is not in its own way
+	loose   bool       // near one of those that want it near is enough
+}
+
+func (in *instance) placing() placing {
+	return placing{id: in.id(), demand: &in.demand, targets: in.Want.Targets, node: in.Node}
+}
+
+// requestOf is what the instance asks of a node now.
+func (c *Core) requestOf(p placing, avoid ...string) sched.Request {
+	req := p.demand.request
+	req.Avoid = avoid
+	if s := c.services[p.id.Service()]; s != nil {
+		req.Peers = s.peers
+	}
+	req.Bounds = c.bounds(p)
+	req.Domains = c.domains(p)
+	return req
+}
+
+func (c *Core) request(in *instance, avoid ...string) sched.Request {
+	return c.requestOf(in.placing(), append(avoid, in.avoid...)...)
+}

@@ -1,0 +1,109 @@
+package cluster
+
+import (
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Offer is what the cluster's operator lets the root have, and know.
+type Offer struct {
+	// Share is the part of the nodes' capacity that the root may use, above 0 to 1;
+	// 0 means 1. What it sends beyond that is handed back. Devices are not counted.
+	Share float64
+	// Detail is how much the root is told: DetailFull, DetailSlots or DetailSums;
+	// empty means full.
+	Detail string
+	// Round makes amounts coarser: they are rounded down to multiples of this part of
+	// a mean node's capacity, below 1. Above 0 the hull is of whole degrees, too.
+	Round float64
+}
+
+// What the root may be told. It never learns of a single node.
+const (
+	DetailFull  = "full"  // sums and spread, the largest room of each kind of node, and where they are
+	DetailSlots = "slots" // not where they are, but by the names of areas
+	DetailSums  = "sums"  // sums, the largest of all, and which runtimes and processors there are
+)
+
+// ConstraintShare is the constraint that hands back what goes beyond Offer.Share.
+const ConstraintShare = "share"
+
+func (o Offer) share() float64 {
+	if o.Share <= 0 || o.Share > 1 {
+		return 1
+	}
+	return o.Share
+}
+
+// offered is the share of capacity that the root may use, and what of that is
+// not taken.
+func (c *Core) offered() (capacity, free api.Resources) {
+	capacity = scaled(c.capacity, c.cfg.Offer.share())
+	return capacity, atLeastZero(capacity.Minus(c.used))
+}
+
+func scaled(r api.Resources, by float64) api.Resources {
+	if by == 1 {
+		return r
+	}
+	part := func(n int64) int64 { return int64(float64(n) * by) }
+	return api.Resources{
+		MilliCPU: part(r.MilliCPU), MemoryMB: part(r.MemoryMB), StorageMB: part(r.StorageMB),
+		InMbit: part(r.InMbit), OutMbit: part(r.OutMbit),
+	}
+}
+
+// overShare says by what an instance of the root's goes beyond its share, or nil.
+func (c *Core) overShare(in *instance) *api.Explanation {
+	if c.cfg.Offer.share() == 1 || in.Local || in.Reserved != "" {
+		return nil
+	}
+	_, free := c.offered()
+	room := sched.Candidate{Level: sched.Nodes, Free: free, Rooms: []sched.Room{{Runtimes: []string{""}, Free: free, Largest: free}}}
+	res := sched.Place(&sched.Request{Needs: in.demand.claim.Room}, []sched.Candidate{room}, c.cfg.Plugin, 0)
+	if len(res.Rejected) == 0 {
+		return nil
+	}
+	r, nodes := res.Rejected[0], len(c.nodes)
+	detail := "need " + r.Need + ", the root's share has " + r.Have + " left"
+	r.Constraint = ConstraintShare
+	return &api.Explanation{
+		Considered: nodes, Causes: []api.Cause{{Constraint: ConstraintShare, Count: nodes, Detail: detail}}, Nearest: &r,
+	}
+}
+
+// coarse rounds amounts down as the operator likes.
+func (c *Core) coarse(a *api.Aggregate) {
+	unit := api.Resources{}
+	if a.Nodes > 0 {
+		unit = scaled(c.capacity, min(c.cfg.Offer.Round, 1)/float64(len(c.nodes)))
+	}
+	if unit == (api.Resources{}) {
+		return
+	}
+	down := func(r *api.Resources) {
+		*r = api.Resources{
+			MilliCPU: multiple(r.MilliCPU, unit.MilliCPU), MemoryMB: multiple(r.MemoryMB, unit.MemoryMB),
+			StorageMB: multiple(r.StorageMB, unit.StorageMB), InMbit: multiple(r.InMbit, unit.InMbit), OutMbit: multiple(r.OutMbit, unit.OutMbit),
+		}
+	}
+	for _, r := range []*api.Resources{&a.Capacity, &a.Free, &a.Mean, &a.StdDev, &a.Largest} {
+		down(r)
+	}
+	for i := range a.Slots {
+		down(&a.Slots[i].Free)
+		down(&a.Slots[i].Largest)
+	}
+	if a.Latency != nil {
+		a.Latency.Radius = (a.Latency.Radius + 5*time.Millisecond).Truncate(5 * time.Millisecond)
+	}
+}
+
+func multiple(n, unit int64) int64 {
+	if unit <= 1 {
+		return n
+	}
+	return n / unit * unit
+}

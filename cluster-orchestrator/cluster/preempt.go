@@ -1,0 +1,229 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// An urgent instance that fits nowhere may have less urgent ones make way, where
+// the operator allows it. They are told to end first; meanwhile what it needs is
+// reserved on the node, so that nobody else takes what they leave.
+
+// maxEvictions is on how many nodes room is sought that others have: those that
+// the plugin likes best.
+const maxEvictions = 500
+
+// preempts has others make way for an instance, if that helps, and reports
+// whether it waits for them.
+func (c *Core) preempts(in *instance, req *sched.Request) bool {
+	if !c.cfg.Preempt || !c.settled || c.lesser(in.demand.request.Urgency) == 0 {
+		return false
+	}
+	bare := *req
+	bare.Needs, bare.Devices, bare.Ports = api.Resources{}, nil, nil
+	ranked := c.table.Place(&bare, c.cfg.Plugin, in.seed()).Ranked
+	var best *node
+	var victims []*instance
+	for _, choice := range ranked[:min(len(ranked), maxEvictions)] {
+		n := c.nodes[api.NodeID(choice.ID)]
+		if n.leaving[in.id()] {
+			continue // of an earlier placement of its own
+		}
+		if v := c.victims(in, n); v != nil && (best == nil || compareVictims(v, victims) < 0) {
+			best, victims = n, v
+		}
+	}
+	if best == nil {
+		return false
+	}
+	c.reserve(in, best)
+	for _, v := range victims {
+		c.preempt(v)
+	}
+	c.explain(in, api.ReasonNone, fmt.Sprintf("waits until %d less urgent instances have made way", len(victims)), nil)
+	for _, v := range victims {
+		c.tryPlace(v)
+	}
+	return true
+}
+
+// lesser is how many placed instances are less urgent.
+func (c *Core) lesser(urgency int) (n int) {
+	for u := range min(urgency, len(c.placed)) {
+		n += c.placed[u]
+	}
+	return n
+}
+
+// victims are the fewest and least urgent instances on a node without which
+// another would fit there; nil where it does not help.
+func (c *Core) victims(in *instance, n *node) []*instance {
+	var may []*instance
+	for _, v := range n.assigned {
+		if v.demand.request.Urgency < in.demand.request.Urgency && v.State != api.Completed {
+			may = append(may, v)
+		}
+	}
+	slices.SortFunc(may, func(a, b *instance) int {
+		return cmp.Or(
+			cmp.Compare(a.demand.request.Urgency, b.demand.request.Urgency),
+			cmp.Compare(weightOf(b, n), weightOf(a, n)), // the larger first: then they are few
+			cmp.Compare(a.id(), b.id()),
+		)
+	})
+	gone := map[api.InstanceID]bool{}
+	k := 0
+	for ; k < len(may) && !c.roomWithout(in, n, gone); k++ {
+		gone[may[k].id()] = true
+	}
+	if k == 0 || !c.roomWithout(in, n, gone) {
+		return nil
+	}
+	// Some that came early are not needed beside those that came late.
+	out := may[:k]
+	for i := k - 1; i >= 0; i-- {
+		if delete(gone, may[i].id()); !c.roomWithout(in, n, gone) {
+			gone[may[i].id()] = true
+		}
+	}
+	return slices.DeleteFunc(out, func(v *instance) bool { return !gone[v.id()] })
+}
+
+// weightOf is how much of the node an instance has.
+func weightOf(in *instance, n *node) float64 {
+	k, of := n.booked[in.id()].Room, n.traits.capacity
+	return max(float64(k.MilliCPU)/float64(max(of.MilliCPU, 1)), float64(k.MemoryMB)/float64(max(of.MemoryMB, 1)))
+}
+
+func compareVictims(a, b []*instance) int {
+	sum := func(of []*instance) (n int) {
+		for _, v := range of {
+			n += v.demand.request.Urgency
+		}
+		return n
+	}
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(sum(a), sum(b)))
+}
+
+// roomWithout reports whether an instance would fit on a node if some others were
+// not there.
+func (c *Core) roomWithout(in *instance, n *node, gone map[api.InstanceID]bool) bool {
+	d := &in.demand
+	free := n.traits.capacity.Minus(n.used)
+	for id := range gone {
+		free = free.Plus(n.booked[id].Room)
+	}
+	if !d.claim.Room.Fits(free.Max(api.Resources{})) {
+		return false
+	}
+	for _, p := range d.ports {
+		taken := n.published[p]
+		for id := range gone {
+			if slices.Contains(n.ports[id], p) {
+				taken--
+			}
+		}
+		if taken > 0 {
+			return false
+		}
+	}
+	if len(d.claim.Devices) == 0 {
+		return true
+	}
+	left := map[api.InstanceID]claim{}
+	for id, k := range n.booked {
+		if !gone[id] {
+			left[id] = k
+		}
+	}
+	devices := n.traits.devices.free(left, n.given)
+	return !slices.ContainsFunc(d.claim.Devices, func(w api.Device) bool { return w.Count > devices[w.Name] }) &&
+		n.traits.devices.together(d.claim.Devices, devices)
+}
+
+// preempt takes an instance off its node for a more urgent one.
+func (c *Core) preempt(v *instance) {
+	c.unask(v)
+	c.unassign(v, true)
+	v.Moving, v.Strained, v.Violated, v.cause = false, false, "", api.ReasonPreempted
+	if v.State != api.ClusterScheduled {
+		v.State = lifecycle.Must(v.State, lifecycle.Replace)
+	}
+	v.Reason, v.Detail = api.ReasonPreempted, "a more urgent instance takes its place"
+	c.changed(v)
+}
+
+// reserve keeps what an instance needs on a node free for it.
+func (c *Core) reserve(in *instance, n *node) {
+	c.unreserve(in)
+	in.Reserved = n.info.ID
+	n.reserve(in)
+	c.save(in)
+	c.refresh(n)
+}
+
+func (n *node) reserve(in *instance) {
+	if n.reserved == nil {
+		n.reserved = map[api.InstanceID]*instance{}
+	}
+	n.reserved[in.id()] = in
+	n.book(in.id(), in.demand.claim)
+	n.publish(in.id(), in.demand.ports)
+}
+
+// unreserve gives up what is kept free for an instance.
+func (c *Core) unreserve(in *instance) {
+	if in.Reserved == "" {
+		return
+	}
+	n := c.nodes[in.Reserved]
+	in.Reserved = ""
+	if n == nil || n.reserved[in.id()] == nil {
+		return
+	}
+	delete(n.reserved, in.id())
+	n.book(in.id(), claim{})
+	n.unpublish(in.id())
+	c.refresh(n)
+}
+
+// redeem gives instances the room that was reserved for them, where it is free by
+// now.
+func (c *Core) redeem(n *node) {
+	for _, id := range step.Keys(n.reserved) {
+		in := n.reserved[id]
+		if n.out() == "" && c.fits(in, n, c.without(n, id)) {
+			c.moveTo(in, n.info.ID, api.ReasonNone, "less urgent instances made way")
+		}
+	}
+}
+
+// awaitsRoom reports whether an instance waits for what is reserved for it.
+func (c *Core) awaitsRoom(in *instance) bool {
+	n := c.nodes[in.Reserved]
+	if n == nil || n.out() != "" {
+		c.unreserve(in)
+		return false
+	}
+	if n.reserved[in.id()] == nil {
+		return false
+	}
+	c.redeem(n)
+	return in.Node == ""
+}
+
+// lapse has those look elsewhere for which room is reserved on a node that takes
+// no work any more.
+func (c *Core) lapse(n *node) {
+	for _, id := range step.Keys(n.reserved) {
+		in := n.reserved[id]
+		c.unreserve(in)
+		c.tryPlace(in)
+	}
+}

@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// inTurn lists what waits: the most urgent first, and of those the longest.
+func (c *Core) inTurn() []api.InstanceID {
+	ids := c.waiting.List()
+	slices.SortStableFunc(ids, func(a, b api.InstanceID) int { return cmp.Compare(c.urgency(b), c.urgency(a)) })
+	return ids
+}
+
+func (c *Core) urgency(id api.InstanceID) int {
+	if in := c.instances[id]; in != nil {
+		return in.demand.request.Urgency
+	}
+	return -1
+}
+
+// retryWaiting gives what waits the room that this step found.
+func (c *Core) retryWaiting() {
+	for len(c.grown)+len(c.lapsed) > 0 {
+		lapsed := c.lapsed
+		c.lapsed = nil
+		for _, id := range lapsed {
+			if n := c.nodes[id]; n != nil && n.out() != "" {
+				c.lapse(n)
+			}
+		}
+		ids := step.Keys(c.grown)
+		clear(c.grown)
+		cands := make([]sched.Candidate, len(ids))
+		for i, id := range ids {
+			cands[i] = *c.table.Get(string(id))
+		}
+		for _, id := range ids {
+			c.redeem(c.nodes[id])
+		}
+		for _, id := range c.inTurn() {
+			in := c.instances[id]
+			if in == nil {
+				c.waiting.Remove(id)
+				continue
+			}
+			// Placing takes room; what is left of the grown nodes is what counts.
+			for i := range cands {
+				cands[i] = *c.table.Get(cands[i].ID)
+			}
+			c.retry(in, cands)
+		}
+	}
+}
+
+// retry places what waits on one of some nodes, if it fits there.
+func (c *Core) retry(in *instance, grown []sched.Candidate) {
+	if in.Bound || in.Leaving || in.Withdrawn || in.State == api.Completed {
+		c.waiting.Remove(in.id())
+		return
+	}
+	if in.asked != "" || in.exclusive() && c.mustWait(in) {
+		return
+	}
+	if !slices.ContainsFunc(grown, func(cand sched.Candidate) bool {
+		return cand.Out == "" && in.demand.claim.Room.Fits(cand.Free.Max(api.Resources{}))
+	}) {
+		return // most that wait are too large for what was freed
+	}
+	if in.Node == "" && c.overShare(in) != nil {
+		return
+	}
+	req := c.request(in)
+	if in.Node != "" {
+		req.Avoid = append(req.Avoid, string(in.Node))
+	}
+	best, ok := sched.PlaceBest(&req, grown, c.cfg.Plugin, in.seed())
+	switch {
+	case !ok || !c.together(&req, best.ID):
+	case in.Moving && in.exclusive() && in.Node != "":
+		c.stopFirst(in, api.ReasonDrained)
+	case in.Moving && in.Node != "":
+		c.decide(in, &req, api.NodeID(best.ID), api.ReasonDrained)
+	default:
+		c.decide(in, &req, api.NodeID(best.ID), in.cause)
+	}
+}

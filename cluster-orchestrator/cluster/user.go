@@ -1,0 +1,291 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Probe is the operator's policy on probing the users that SLAs name. Addresses
+// that are not public are refused unless they are allowed.
+type Probe struct {
+	Off   bool
+	Allow []netip.Prefix
+	Deny  []netip.Prefix
+}
+
+// user is something outside of the cluster to which an SLA sets a latency. Its
+// place is found from round trips that some nodes measure to it (the paper's
+// Algorithm 2).
+type user struct {
+	of       map[api.InstanceID]bool  // whose SLA names it
+	at       *api.Coordinate          // nil: not known
+	measured map[string]time.Duration // by node, in the last round
+	wrong    string                   // why nothing is known, after a round
+	round    uint64
+
+	asked    map[api.NodeID]uint64 // orders without an answer; nil: no round is under way
+	answers  map[string]time.Duration
+	refused  string
+	deadline time.Time
+}
+
+const (
+	probers    = 8                // nodes that measure one user
+	probeWait  = 3 * time.Second  // for a node's answer
+	probeSlack = time.Second      // for the order and the answer to travel
+	userFresh  = 10 * time.Minute // until a user is measured again
+	userRetry  = time.Minute      // after a round that told nothing
+	maxRounds  = 64               // under way at once; more wait
+)
+
+func (u *user) known() bool { return u != nil && (u.at != nil || len(u.measured) > 0) }
+
+// userBound is a link to a user, as far as its place is known.
+func (c *Core) userBound(l sched.Link) sched.Bound {
+	u := c.users[l.User]
+	switch {
+	case u.known():
+		b := l.Bound()
+		b.Measured = u.measured
+		if u.at != nil {
+			b.Points = []api.Position{{Coord: u.at}}
+		}
+		return b
+	case u != nil && u.wrong != "":
+		return l.Unknown(u.wrong)
+	case c.forbidden(l.User) != "":
+		return l.Unknown(c.forbidden(l.User))
+	case u != nil && u.asked != nil:
+		return l.Unknown("its position is being measured")
+	}
+	return l.Unknown("its position was not measured yet")
+}
+
+// forbidden says why a user may not be probed, as far as that can be told without
+// asking for its name's address, which is the node's part.
+func (c *Core) forbidden(target string) string {
+	if c.cfg.Probe.Off {
+		return "the cluster's operator has nobody probed"
+	}
+	host, _, err := api.ParseTarget(target)
+	if err != nil {
+		return "it is no target: " + err.Error()
+	}
+	a, err := netip.ParseAddr(host)
+	if err != nil || c.cfg.Probe.allows(a.Unmap()) {
+		return ""
+	}
+	return "the cluster's operator forbids to probe it"
+}
+
+func (p Probe) allows(a netip.Addr) bool {
+	in := func(of []netip.Prefix) bool {
+		return slices.ContainsFunc(of, func(n netip.Prefix) bool { return n.Contains(a) })
+	}
+	public := a.IsGlobalUnicast() && !a.IsPrivate() && !sharedSpace.Contains(a)
+	return !in(p.Deny) && (public || in(p.Allow))
+}
+
+// sharedSpace is carriers' own (RFC 6598).
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
+
+// refersTo notes that an instance's SLA names users, or does so no longer: what
+// nobody asks for is forgotten.
+func (c *Core) refersTo(targets []string, id api.InstanceID, does bool) {
+	for _, t := range targets {
+		u := c.users[t]
+		if u == nil {
+			u = &user{of: map[api.InstanceID]bool{}}
+			c.users[t] = u
+		}
+		if u.of[id] = true; !does {
+			delete(u.of, id)
+		}
+		if len(u.of) == 0 {
+			c.endRound(u)
+			c.rounds.Remove(t)
+			c.timers.Clear(timerKey{what: timerUser, name: t})
+			delete(c.users, t)
+		}
+	}
+}
+
+// measure begins a round of probes for each of the users that nothing is known of.
+func (c *Core) measure(targets []string) (waits bool) {
+	for _, t := range targets {
+		u := c.users[t]
+		switch {
+		case u == nil || u.known() || u.wrong != "":
+		case u.asked != nil:
+			waits = true
+		default:
+			c.round(t)
+			waits = waits || u.asked != nil || c.rounds.Has(t)
+		}
+	}
+	return waits
+}
+
+// round has some nodes measure their way to a user.
+func (c *Core) round(t string) {
+	u := c.users[t]
+	if u.asked != nil {
+		return
+	}
+	if u.wrong = c.forbidden(t); u.wrong != "" {
+		c.again(t, userFresh)
+		return
+	}
+	if c.underWay >= maxRounds {
+		c.rounds.Add(t)
+		return
+	}
+	nodes := c.probers(t, u.round)
+	if len(nodes) == 0 {
+		u.wrong = "no node can measure the way to it now"
+		c.again(t, userRetry)
+		return
+	}
+	c.rounds.Remove(t)
+	c.underWay++
+	u.round++
+	u.asked, u.answers, u.refused = map[api.NodeID]uint64{}, map[string]time.Duration{}, ""
+	for _, id := range nodes {
+		c.lastProbe++
+		u.asked[id] = c.boot<<24 | c.lastProbe&(1<<24-1)
+		c.probes[u.asked[id]] = t
+		c.emit(id.Addr(), api.ProbeOrder{
+			ID: u.asked[id], Target: t, Allow: c.cfg.Probe.Allow, Deny: c.cfg.Probe.Deny, Wait: probeWait,
+		})
+	}
+	u.deadline = c.now.Add(probeWait + probeSlack)
+	c.timers.Set(timerKey{what: timerUser, name: t}, u.deadline)
+}
+
+// probers are the nodes that measure a user: those that have what is measured
+// against it, and else by chance of those whose own place is known.
+func (c *Core) probers(t string, round uint64) (out []api.NodeID) {
+	take := func(id api.NodeID, blind bool) {
+		n := c.nodes[id]
+		if n == nil || n.silent || !n.heard || n.suspect || !blind && n.coord == nil || slices.Contains(out, id) {
+			return
+		}
+		out = append(out, id)
+	}
+	for _, id := range step.Keys(c.users[t].of) {
+		if in := c.instances[id]; len(out) < probers/2 && in.Node != "" {
+			take(in.Node, true)
+		}
+	}
+	all := c.table.All()
+	chance := drawsOf("user", t, round)
+	for _, blind := range []bool{false, true} { // a node whose place is not known tells of itself alone
+		for range min(len(all), 8*probers) {
+			if len(out) >= probers {
+				return out
+			}
+			take(api.NodeID(all[chance.below(len(all))].ID), blind)
+		}
+	}
+	return out
+}
+
+// nodeProbed takes a node's answer. One that nobody waits for changes nothing.
+func (c *Core) nodeProbed(id api.NodeID, p api.Probed) {
+	t, ok := c.probes[p.ID]
+	u := c.users[t]
+	if !ok || u == nil || u.asked[id] != p.ID {
+		return
+	}
+	delete(c.probes, p.ID)
+	delete(u.asked, id)
+	switch {
+	case p.Refused:
+		u.refused = clip("the operator forbids to probe it: " + p.Error)
+	case p.Error == "" && p.RTT > 0 && p.RTT <= time.Minute:
+		u.answers[string(id)] = p.RTT
+	}
+	if len(u.asked) == 0 || u.refused != "" {
+		c.concluded(t)
+	}
+}
+
+// userDue ends a round whose time is over, or begins one because what was known
+// has grown old.
+func (c *Core) userDue(t string) {
+	u := c.users[t]
+	switch {
+	case u == nil:
+	case u.asked != nil:
+		c.concluded(t)
+	default:
+		u.wrong = ""
+		c.round(t)
+	}
+}
+
+// concluded makes of a round's answers what they tell, and has those that waited
+// for it placed.
+func (c *Core) concluded(t string) {
+	u := c.users[t]
+	asked := len(u.answers) + len(u.asked)
+	c.endRound(u)
+	var from []api.Coordinate
+	var rtts []time.Duration
+	for _, id := range step.Keys(u.answers) {
+		if n := c.nodes[api.NodeID(id)]; n != nil && n.coord != nil {
+			from, rtts = append(from, *n.coord), append(rtts, u.answers[id])
+		}
+	}
+	at, found := vivaldi.Locate(from, rtts)
+	next := userFresh
+	switch {
+	case u.refused != "":
+		u.wrong, u.at, u.measured = u.refused, nil, nil
+	case found && vivaldi.Valid(&at):
+		u.at, u.measured = &at, u.answers
+	case len(u.answers) > 0 && u.at == nil:
+		u.measured, next = u.answers, userRetry // too few to tell where it is; what they measured is true of them
+	case u.known():
+		next = userRetry // what was known before is better than nothing
+	default:
+		u.wrong, next = fmt.Sprintf("none of %d nodes got an answer from it", asked), userRetry
+	}
+	u.answers = nil
+	c.again(t, next)
+	for _, id := range step.Keys(u.of) {
+		c.searched(c.instances[id])
+	}
+	for _, more := range c.rounds.List() {
+		if c.underWay >= maxRounds {
+			break
+		}
+		c.rounds.Remove(more)
+		if c.users[more] != nil {
+			c.round(more)
+		}
+	}
+}
+
+func (c *Core) endRound(u *user) {
+	if u.asked == nil {
+		return
+	}
+	for _, probe := range u.asked {
+		delete(c.probes, probe)
+	}
+	u.asked = nil
+	c.underWay--
+}
+
+// again has a user measured after a while, if anybody still asks for it then.
+func (c *Core) again(t string, after time.Duration) {
+	c.timers.Set(timerKey{what: timerUser, name: t}, c.now.Add(after))
+}

@@ -1,0 +1,174 @@
+package wiring
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/scheduler-plugins/binpack"
+	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
+	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+	"github.com/treeline-edge/treeline/scheduler-plugins/spread"
+)
+
+// OfferConfig is what the root may use of the cluster, and know of it.
+type OfferConfig struct {
+	Share  float64 `yaml:"share" usage:"the part of the nodes' capacity that the root may use, above 0 to 1"`
+	Detail string  `yaml:"detail" usage:"how much the root is told: full, slots (the largest room of each kind of node, not where they are), or sums"`
+	Round  float64 `yaml:"round" usage:"tell amounts in steps of this part of a mean node, and places in whole degrees; 0: exactly"`
+}
+
+// ProbeConfig is the policy on probing the users that SLAs name.
+type ProbeConfig struct {
+	Off   bool     `yaml:"off" usage:"have nobody probed; then no latency to a user can be kept"`
+	Allow []string `yaml:"allow" usage:"networks (10.1.0.0/16, …) that may be probed although they are not public"`
+	Deny  []string `yaml:"deny" usage:"networks that may not be probed, public or not"`
+}
+
+// builtin are the schedulers of the house.
+var builtin = map[string]sched.Plugin{
+	rom.Plugin{}.Name():     rom.Plugin{},
+	spread.Plugin{}.Name():  spread.Plugin{},
+	binpack.Plugin{}.Name(): binpack.Plugin{},
+}
+
+func (c Config) validatePlacement() error {
+	bad := func(key, format string, args ...any) error {
+		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
+	}
+	if builtin[c.Scheduler] == nil && !outside.Is(c.Scheduler) {
+		return bad("scheduler", "%q is none of %s, wasm:/path/to/module or an http:// or https:// URL", c.Scheduler, strings.Join(schedulers(), ", "))
+	}
+	if c.Offer.Share <= 0 || c.Offer.Share > 1 {
+		return bad("offer.share", "%g is not above 0 and at most 1", c.Offer.Share)
+	}
+	if details := []string{cluster.DetailFull, cluster.DetailSlots, cluster.DetailSums}; !slices.Contains(details, c.Offer.Detail) {
+		return bad("offer.detail", "%q is none of %s", c.Offer.Detail, strings.Join(details, ", "))
+	}
+	if c.Offer.Round < 0 || c.Offer.Round >= 1 {
+		return bad("offer.round", "%g is not from 0 to below 1", c.Offer.Round)
+	}
+	if c.MovesPerHour < 0 || c.MovesPerHour > 60 {
+		return bad("moves_per_hour", "%d, want 0 to 60", c.MovesPerHour)
+	}
+	for key, list := range map[string][]string{"probe.allow": c.Probe.Allow, "probe.deny": c.Probe.Deny} {
+		if _, err := networks(key, list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func schedulers() []string {
+	var names []string
+	for name := range builtin {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// networks reads a setting that lists networks.
+func networks(key string, list []string) (out []netip.Prefix, err error) {
+	for _, text := range list {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p != p.Masked() {
+			return nil, fmt.Errorf("%s: %q is no network such as 10.1.0.0/16: %w", key, text, api.ErrInvalid)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// placement adds to the core's configuration what the operator says of placing.
+func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *outside.Scheduler) {
+	conf.Plugin = builtin[c.Scheduler] // of a scheduler outside rom takes the place where it fails
+	if out != nil {
+		conf.Asks = out.Name()
+	}
+	if g, err := api.ParseGeo(info.Location); err == nil {
+		conf.Location = &g
+	}
+	conf.Offer = cluster.Offer{Share: c.Offer.Share, Detail: c.Offer.Detail, Round: c.Offer.Round}
+	conf.Probe.Off = c.Probe.Off
+	conf.Probe.Allow, _ = networks("", c.Probe.Allow) // validated
+	conf.Probe.Deny, _ = networks("", c.Probe.Deny)
+	conf.Preempt = c.Preempt
+	if conf.MovesPerHour = c.MovesPerHour; c.MovesPerHour == 0 {
+		conf.MovesPerHour = -1
+	}
+}
+
+// openScheduler makes the scheduler outside ready, if the operator chose one.
+func (c Config) openScheduler(ctx context.Context) (*outside.Scheduler, error) {
+	if !outside.Is(c.Scheduler) {
+		return nil, nil
+	}
+	return outside.Open(ctx, c.Scheduler)
+}
+
+// ranker asks the scheduler outside what the core wants to know.
+type ranker struct {
+	to   *outside.Scheduler
+	asks chan sched.Ask
+	post func(cluster.Input)
+	log  *slog.Logger
+}
+
+// maxAsks is how many questions may wait for the scheduler. What finds no room, the
+// core decides itself when its time is over.
+const maxAsks = 1024
+
+func newRanker(to *outside.Scheduler, l *loop.Loop[cluster.Input], log *slog.Logger) *ranker {
+	return &ranker{to: to, asks: make(chan sched.Ask, maxAsks), post: l.Post, log: log}
+}
+
+// send takes a question of the core and never blocks.
+func (r *ranker) send(msg any) {
+	if q, ok := msg.(sched.Ask); ok && r.to != nil {
+		select {
+		case r.asks <- q:
+		default:
+		}
+	}
+}
+
+// run asks until ctx ends.
+func (r *ranker) run(ctx context.Context) error {
+	if r.to == nil {
+		<-ctx.Done()
+		return nil
+	}
+	done := make(chan struct{}, outside.AtOnce)
+	for range outside.AtOnce {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for {
+				select {
+				case q := <-r.asks:
+					r.post(cluster.Ranked{Answer: r.to.Rank(ctx, q)})
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	for range outside.AtOnce {
+		<-done
+	}
+	return r.to.Close(context.WithoutCancel(ctx))
+}
+
+// tell writes down what the core wants its operator to know.
+func tell(log *slog.Logger, msg any) {
+	if n, ok := msg.(cluster.Notice); ok {
+		log.Warn(n.What, "times", n.Times)
+	}
+}
