@@ -100,10 +100,11 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 
 func change(b *strings.Builder, p Printer, c api.FieldChange, width int) {
 	path, before, after := Clean(c.Path), Clean(c.Old), Clean(c.New)
+	service := strings.Contains(path, ".") && !strings.Contains(path, "/")
 	switch {
-	case !strings.Contains(path, "/") && after == "":
+	case service && after == "":
 		fmt.Fprintf(b, "  %s\n", p.Paint(Bad, "- "+path))
-	case !strings.Contains(path, "/"):
+	case service:
 		fmt.Fprintf(b, "  %s\n", p.Paint(Good, "+ "+path))
 	case before == "":
 		fmt.Fprintf(b, "  %s  %s\n", p.Paint(Good, fmt.Sprintf("+ %-*s", width, path)), after)
@@ -173,13 +174,14 @@ func obstacles(b *strings.Builder, p Printer, waiting []api.InstancePlan) {
 // obstacle is what an explanation comes to: of clusters at the root, or of nodes
 // in the cluster that was asked last.
 func obstacle(p Printer, i api.InstancePlan) string {
-	what, within := "cluster", ""
+	what, within, none := "cluster", "", "no cluster has joined"
 	if i.Cluster != "" {
-		what, within = "node", " of "+Clean(string(i.Cluster))
+		cluster := Clean(string(i.Cluster))
+		what, within, none = "node", " of "+cluster, cluster+" has no nodes"
 	}
 	var b strings.Builder
 	if i.Why.Considered == 0 {
-		return "  no " + what + within + " could be asked\n"
+		return "  " + none + "\n"
 	}
 	fmt.Fprintf(&b, "  %s%s: %s\n", Plural(i.Why.Considered, what), within, causes(i.Why.Causes))
 	candidates := i.Why.Candidates

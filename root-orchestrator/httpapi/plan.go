@@ -168,7 +168,8 @@ func (t *tiers) whole() api.Plan {
 		for k := range p.Apps[i].Instances {
 			v := &p.Apps[i].Instances[k]
 			if why, ok := t.whys[v.ID]; ok && slices.Contains(t.doubts[v.ID], v.Cluster) || ok && v.Action == root.PlanWait {
-				*v = api.InstancePlan{ID: v.ID, Action: root.PlanWait, Why: &why}
+				asked := t.doubts[v.ID]
+				*v = api.InstancePlan{ID: v.ID, Action: root.PlanWait, Cluster: asked[len(asked)-1], Why: &why}
 				continue
 			}
 			at, ok := t.places[v.ID]
