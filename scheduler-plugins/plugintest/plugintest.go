@@ -6,6 +6,7 @@ package plugintest
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"testing"
@@ -79,7 +80,7 @@ func Run(t *testing.T, p sched.Plugin) {
 	})
 	check("AnotherCandidateNeverHarms", func(t *rapid.T, req *sched.Request, cs []sched.Candidate, seed uint64) {
 		before := sched.Place(req, cs, p, seed)
-		more := candidate("one-more").Draw(t, "one more")
+		more := Candidate("one-more").Draw(t, "one more")
 		after := sched.Place(req, append(slices.Clone(cs), more), p, seed)
 		if len(after.Ranked) < len(before.Ranked) {
 			t.Fatalf("%d fitted, with %+v only %d do", len(before.Ranked), more, len(after.Ranked))
@@ -92,6 +93,57 @@ func Run(t *testing.T, p sched.Plugin) {
 			t.Fatalf("best is %v %v, ranked %v", best, ok, ranked)
 		}
 	})
+	check("TheTableAnswersAlike", func(t *rapid.T, req *sched.Request, cs []sched.Candidate, seed uint64) {
+		var table sched.Table
+		now := map[string]sched.Candidate{}
+		for _, c := range cs {
+			table.Put(c)
+			now[c.ID] = c
+		}
+		for range rapid.IntRange(0, 8).Draw(t, "changes") {
+			id := rapid.SampledFrom(ids).Draw(t, "id")
+			switch rapid.IntRange(0, 3).Draw(t, "change") {
+			case 0:
+				table.Drop(id)
+				delete(now, id)
+			case 1:
+				now[id] = Candidate(id).Draw(t, id)
+				table.Put(now[id])
+			case 2: // what changes most often
+				if c, ok := now[id]; ok {
+					c.Free, c.Load = resources(t, "free", -500), c.Load+1
+					now[id] = c
+					table.Put(c)
+				}
+			}
+			all := slices.Collect(maps.Values(now))
+			want, ok := sched.PlaceBest(req, all, p, seed)
+			if got, found := table.Best(req, p, seed); found != ok || got != want {
+				t.Fatalf("best is %v %v, in the table %v %v", want, ok, got, found)
+			}
+			if got, want := table.Place(req, p, seed), sched.Place(req, all, p, seed); !slices.Equal(got.Ranked, want.Ranked) || len(got.Rejected) != len(want.Rejected) {
+				t.Fatalf("ranked %v, in the table %v", want, got)
+			}
+			if c := table.Get(id); (c != nil) != (now[id].ID != "") || len(table.All()) != len(now) {
+				t.Fatalf("the table has %v of %s, and %d of %d", c, id, len(table.All()), len(now))
+			}
+		}
+	})
+	check("ExplanationsSum", func(t *rapid.T, req *sched.Request, cs []sched.Candidate, seed uint64) {
+		res := sched.Place(req, cs, p, seed)
+		ex := sched.Explain(res)
+		sum := 0
+		for _, cause := range ex.Causes {
+			sum += cause.Count
+			if cause.Count <= 0 || cause.Constraint == "" {
+				t.Fatalf("%+v", cause)
+			}
+		}
+		if sum != len(cs) || ex.Considered != len(cs) || (ex.Nearest != nil) != (len(res.Rejected) > 0) {
+			t.Fatalf("%d of %d, %+v", sum, len(cs), ex)
+		}
+	})
+	t.Run("AsRanker", func(t *testing.T) { RunRanker(t, Builtin(p)) })
 	t.Run("EqualCandidatesShareABurst", func(t *testing.T) {
 		var cs []sched.Candidate
 		for i := range 8 {
@@ -109,104 +161,6 @@ func Run(t *testing.T, p sched.Plugin) {
 			}
 		}
 	})
-}
-
-// Fits is the plain twin of sched's filters: a room answers all that is asked.
-func Fits(req *sched.Request, c sched.Candidate) bool {
-	among := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
-	only := req.Nodes
-	if c.Level == sched.Clusters {
-		only = req.Clusters
-	}
-	if c.Out != "" || slices.Contains(req.Avoid, c.ID) || !among(only, c.ID) {
-		return false
-	}
-	return slices.ContainsFunc(c.Rooms, func(r sched.Room) bool {
-		enough := func(need, largest, free, all int64) bool {
-			return need == 0 || need <= largest && need <= free && need <= all
-		}
-		return (r.Privileged || !req.Privileged) &&
-			slices.Contains(r.Runtimes, req.Virtualization) && among(req.Arch, r.Arch) &&
-			enough(req.Needs.MilliCPU, r.Largest.MilliCPU, r.Free.MilliCPU, c.Free.MilliCPU) &&
-			enough(req.Needs.MemoryMB, r.Largest.MemoryMB, r.Free.MemoryMB, c.Free.MemoryMB)
-	})
-}
-
-// Node is an idle amd64 node that runs containers.
-func Node(id string, capacity api.Resources) sched.Candidate {
-	return sched.Candidate{
-		ID: id, Level: sched.Nodes, Capacity: capacity, Free: capacity,
-		Rooms: []sched.Room{{
-			Runtimes: []string{"container"}, Arch: "amd64", Free: capacity, Largest: capacity,
-		}},
-	}
-}
-
-var (
-	runtimes = []string{"container", "process", "runsc"}
-	arches   = []string{"amd64", "arm64"}
-	ids      = []string{"c0", "c1", "c2", "c3", "c4", "c5"}
-)
-
-// Requests draws requests, some with every kind of constraint.
-func Requests() *rapid.Generator[sched.Request] {
-	return rapid.Custom(func(t *rapid.T) sched.Request {
-		return sched.Request{
-			ID:             "acme/a.b.c.d#0",
-			Needs:          resources(t, "needs", 0),
-			Virtualization: rapid.SampledFrom(runtimes).Draw(t, "virtualization"),
-			Arch:           some(arches, 1).Draw(t, "arch"),
-			Privileged:     rapid.IntRange(0, 4).Draw(t, "privileged") == 0,
-			Clusters:       some(ids, 3).Draw(t, "clusters"),
-			Nodes:          some(ids, 3).Draw(t, "nodes"),
-			Avoid:          some(ids, 2).Draw(t, "avoid"),
-			Peers:          rapid.MapOf(rapid.SampledFrom(ids), rapid.IntRange(0, 3)).Draw(t, "peers"),
-		}
-	})
-}
-
-// Candidates draws up to 6 candidates with distinct ids, good, bad, full and booked over.
-func Candidates() *rapid.Generator[[]sched.Candidate] {
-	return rapid.Custom(func(t *rapid.T) []sched.Candidate {
-		cs := make([]sched.Candidate, rapid.IntRange(0, len(ids)).Draw(t, "n"))
-		for i := range cs {
-			cs[i] = candidate(ids[i]).Draw(t, ids[i])
-		}
-		return cs
-	})
-}
-
-func candidate(id string) *rapid.Generator[sched.Candidate] {
-	return rapid.Custom(func(t *rapid.T) sched.Candidate {
-		return sched.Candidate{
-			ID:       id,
-			Level:    rapid.SampledFrom([]sched.Level{sched.Nodes, sched.Clusters}).Draw(t, "level"),
-			Out:      rapid.SampledFrom([]string{"", "", "", "silent"}).Draw(t, "out"),
-			Capacity: resources(t, "capacity", 0),
-			Free:     resources(t, "free", -500),
-			Rooms:    rapid.SliceOfN(rapid.Custom(room), 0, 3).Draw(t, "rooms"),
-			Load:     rapid.IntRange(0, 9).Draw(t, "load"),
-		}
-	})
-}
-
-func room(t *rapid.T) sched.Room {
-	return sched.Room{
-		Runtimes:   some(runtimes, 3).Draw(t, "runtimes"),
-		Arch:       rapid.SampledFrom(arches).Draw(t, "arch"),
-		Privileged: rapid.Bool().Draw(t, "privileged"),
-		Free:       resources(t, "free", -500),
-		Largest:    resources(t, "largest", -500),
-	}
-}
-
-func resources(t *rapid.T, name string, least int64) api.Resources {
-	part := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(least, 4000))
-	return api.Resources{MilliCPU: part.Draw(t, name+" cpu"), MemoryMB: part.Draw(t, name+" memory")}
-}
-
-func some(of []string, most int) *rapid.Generator[[]string] {
-	return rapid.SliceOfNDistinct(rapid.SampledFrom(of), 0, most, rapid.ID[string])
 }
 
 func byID(cs []sched.Candidate, id string) sched.Candidate {

@@ -101,8 +101,10 @@ func (s *search) ask(i int) {
 	if s.q.stageOf(c) != fit {
 		return
 	}
+	was := s.facts
 	s.facts = s.q.facts(c)
 	s.enter(i)
+	s.facts = was
 }
 
 // bar marks the nodes that the request avoids or whose domain is full.

@@ -1,0 +1,256 @@
+package plugintest
+
+import (
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// Node is an idle amd64 node that runs containers.
+func Node(id string, capacity api.Resources) sched.Candidate {
+	return sched.Candidate{
+		ID: id, Level: sched.Nodes, Capacity: capacity, Free: capacity,
+		Rooms: []sched.Room{{
+			Runtimes: []string{"container"}, Arch: "amd64", Free: capacity, Largest: capacity,
+		}},
+	}
+}
+
+// What candidates and requests are drawn from: few of each, so that they often meet.
+var (
+	runtimes = []string{"container", "process", "runsc"}
+	arches   = []string{"amd64", "arm64"}
+	ids      = []string{"c0", "c1", "c2", "c3", "c4", "c5"}
+	addons   = []string{"ocr", "maps"}
+	areas    = []string{"munich", "de", "fiji"}
+	ports    = []sched.Port{{Protocol: "tcp", Number: 80}, {Protocol: "udp", Number: 53}}
+	kinds    = []string{api.DeviceGPU, api.DeviceTPU, "acme.com/lidar"}
+	bys      = []string{"node", "cluster", "zone"}
+
+	// Two in Germany, two on both sides of the date line, one by a pole.
+	places = []api.Geo{{Lat: 48.14, Lon: 11.58}, {Lat: 52.52, Lon: 13.4}, {Lat: -17.7, Lon: 177.9}, {Lat: -16.8, Lon: -179.8}, {Lat: 89.5, Lon: 30}}
+	// Bavaria, roughly; around Fiji; more than half of the north.
+	polygons = [][]api.Geo{
+		{{Lat: 47.2, Lon: 9}, {Lat: 47.3, Lon: 13.9}, {Lat: 50.6, Lon: 12.1}, {Lat: 50.1, Lon: 8.9}},
+		{{Lat: -20, Lon: 175}, {Lat: -20, Lon: -175}, {Lat: -14, Lon: -175}, {Lat: -14, Lon: 175}},
+		{{Lat: 40, Lon: -100}, {Lat: 40, Lon: 0}, {Lat: 40, Lon: 100}, {Lat: 90, Lon: 100}, {Lat: 90, Lon: 0}, {Lat: 90, Lon: -100}},
+	}
+	hulls = [][]api.Geo{
+		nil, {places[0]}, {places[1]}, {places[3]}, {places[0], {Lat: 48.4, Lon: 10.9}},
+		{{Lat: 47, Lon: 7}, {Lat: 47, Lon: 15}, {Lat: 54, Lon: 15}, {Lat: 54, Lon: 7}},
+		{{Lat: -18, Lon: 178}, {Lat: -18, Lon: -179}, {Lat: -16, Lon: -179}},
+	}
+)
+
+// Requests draws requests, some with every kind of constraint.
+func Requests() *rapid.Generator[sched.Request] {
+	return rapid.Custom(func(t *rapid.T) sched.Request {
+		req := sched.Request{
+			ID:             "acme/a.b.c.d#0",
+			Needs:          resources(t, "needs", 0),
+			Virtualization: often(runtimes).Draw(t, "virtualization"),
+			Arch:           seldom(some(arches, 1)).Draw(t, "arch"),
+			Privileged:     oneOf(t, 9, "privileged"),
+			Network:        oneOf(t, 6, "network"),
+			Clusters:       seldom(some(ids, 3)).Draw(t, "clusters"),
+			Nodes:          seldom(some(ids, 3)).Draw(t, "nodes"),
+			Avoid:          seldom(some(ids, 2)).Draw(t, "avoid"),
+			Addons:         seldom(some(addons, 2)).Draw(t, "addons"),
+			Ports:          seldom(rapid.SliceOfNDistinct(rapid.SampledFrom(ports), 0, 2, rapid.ID[sched.Port])).Draw(t, "ports"),
+			Labels:         seldom(rapid.SliceOfN(rapid.Custom(selector), 0, 2)).Draw(t, "labels"),
+			Zones:          seldom(rapid.SliceOfN(rapid.Custom(zone), 0, 2)).Draw(t, "zones"),
+			Bounds:         seldom(rapid.SliceOfN(rapid.Custom(bound), 0, 2)).Draw(t, "bounds"),
+			Domains:        seldom(rapid.SliceOfN(rapid.Custom(fullDomain), 0, 3)).Draw(t, "domains"),
+			Peers:          rapid.MapOf(rapid.SampledFrom(ids), rapid.IntRange(0, 3)).Draw(t, "peers"),
+			Urgency:        rapid.IntRange(0, 3).Draw(t, "urgency"),
+			Convergence:    5 * time.Second,
+		}
+		for _, kind := range seldom(some(kinds, 2)).Draw(t, "devices") {
+			req.Devices = append(req.Devices, api.Device{Name: kind, Count: rapid.IntRange(1, 2).Draw(t, "count")})
+		}
+		return req
+	})
+}
+
+// Candidates draws up to 6 candidates with distinct ids, good, bad, full and booked over.
+func Candidates() *rapid.Generator[[]sched.Candidate] {
+	return rapid.Custom(func(t *rapid.T) []sched.Candidate {
+		cs := make([]sched.Candidate, rapid.IntRange(0, len(ids)).Draw(t, "n"))
+		for i := range cs {
+			cs[i] = Candidate(ids[i]).Draw(t, ids[i])
+		}
+		return cs
+	})
+}
+
+// Candidate draws one candidate, a node or a cluster.
+func Candidate(id string) *rapid.Generator[sched.Candidate] {
+	return rapid.Custom(func(t *rapid.T) sched.Candidate {
+		c := sched.Candidate{
+			ID:       id,
+			Level:    rapid.SampledFrom([]sched.Level{sched.Nodes, sched.Clusters}).Draw(t, "level"),
+			Out:      often([]string{"", "silent"}).Draw(t, "out"),
+			Capacity: resources(t, "capacity", 0),
+			Free:     resources(t, "free", -500),
+			Rooms:    rapid.SliceOfN(rapid.Custom(room), 0, 4).Draw(t, "rooms"),
+			Load:     rapid.IntRange(0, 9).Draw(t, "load"),
+			Coord:    maybe(rapid.Custom(coordinate)).Draw(t, "coordinate"),
+		}
+		if c.Level == sched.Clusters {
+			c.Hull = rapid.SampledFrom(hulls).Draw(t, "hull")
+			c.Unplaced = rapid.IntRange(-3, 1).Draw(t, "unplaced")
+			c.Unplaced = max(c.Unplaced, 0)
+			c.Radius = rapid.SampledFrom([]time.Duration{0, 5 * time.Millisecond}).Draw(t, "radius")
+			c.Age = rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(t, "age")
+			c.Nodes = rapid.IntRange(1, 9).Draw(t, "nodes")
+			c.Spread = resources(t, "spread", 0)
+			return c
+		}
+		if !oneOf(t, 6, "odd rooms") {
+			c.Rooms = []sched.Room{rapid.Custom(room).Draw(t, "room")}
+		}
+		c.Geo = maybe(rapid.SampledFrom(places)).Draw(t, "geo")
+		c.Ports = map[sched.Port]int{}
+		for _, p := range ports {
+			c.Ports[p] = rapid.IntRange(0, 1).Draw(t, "port")
+		}
+		c.Labels = rapid.MapOfN(rapid.SampledFrom([]string{"zone", "disk"}), rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "labels")
+		return c
+	})
+}
+
+func room(t *rapid.T) sched.Room {
+	r := sched.Room{
+		Runtimes:   append(some([]string{sched.Untold, "process", "runsc"}, 2).Draw(t, "runtimes"), often([]string{"container", "kata"}).Draw(t, "runtime")),
+		Arch:       rapid.SampledFrom(append([]string{sched.Untold}, arches...)).Draw(t, "arch"),
+		Privileged: rapid.Bool().Draw(t, "privileged"),
+		Network:    rapid.Bool().Draw(t, "network"),
+		Areas:      some(append([]string{sched.Untold}, areas...), 3).Draw(t, "areas"),
+		Addons:     some(append([]string{sched.Untold}, addons...), 2).Draw(t, "addons"),
+		Free:       resources(t, "free", -500),
+		Largest:    resources(t, "largest", -500),
+		Devices:    rapid.MapOf(rapid.SampledFrom(append([]string{sched.Untold}, kinds...)), rapid.IntRange(0, 3)).Draw(t, "devices"),
+	}
+	return r
+}
+
+func selector(t *rapid.T) sched.Selector {
+	return sched.Selector{
+		Key:   rapid.SampledFrom([]string{"zone", "disk"}).Draw(t, "key"),
+		Value: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "value"),
+		Any:   rapid.Bool().Draw(t, "any"),
+		Not:   rapid.Bool().Draw(t, "not"),
+	}
+}
+
+func zone(t *rapid.T) sched.Zone {
+	switch rapid.IntRange(0, 2).Draw(t, "shape") {
+	case 0:
+		return sched.Zone{Area: rapid.SampledFrom(areas).Draw(t, "area")}
+	case 1:
+		at := rapid.SampledFrom(places).Draw(t, "centre")
+		return sched.Zone{Circle: &at, Radius: kilometres(t)}
+	}
+	return sched.Zone{Polygon: rapid.SampledFrom(polygons).Draw(t, "polygon")}
+}
+
+func kilometres(t *rapid.T) float64 {
+	return rapid.SampledFrom([]float64{120, 1000, 9000, 20500}).Draw(t, "km")
+}
+
+func bound(t *rapid.T) sched.Bound {
+	b := sched.Bound{To: "pre.prod", Unknown: rapid.SampledFrom([]string{"", "", "", "", "its position is being measured"}).Draw(t, "unknown")}
+	if b.Unknown == "" {
+		b.Points = rapid.SliceOfN(rapid.Custom(position), 0, 3).Draw(t, "points")
+	}
+	if rapid.Bool().Draw(t, "by distance") {
+		b.Km = kilometres(t)
+		return b
+	}
+	b.RTT = time.Duration(rapid.IntRange(1, 120).Draw(t, "rtt")) * time.Millisecond
+	b.Measured = rapid.MapOfN(rapid.SampledFrom(ids), rapid.Custom(func(t *rapid.T) time.Duration {
+		return time.Duration(rapid.IntRange(1, 120).Draw(t, "measured")) * time.Millisecond
+	}), 0, 2).Draw(t, "measurements")
+	return b
+}
+
+func position(t *rapid.T) api.Position {
+	return api.Position{
+		Geo:   maybe(rapid.SampledFrom(places)).Draw(t, "geo"),
+		Coord: maybe(rapid.Custom(coordinate)).Draw(t, "coordinate"),
+	}
+}
+
+func coordinate(t *rapid.T) api.Coordinate {
+	c := vivaldi.New()
+	for i := range 3 {
+		c.Vec[i] = rapid.Float64Range(-0.05, 0.05).Draw(t, "part")
+	}
+	c.Height = rapid.Float64Range(1e-5, 0.01).Draw(t, "height")
+	c.Error = rapid.Float64Range(0, 1.5).Draw(t, "error")
+	if oneOf(t, 10, "spoilt") {
+		c.Vec = c.Vec[:5]
+	}
+	return c
+}
+
+func fullDomain(t *rapid.T) sched.Domain {
+	d := sched.Domain{
+		By:    rapid.SampledFrom(bys).Draw(t, "by"),
+		Apart: rapid.SampledFrom([]string{"", "db.prod"}).Draw(t, "apart"),
+		Have:  rapid.IntRange(1, 3).Draw(t, "have"),
+	}
+	d.Limit = d.Have
+	names := ids
+	if d.By == "zone" {
+		names = []string{"a", "b"}
+	}
+	d.Name = rapid.SampledFrom(names).Draw(t, "name")
+	return d
+}
+
+func resources(t *rapid.T, name string, least int64) api.Resources {
+	part := func(of string, seldom int) int64 {
+		if least == 0 && !oneOf(t, seldom, name+" any "+of) {
+			return 0
+		}
+		return rapid.Int64Range(least, 2000-16*least).Draw(t, name+" "+of)
+	}
+	return api.Resources{
+		MilliCPU: part("cpu", 2), MemoryMB: part("memory", 2), StorageMB: part("storage", 6), InMbit: part("in", 6), OutMbit: part("out", 6),
+	}
+}
+
+func some(of []string, most int) *rapid.Generator[[]string] {
+	return rapid.SliceOfNDistinct(rapid.SampledFrom(of), 0, most, rapid.ID[string])
+}
+
+// seldom draws nothing four times of five, so that a request is not ruled out
+// everywhere by one of its many constraints.
+func seldom[E any](g *rapid.Generator[[]E]) *rapid.Generator[[]E] {
+	return rapid.Custom(func(t *rapid.T) []E {
+		if !oneOf(t, 5, "seldom") {
+			return nil
+		}
+		return g.Draw(t, "some")
+	})
+}
+
+// often draws mostly the first.
+func often[E any](of []E) *rapid.Generator[E] {
+	return rapid.Custom(func(t *rapid.T) E {
+		if !oneOf(t, 5, "seldom") {
+			return of[0]
+		}
+		return rapid.SampledFrom(of).Draw(t, "any")
+	})
+}
+
+// oneOf draws true one time of n.
+func oneOf(t *rapid.T, n int, label string) bool { return rapid.IntRange(1, n).Draw(t, label) == n }
+
+func maybe[E any](g *rapid.Generator[E]) *rapid.Generator[*E] { return rapid.Ptr(g, true) }
