@@ -30,7 +30,7 @@ type Config struct {
 	// Asks has a scheduler outside of the core rank the clusters that fit (api.ToScheduler);
 	// Plugin decides where it does not answer well and in time.
 	Asks bool
-	// MovesPerHour bounds how often an instance moves because its place breaks its SLA: 4.
+	// MovesPerHour bounds how often an instance moves because its place breaks its SLA: 4; below 0 never.
 	MovesPerHour int
 	// Ranges are the network's, for the installation's whole life: api.DefaultNetRanges
 	// at the first start, what they were at a later one. Restore refuses others.

@@ -273,6 +273,9 @@ func (c *Core) areaBound(l sched.Link) (sched.Bound, bool) {
 	var there []*sched.Candidate
 	for i, all := 0, c.table.All(); i < len(all); i++ {
 		cand := &all[i]
+		if slices.ContainsFunc(cand.Rooms, func(r sched.Room) bool { return slices.Contains(r.Areas, sched.Untold) }) {
+			return sched.Bound{}, false // it may have nodes there
+		}
 		if !slices.ContainsFunc(cand.Rooms, func(r sched.Room) bool { return slices.Contains(r.Areas, l.Area) }) {
 			continue
 		}

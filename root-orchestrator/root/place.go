@@ -117,6 +117,9 @@ func (c *Core) mayMove(in *instance) time.Time {
 	if in.Cluster == "" || in.Reason != api.ReasonViolated {
 		return time.Time{}
 	}
+	if c.cfg.MovesPerHour < 0 {
+		return c.now.Add(time.Hour)
+	}
 	in.Moves = slices.DeleteFunc(in.Moves, func(t time.Time) bool { return c.wall.Sub(t) >= time.Hour })
 	if len(in.Moves) < c.cfg.MovesPerHour {
 		return time.Time{}

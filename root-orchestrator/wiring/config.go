@@ -18,6 +18,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
+	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 )
 
 // Config is the root orchestrator's configuration.
@@ -30,6 +32,9 @@ type Config struct {
 	Role   string        `yaml:"role" usage:"the installation's name in a store that several share"`
 
 	Dead time.Duration `yaml:"dead" usage:"silence of a cluster after which its instances are placed elsewhere; 0: the core's default"`
+
+	Scheduler    string `yaml:"scheduler" usage:"who chooses among the clusters that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
+	MovesPerHour int    `yaml:"moves_per_hour" usage:"how often an hour one instance may move to another cluster because its place breaks its SLA"`
 
 	CertLife time.Duration `yaml:"cert_life" usage:"how long the certificates of clusters last; each is renewed at two thirds of its life. 0: a year, and more there is not"`
 
@@ -77,7 +82,8 @@ func (n NetworkConfig) ranges() (api.NetRanges, error) {
 // Defaults are the configuration without a file, environment or flags.
 func Defaults() Config {
 	return Config{
-		Data: "/var/lib/treeline/root", Listen: ":7443", Role: "root", Log: daemon.DefaultLog(),
+		Data: "/var/lib/treeline/root", Listen: ":7443", Role: "root", Scheduler: rom.Plugin{}.Name(), MovesPerHour: 4,
+		Log: daemon.DefaultLog(),
 	}
 }
 
@@ -108,6 +114,9 @@ func (c Config) Validate() error {
 	if c.Dead < 0 {
 		return bad("dead", "%s is less than nothing", c.Dead)
 	}
+	if err := c.validateScheduler(); err != nil {
+		return err
+	}
 	if c.CertLife != 0 && (c.CertLife < 5*time.Second || c.CertLife > ca.ClusterLife) {
 		return bad("cert_life", "%s, want 5s to %s", c.CertLife, ca.ClusterLife)
 	}
@@ -116,5 +125,13 @@ func (c Config) Validate() error {
 
 func (c Config) core() root.Config {
 	ranges, _ := c.Network.ranges() // validated
-	return root.Config{Dead: c.Dead, Ranges: ranges}
+	moves := c.MovesPerHour
+	if moves == 0 {
+		moves = -1
+	}
+	return root.Config{
+		Dead: c.Dead, Ranges: ranges, MovesPerHour: moves,
+		// Where a scheduler outside fails, the default takes its place.
+		Plugin: builtin[c.Scheduler], Asks: outside.Is(c.Scheduler),
+	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // The files in the data directory, for others to read.
@@ -75,16 +76,22 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	scheduler, err := cfg.openScheduler(ctx)
+	if err != nil {
+		return err
+	}
 	core := root.New(cfg.core())
 	if err := core.Restore(loaded); err != nil {
 		return fmt.Errorf("restore the root: %w", err)
 	}
 	var web *httpapi.API
 	var link *clusterlink.Link
+	var ranks *ranker
 	m := newMeter()
-	l := loop.New(core, st, func(envs []api.Envelope) { send(envs, web, link) }, loop.Options[root.Input]{
+	l := loop.New(core, st, func(envs []api.Envelope) { send(envs, web, link, ranks) }, loop.Options[root.Input]{
 		Tick: root.Tick{}, Log: log, Observe: m.observe,
 	})
+	ranks = newRanker(scheduler, l.Post)
 	link = clusterlink.New(clusterlink.Options{
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
 		Desk: id.desk, Keys: id.ring.Public, Log: log,
@@ -121,6 +128,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: l.Run},
 		daemon.Part{Name: "certificate", Run: id.keeper.Run},
+		daemon.Part{Name: "scheduler", Run: ranks.run},
 		daemon.Part{Name: "server", Run: serve},
 		daemon.Part{Name: "sweep", Run: func(ctx context.Context) error { return sweep(ctx, id.accounts, id.desk, log) }},
 	)
@@ -134,11 +142,15 @@ func openStore(ctx context.Context, cfg Config) (store.Store, error) {
 }
 
 // send hands out what the core says. It runs on the core's owner and must not block.
-func send(envs []api.Envelope, web *httpapi.API, link *clusterlink.Link) {
+func send(envs []api.Envelope, web *httpapi.API, link *clusterlink.Link, ranks *ranker) {
 	var changes []api.Change
 	for _, e := range envs {
 		if c, ok := e.Msg.(api.Change); ok && e.To == api.ToWatchers {
 			changes = append(changes, c)
+			continue
+		}
+		if q, ok := e.Msg.(sched.Ask); ok && e.To == api.ToScheduler {
+			ranks.send(q)
 			continue
 		}
 		link.Send(e)
