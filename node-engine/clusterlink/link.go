@@ -37,8 +37,9 @@ type Options struct {
 	Post    func(node.Input)                        // hands in what may be lost
 	Deliver func(context.Context, node.Input) error // hands in what may not
 	Logs    func(ctx context.Context, k api.Key, tail int, follow bool) (io.ReadCloser, error)
-	Net     Net          // nil: the node has no netmanager
-	Log     *slog.Logger // slog.Default
+	Probe   func(context.Context, api.ProbeOrder) api.Probed // nil: the node measures nothing
+	Net     Net                                              // nil: the node has no netmanager
+	Log     *slog.Logger                                     // slog.Default
 }
 
 // Net is the node's netmanager, as far as its cluster speaks to it. Routes and
@@ -55,6 +56,7 @@ type Link struct {
 	out     *outbox
 	wants   *interest
 	streams chan struct{} // those under way
+	probes  chan struct{} // those under way
 
 	mu    sync.Mutex // guards the fields below
 	up    bool
@@ -67,7 +69,7 @@ func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Link{opt: o, out: newOutbox(), wants: newInterest(), streams: make(chan struct{}, maxStreams)}
+	return &Link{opt: o, out: newOutbox(), wants: newInterest(), streams: make(chan struct{}, maxStreams), probes: make(chan struct{}, maxProbes)}
 }
 
 // Will is what the broker publishes when the node's connection breaks.
@@ -102,6 +104,9 @@ func (l *Link) Run(ctx context.Context) error {
 		topic.Delta:   l.delta(),
 		topic.Lease:   l.lease,
 		topic.Stream:  func(m bus.Message) { l.stream(ctx, m) },
+	}
+	if l.opt.Probe != nil {
+		leaves[topic.Probe] = func(m bus.Message) { l.probe(ctx, m) }
 	}
 	if l.opt.Net != nil {
 		leaves[topic.Routes] = l.routes()

@@ -32,6 +32,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/driver"
 	"github.com/treeline-edge/treeline/node-engine/network"
 	"github.com/treeline-edge/treeline/node-engine/node"
+	"github.com/treeline-edge/treeline/node-engine/pinger"
 	"github.com/treeline-edge/treeline/node-engine/probe"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -57,6 +58,7 @@ type engine struct {
 	core    *node.Core
 	loop    *loop.Loop[node.Input]
 	devices *devices.Devices
+	pinger  *pinger.Pinger
 	driver  *driver.Driver
 	net     *network.Network // nil: no overlay network
 	link    *clusterlink.Link
@@ -106,7 +108,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := core.Restore(docs); err != nil {
 		return fmt.Errorf("restore the node: %w", err)
 	}
-	e := &engine{cfg: cfg, log: log, creds: creds, core: core, devices: found}
+	e := &engine{cfg: cfg, log: log, creds: creds, core: core, devices: found, pinger: pinger.New(pinger.Options{})}
 	if err := e.connect(dir); err != nil {
 		return err
 	}
@@ -123,7 +125,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	link := clusterlink.Options{
 		ID: creds.ID, Bus: e.bus, Client: e.client, URL: creds.URL,
-		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Log: log,
+		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
 	}
 	if info.Network == api.NetworkOverlay {
 		e.net = network.New(network.Options{

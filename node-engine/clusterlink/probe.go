@@ -1,0 +1,38 @@
+package clusterlink
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/topic"
+	"github.com/treeline-edge/treeline/internal/bus"
+)
+
+// maxProbes is how many probes are answered at once, most of them by a refusal:
+// how much is probed is the pinger's to say. What comes beyond is not answered,
+// which its sender expects of any message.
+const maxProbes = 16
+
+// probe measures what the cluster asks for and answers it.
+func (l *Link) probe(ctx context.Context, m bus.Message) {
+	var order api.ProbeOrder
+	if !l.decode(m, &order) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return
+	}
+	select {
+	case l.probes <- struct{}{}:
+	default:
+		return
+	}
+	l.wg.Go(func() {
+		defer func() { <-l.probes }()
+		b, err := json.Marshal(l.opt.Probe(ctx, order))
+		l.publishOne(ctx, topic.Probed, b, err)
+	})
+}
