@@ -90,6 +90,7 @@ func (l *Link) Run(ctx context.Context) error {
 		topic.Alive:    alive,
 		topic.Will:     will,
 		topic.Interest: netUp,
+		topic.Probed:   probed,
 	} {
 		halves := map[api.NodeID]*parts.Joiner{} // of nodes that speak in parts; one goroutine per subscription
 		err := l.opt.Bus.Subscribe(ctx, leaf.Every(), leaf.QoS, func(m bus.Message) { l.take(m, halves, fn) })
@@ -184,6 +185,9 @@ func (l *Link) publish(ctx context.Context) {
 		}
 		for _, r := range letters.streams {
 			l.publishOne(ctx, topic.Stream, n, r, false)
+		}
+		for _, p := range letters.probes {
+			l.publishOne(ctx, topic.Probe, n, p, false)
 		}
 		l.out.done(n)
 	}

@@ -29,13 +29,14 @@ type letters struct {
 	lease   *api.Lease
 	net     netQueue
 	streams []api.StreamRequest
+	probes  []api.ProbeOrder
 	clear   bool // take the retained set away: the node is gone
 	queued  bool // in the outbox's queue
 	busy    bool // with a worker
 }
 
 func (l *letters) empty() bool {
-	return l.whole == nil && len(l.deltas) == 0 && l.lease == nil && len(l.net) == 0 && len(l.streams) == 0 && !l.clear
+	return l.whole == nil && len(l.deltas) == 0 && l.lease == nil && len(l.net) == 0 && len(l.streams) == 0 && len(l.probes) == 0 && !l.clear
 }
 
 func newOutbox() *outbox {
@@ -75,6 +76,12 @@ func (o *outbox) put(n api.NodeID, msg any) {
 	case api.StreamRequest:
 		if len(l.streams) < maxDeltas {
 			l.streams = append(l.streams, m)
+		} else {
+			o.dropped++
+		}
+	case api.ProbeOrder:
+		if len(l.probes) < maxProbes {
+			l.probes = append(l.probes, m)
 		} else {
 			o.dropped++
 		}

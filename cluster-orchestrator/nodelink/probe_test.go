@@ -1,0 +1,107 @@
+package nodelink
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/topic"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/bus/mem"
+)
+
+// TestAProbeGoesOutAndItsAnswerComesIn: cluster ─ probe ─▶ n1 ─ probed ─▶ cluster.
+func TestAProbeGoesOutAndItsAnswerComesIn(t *testing.T) {
+	broker := mem.New()
+	end, node := broker.Cluster(), broker.Node("n1", nil)
+	defer end.Close()
+	defer node.Close()
+	inputs := make(chan cluster.Input, 4)
+	l := New(Options{Bus: end, Post: func(in cluster.Input) { inputs <- in }})
+	err := node.Subscribe(t.Context(), topic.Probe.Of("n1"), topic.Probe.QoS, func(m bus.Message) {
+		var o api.ProbeOrder
+		if err := json.Unmarshal(m.Payload, &o); err != nil || o.Target != "user.example" {
+			t.Errorf("the node is asked %q", m.Payload)
+		}
+		b, _ := json.Marshal(api.Probed{ID: o.ID, RTT: 12 * time.Millisecond, How: "icmp"})
+		go func() { _ = node.Publish(context.Background(), bus.Message{Topic: topic.Probed.Of("n1"), Payload: b}) }()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- l.Run(ctx) }()
+	repeat := time.NewTicker(50 * time.Millisecond) // the link may not listen yet
+	defer repeat.Stop()
+	for done := false; !done; {
+		select {
+		case in := <-inputs:
+			p, ok := in.(cluster.NodeProbed)
+			if !ok || p.Node != "n1" || p.ID != 7 || p.RTT != 12*time.Millisecond {
+				t.Errorf("the core hears %+v", in)
+			}
+			done = true
+		case <-repeat.C:
+			l.Send(api.Envelope{To: api.NodeID("n1").Addr(), Msg: api.ProbeOrder{ID: 7, Target: "user.example"}})
+		}
+	}
+	cancel()
+	for {
+		select {
+		case <-inputs:
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		}
+	}
+}
+
+func TestProbesOfOneNodeAreBounded(t *testing.T) {
+	o := newOutbox()
+	for i := range 3 * maxProbes {
+		o.put("n1", api.ProbeOrder{ID: uint64(i)})
+	}
+	if _, l, _ := o.next(); len(l.probes) != maxProbes || o.lost() != 2*maxProbes {
+		t.Errorf("%d wait, %d were lost", len(l.probes), o.lost())
+	}
+}
+
+func TestOnlyAnAnswerIsTakenForOne(t *testing.T) {
+	for _, bad := range []string{
+		"", "null", "[]", `{"id":1}`, `{"id":1,"rtt":-1}`, `{"id":1,"rtt":9000000000000}`, `{"id":1,"rtt":5,"error":"x"}`,
+		`{"id":1,"rtt":5,"refused":true}`, `{"id":1,"rtt":5,"how":"crystal ball"}`, `{"id":-1,"rtt":5}`,
+		`{"id":1,"error":"` + strings.Repeat("x", maxProbed) + `"}`,
+	} {
+		if in, err := probed("n1", []byte(bad)); err == nil {
+			t.Errorf("%.80s is taken for %+v", bad, in)
+		}
+	}
+	long, _ := json.Marshal(api.Probed{ID: 1, Error: strings.Repeat("ü", maxProbeError), Refused: true})
+	in, err := probed("n1", long)
+	p, ok := in.(cluster.NodeProbed)
+	if err != nil || !ok || len(p.Error) > maxProbeError || !utf8.ValidString(p.Error) || !p.Refused {
+		t.Errorf("a long error: %d bytes, %v", len(p.Error), err)
+	}
+}
+
+func FuzzProbed(f *testing.F) {
+	f.Add([]byte(`{"id":1,"rtt":5,"how":"tcp"}`))
+	f.Add([]byte(`{"id":1,"error":"no answer","refused":true}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		in, err := probed("n1", b)
+		if err != nil {
+			return
+		}
+		if p := in.(cluster.NodeProbed); p.Node != "n1" || p.RTT < 0 || p.RTT > maxRTT || len(p.Error) > maxProbeError || (p.RTT > 0) == (p.Error != "") {
+			t.Errorf("%q is taken for %+v", b, p)
+		}
+	})
+}
