@@ -42,8 +42,8 @@ var netPaths = map[string]struct {
 	"ebpf-tunnel": {daemons("ebpf", api.PathDirect), replicas},
 	"ebpf-relay":  {daemons("ebpf", api.PathRelay), netbench.Shape{Apart: true}},
 
-	"nft-table":  {alone(func() netbench.Path { return netbench.Plane("nft") }), netbench.Shape{}},
-	"ebpf-table": {alone(func() netbench.Path { return netbench.Plane("ebpf") }), netbench.Shape{}},
+	"nft-table":  {alone(func() netbench.Path { return netbench.Plane("nft") }), netbench.Shape{OneCPU: true}},
+	"ebpf-table": {alone(func() netbench.Path { return netbench.Plane("ebpf") }), netbench.Shape{OneCPU: true}},
 
 	"netmanager":      {daemons("auto", api.PathDirect), netbench.Shape{}},
 	"netmanager-1000": {crowded, netbench.Shape{}},
@@ -99,8 +99,8 @@ var netLoads = map[string]load{
 	"rss":              {unit: "MiB", title: "netmanager's resident memory", measure: resident},
 	"rss-speed":        {unit: "MiB", title: "netmanager's resident memory at full tunnel speed, at most", measure: residentAtSpeed},
 	"cpu-idle":         {unit: "% core", title: "netmanager's CPU when idle", measure: idleCPU},
-	"lookup":           {unit: "µs", title: "10,000 routes: added to a round trip", measure: lookup((*netbench.Bed).RTT)},
-	"lookup-new":       {unit: "µs", title: "10,000 routes: added to a new connection", measure: lookup((*netbench.Bed).ConnectTime)},
+	"lookup":           {unit: "µs", title: "10,000 routes: added to a round trip", measure: lookup((*netbench.PlanePath).LookupInTrip)},
+	"lookup-new":       {unit: "µs", title: "10,000 routes: added to a new connection", measure: lookup((*netbench.PlanePath).LookupInConnect)},
 	"sync":             {unit: "s", title: "10,000 routes: full sync of a new plane", measure: fullSync},
 	"http-9":           {unit: "µs", title: "HTTP GET on a new connection, 9 replicas, p50", measure: gets(netbench.Path.Replicas)},
 }
@@ -313,14 +313,13 @@ func gets(to func(netbench.Path) []netip.Addr) measurement {
 const manyRoutes = 10_000
 
 // lookup is what many routes add to a load, on a path that has a table.
-func lookup(fn loadFunc) measurement {
-	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
+func lookup(fn func(*netbench.PlanePath, int, time.Duration) (netbench.Sample, error)) measurement {
+	return func(_ context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
 		routes, length := manyRoutes, 300*time.Millisecond
 		if quick {
 			routes, length = 100, 50*time.Millisecond
 		}
-		p := b.path.(*netbench.PlanePath)
-		s, err := p.Lookup(routes, func() (netbench.Sample, error) { return fn(b.Bed, ctx, p.Target(), length) })
+		s, err := fn(b.path.(*netbench.PlanePath), routes, length)
 		return s, "", err
 	}
 }

@@ -39,6 +39,9 @@ type Shape struct {
 	More  int  // further containers of the second node
 	Slow  bool // a wire that can have delay and loss
 	Apart bool // the nodes reach a host between them, which forwards nothing, and not one another
+	// OneCPU keeps servers and clients to one processor. For differences of a
+	// microsecond: whether who waits is woken on the same one or on another is ten.
+	OneCPU bool
 }
 
 // NewBed makes a bed.
@@ -65,6 +68,7 @@ func NewBed(ctx context.Context, name string, shape Shape) (_ *Bed, err error) {
 		b.More = append(b.More, n)
 	}
 	for _, n := range append([]*Namespace{b.Container[0], b.Container[1]}, b.More...) {
+		n.oneCPU = shape.OneCPU
 		if err := n.Sysctl(ctx, "net.ipv4.ip_local_port_range=1024 65535"); err != nil { // many connections in a short time
 			return nil, err
 		}

@@ -43,12 +43,6 @@ func (b *Bed) Connects(ctx context.Context, to netip.Addr, d time.Duration) (Sam
 	return b.ask(ctx, question{What: "connect", Target: to, For: d})
 }
 
-// ConnectTime is the median time to make a TCP connection, one after the other,
-// in µs.
-func (b *Bed) ConnectTime(ctx context.Context, to netip.Addr, d time.Duration) (Sample, error) {
-	return b.ask(ctx, question{What: "connect-time", Target: to, For: d})
-}
-
 // HTTP is the median of GETs of a small page within some time, each on a new
 // connection and to the next of some addresses, in µs.
 func (b *Bed) HTTP(ctx context.Context, to []netip.Addr, d time.Duration) (Sample, error) {

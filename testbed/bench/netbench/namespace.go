@@ -15,8 +15,9 @@ import (
 // Namespace is a network namespace. It has no name in the host: it lasts while
 // this process holds it open or one runs in it.
 type Namespace struct {
-	Name string // for messages
-	file *os.File
+	Name   string // for messages
+	file   *os.File
+	oneCPU bool // what runs in it keeps to one processor
 }
 
 // NewNamespace makes an empty namespace, with its loopback up.
@@ -102,10 +103,31 @@ func (n *Namespace) inside(fn func() error) error {
 	go func() {
 		runtime.LockOSThread() // as in NewNamespace
 		err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET)
+		if err == nil && n.oneCPU {
+			err = keepToOneCPU()
+		}
 		if err == nil {
 			err = fn()
 		}
 		errs <- err
 	}()
 	return <-errs
+}
+
+// keepToOneCPU binds the thread, and what it starts, to the first processor that it
+// may use.
+func keepToOneCPU() error {
+	var may, first unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		return fmt.Errorf("see which processors there are: %w", err)
+	}
+	for cpu := 0; first.Count() == 0; cpu++ {
+		if may.IsSet(cpu) {
+			first.Set(cpu)
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &first); err != nil {
+		return fmt.Errorf("keep to one processor: %w", err)
+	}
+	return nil
 }

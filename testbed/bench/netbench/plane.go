@@ -192,29 +192,48 @@ func (k *PlanePath) FullSync(ctx context.Context, n int) (_ Sample, made time.Du
 	return got, made, err
 }
 
-// Lookup is what n services more add to a measurement of the first: the plane is
-// filled and emptied in turn, and the difference of the medians is the sample.
-func (k *PlanePath) Lookup(n int, measure func() (Sample, error)) (Sample, error) {
-	const turns = 5
-	few, many := k.state[0], k.with(n)
-	var with, without []float64
+// LookupInTrip is what n services more add to a round trip to the first, in µs, and
+// LookupInConnect to a new connection. It takes a while: the plane is filled and emptied
+// in turn, and each time asked for d.
+func (k *PlanePath) LookupInTrip(n int, d time.Duration) (Sample, error) {
+	return k.lookup(n, question{What: "rtt", Target: one, For: d})
+}
+
+// LookupInConnect is beside LookupInTrip.
+func (k *PlanePath) LookupInConnect(n int, d time.Duration) (Sample, error) {
+	return k.lookup(n, question{What: "connect-time", Target: one, For: d})
+}
+
+// lookup compares each filling with the emptiness before it and after it, so that
+// what drifts meanwhile cancels out; the median of the differences is the sample.
+func (k *PlanePath) lookup(n int, q question) (_ Sample, err error) {
+	const turns = 9
+	c, err := k.bed.Container[0].start("ask-again", q)
+	if err != nil {
+		return Sample{}, err
+	}
+	defer func() { err = errors.Join(err, c.stop()) }()
+	in, states := json.NewDecoder(c.out), [2]plane.State{k.state[0], k.with(n)}
 	return metered(func() (float64, error) {
-		for range turns {
-			for _, m := range []struct {
-				state plane.State
-				to    *[]float64
-			}{{many, &with}, {few, &without}} {
-				if _, err := k.keepers[0].sync(m.state); err != nil {
-					return 0, err
-				}
-				s, err := measure()
-				if err != nil {
-					return 0, err
-				}
-				*m.to = append(*m.to, s.Value)
+		var all, added []float64
+		for i := range 2*turns + 1 {
+			if _, err := k.keepers[0].sync(states[i%2]); err != nil {
+				return 0, err
 			}
+			var v float64
+			_, err := fmt.Fprintln(c.stdin)
+			if err == nil {
+				err = in.Decode(&v)
+			}
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", c.name, c.why(err))
+			}
+			all = append(all, v)
 		}
-		return median(with) - median(without), nil
+		for i := 1; i < len(all); i += 2 {
+			added = append(added, all[i]-(all[i-1]+all[i+1])/2)
+		}
+		return median(added), nil
 	})
 }
 
