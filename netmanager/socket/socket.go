@@ -96,8 +96,12 @@ func Handler(o Overlay) http.Handler {
 	handle("DELETE "+one, withKey(o.Detach))
 	handle("POST "+one+"/drain", withKey(o.Drain))
 	handle("GET "+netsock.Status, func(w http.ResponseWriter, r *http.Request) error { return answer(w)(anyOf(o.Status(r.Context()))) })
-	handle("GET "+netsock.Routes, func(w http.ResponseWriter, r *http.Request) error { return answer(w)(listOf(o.Routes(r.Context()))) })
-	handle("GET "+netsock.Peers, func(w http.ResponseWriter, r *http.Request) error { return answer(w)(listOf(o.Peers(r.Context()))) })
+	handle("GET "+netsock.Routes, func(w http.ResponseWriter, r *http.Request) error {
+		return list[api.RouteStatus](w)(o.Routes(r.Context()))
+	})
+	handle("GET "+netsock.Peers, func(w http.ResponseWriter, r *http.Request) error {
+		return list[api.PeerStatus](w)(o.Peers(r.Context()))
+	})
 	handle("GET "+netsock.Trace, func(w http.ResponseWriter, r *http.Request) error {
 		from, err := api.ParseInstanceID(r.FormValue("from"))
 		if err != nil {
@@ -248,12 +252,27 @@ func read(r *http.Request, limit int64, into any) error {
 
 func anyOf[T any](v T, err error) (any, error) { return v, err }
 
-// listOf is a list as an answer: never null.
-func listOf[T any](items []T, err error) (any, error) {
-	if items == nil {
-		items = []T{}
+// list answers with a list, item by item: a thousand routes as one text take more
+// memory than all that is known of them.
+func list[T any](w http.ResponseWriter) func([]T, error) error {
+	return func(items []T, err error) error {
+		if err != nil {
+			return err
+		}
+		w.Header().Set("Content-Type", "application/json")
+		to := json.NewEncoder(w)
+		_, _ = io.WriteString(w, `{"items":[`)
+		for i, item := range items {
+			if i > 0 {
+				_, _ = io.WriteString(w, ",")
+			}
+			if to.Encode(item) != nil {
+				return nil // who asked is gone
+			}
+		}
+		_, _ = io.WriteString(w, "]}\n")
+		return nil
 	}
-	return map[string]any{"items": items}, err
 }
 
 func answer(w http.ResponseWriter) func(any, error) error {

@@ -2,8 +2,10 @@ package socket
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"os"
@@ -232,4 +234,20 @@ func TestListenAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	ln.Close()
+}
+
+func TestAListIsOneDocumentHoweverLong(t *testing.T) {
+	for _, n := range []int{0, 1, 3} {
+		w := httptest.NewRecorder()
+		if err := list[int](w)(slices.Repeat([]int{7}, n), nil); err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ Items []int }
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Items == nil || len(got.Items) != n {
+			t.Errorf("%d items: %s, %v", n, w.Body, err)
+		}
+	}
+	if err := list[int](httptest.NewRecorder())(nil, api.ErrUnavailable); !errors.Is(err, api.ErrUnavailable) {
+		t.Error(err)
+	}
 }
