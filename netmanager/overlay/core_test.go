@@ -16,7 +16,7 @@ func vip(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, n, 1}) }
 
 // backendsOf are the backends that the plane has behind an address, with weights.
 func (w *world) backendsOf(v netip.Addr) string {
-	s, ok := w.plane.services[v]
+	s, ok := w.plane.Services[v]
 	if !ok {
 		return "none"
 	}
@@ -124,7 +124,7 @@ func TestAnotherLeaseKeepsWhatIsAttached(t *testing.T) {
 	if a, _ := w.c.Attached(attachOf("web", 0, 1).Key); a.Address != ip("10.16.9.2") {
 		t.Fatalf("%+v", a)
 	}
-	if _, ok := w.plane.endpoints[client]; !ok || w.plane.node.Subnet != l.Subnet {
+	if _, ok := w.plane.Endpoints[client]; !ok || w.plane.Node.Subnet != l.Subnet {
 		t.Fatal("what was attached lost its address")
 	}
 	w.checkBooks()
@@ -155,8 +155,8 @@ func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
 		t.Fatal(got)
 	}
 	from, to := w.c.services[svc("client")].ident, w.c.services[svc("web")].ident
-	if !w.plane.allowed[plane.Pair{From: from, To: to}] || !w.plane.allowed[plane.Pair{From: to, To: from}] {
-		t.Fatal(w.plane.allowed)
+	if !w.plane.Allowed[plane.Pair{From: from, To: to}] || !w.plane.Allowed[plane.Pair{From: to, To: from}] {
+		t.Fatal(w.plane.Allowed)
 	}
 	w.checkBooks()
 	w.restart() // and the table is as it was
@@ -221,12 +221,12 @@ func TestWhatMayNotBeCalledIsDenied(t *testing.T) {
 	eff := w.answer(api.NetDown{Routes: []api.Route{r}})
 	from, to := w.c.services[svc("client")].ident, w.c.services[svc("web")].ident
 	// web may call client, though, which has no list.
-	if w.plane.allowed[plane.Pair{From: from, To: to}] || !w.plane.allowed[plane.Pair{From: to, To: from}] || len(orders[Release](eff)) != 1 {
-		t.Fatalf("%+v %+v", w.plane.allowed, eff.Send)
+	if w.plane.Allowed[plane.Pair{From: from, To: to}] || !w.plane.Allowed[plane.Pair{From: to, To: from}] || len(orders[Release](eff)) != 1 {
+		t.Fatalf("%+v %+v", w.plane.Allowed, eff.Send)
 	}
 	r.Rev, r.Access.Closed = 2, false
 	w.answer(api.NetDown{Routes: []api.Route{r}})
-	if !w.plane.allowed[plane.Pair{From: from, To: to}] {
+	if !w.plane.Allowed[plane.Pair{From: from, To: to}] {
 		t.Fatal("the new list does not count")
 	}
 	w.checkBooks()
@@ -460,12 +460,12 @@ func TestAnUnknownSourceIsAskedFor(t *testing.T) {
 	}
 	src := api.Source{Address: remote, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
 	eff = w.answer(api.NetDown{Sources: []api.Source{src}})
-	if len(orders[Release](eff)) != 1 || w.plane.sources[remote].Ident != w.c.services[svc("caller")].ident {
+	if len(orders[Release](eff)) != 1 || w.plane.Sources[remote].Ident != w.c.services[svc("caller")].ident {
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.checkBooks()
 	w.answer(api.NetDown{GoneSources: []netip.Addr{remote}})
-	if len(w.plane.sources)+len(w.plane.peers)+len(w.plane.tunnel) > 0 {
+	if len(w.plane.Sources)+len(w.plane.Peers)+len(w.tunnel) > 0 {
 		t.Fatalf("%+v", w.plane)
 	}
 	w.checkBooks()
@@ -503,8 +503,8 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 		r.Addresses = api.ServiceAddresses{RoundRobin: neighbour(i)}
 		w.answer(api.NetDown{Routes: []api.Route{r}})
 	}
-	if refused > 0 || len(w.plane.services) < 1000 {
-		t.Fatalf("%d were refused, %d are routed", refused, len(w.plane.services))
+	if refused > 0 || len(w.plane.Services) < 1000 {
+		t.Fatalf("%d were refused, %d are routed", refused, len(w.plane.Services))
 	}
 	w.checkBooks()
 	asked := 0
@@ -549,47 +549,47 @@ func TestAKernelPathIsPreparedUsedAndLeft(t *testing.T) {
 	at(1, "192.168.1.11:7000", true)
 	at(2, "192.168.2.12:7000", true)
 	at(3, "172.16.0.1:7000", true) // not clear
-	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute || !p.Prepared || p.Via != ip("192.168.1.11") {
+	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || !p.Prepared || p.Via != ip("192.168.1.11") {
 		t.Fatalf("%+v", p)
 	}
 	w.pass(3 * time.Second)
 	for n, want := range map[byte]api.PathKind{1: api.PathRoute, 2: api.PathVXLAN, 3: api.PathDirect} {
-		if p := w.plane.peers[key(n)]; p.Path != want || p.Prepared {
+		if p := w.plane.Peers[key(n)]; p.Path != want || p.Prepared {
 			t.Errorf("%d: %+v, want %s", n, p, want)
 		}
 	}
 	w.checkBooks()
 	w.restart() // flows on kernel paths go on
 	w.checkBooks()
-	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute || p.Prepared {
+	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || p.Prepared {
 		t.Fatalf("%+v", p)
 	}
 	w.step(Path{Key: key(1), Kind: api.PathNone}) // the tunnel has not looked yet
-	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute {
+	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute {
 		t.Fatalf("%+v", p)
 	}
 	w.step(Path{Key: key(1), Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.168.1.11:7000"), Silent: true})
 	// Ours go by the tunnel; what the peer still sends is taken in.
-	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute || !p.Prepared || w.c.Peers()[0].Path != api.PathDirect {
+	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || !p.Prepared || w.c.Peers()[0].Path != api.PathDirect {
 		t.Fatalf("%+v", p)
 	}
 	w.pass(29 * time.Second)
 	at(1, "192.168.1.11:7000", true)
-	if p := w.plane.peers[key(1)]; !p.Prepared {
+	if p := w.plane.Peers[key(1)]; !p.Prepared {
 		t.Fatal("it is trusted at once again")
 	}
 	w.pass(2 * time.Second)
-	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute || p.Prepared {
+	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || p.Prepared {
 		t.Fatalf("%+v", p)
 	}
 	at(2, "192.168.2.12:7000", false)
-	if p := w.plane.peers[key(2)]; p.Path != api.PathDirect {
+	if p := w.plane.Peers[key(2)]; p.Path != api.PathDirect {
 		t.Fatalf("%+v", p)
 	}
 	l := theLease()
 	l.Clear = nil
 	w.answer(api.NetDown{Lease: l})
-	if p := w.plane.peers[key(1)]; p.Path != api.PathDirect {
+	if p := w.plane.Peers[key(1)]; p.Path != api.PathDirect {
 		t.Fatalf("in the clear where it may not be: %+v", p)
 	}
 	w.checkBooks()
@@ -644,7 +644,7 @@ func TestABackendOutsideItsPeersSubnetIsNone(t *testing.T) {
 	bad := route("api", 1, 2, 3)
 	bad.Peers[0].Subnets = []netip.Prefix{cidr("10.16.0.0/26"), cidr("10.16.0.0/13"), cidr("0.0.0.0/0"), {}, cidr("fd00::/64")}
 	w.answer(api.NetDown{Routes: []api.Route{bad}})
-	for _, p := range w.plane.peers[key(3)].Subnets {
+	for _, p := range w.plane.Peers[key(3)].Subnets {
 		if p.Overlaps(theLease().Subnet) && p != cidr("10.16.0.0/13") || p.Bits() < 13 {
 			t.Fatalf("a peer has %s", p)
 		}
@@ -675,13 +675,13 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 		t.Fatal(got)
 	}
 	from, to := w.c.services[svc("other")].ident, w.c.services[svc("web")].ident
-	if !w.plane.allowed[plane.Pair{From: from, To: to}] {
-		t.Fatal(w.plane.allowed)
+	if !w.plane.Allowed[plane.Pair{From: from, To: to}] {
+		t.Fatal(w.plane.Allowed)
 	}
 	w.checkBooks()
 	w.step(Detach{attachOf("other", 0, 2).Key})
 	w.pass(3 * time.Minute)
-	if len(w.plane.services)+len(w.plane.peers)+len(w.plane.allowed)+len(w.c.services) > 0 {
+	if len(w.plane.Services)+len(w.plane.Peers)+len(w.plane.Allowed)+len(w.c.services) > 0 {
 		t.Fatalf("%+v", w.plane)
 	}
 	w.checkBooks()
@@ -695,10 +695,10 @@ func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 	w.pass(3 * time.Second)
 	again := route("api", 2, 1, 1) // on the same node, with the same addresses
 	eff := w.answer(api.NetDown{Gone: []api.ServiceID{svc("web")}, Routes: []api.Route{again}})
-	if p := w.plane.peers[key(1)]; p.Path != api.PathRoute || p.Prepared || len(orders[TunnelDrop](eff)) > 0 {
+	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || p.Prepared || len(orders[TunnelDrop](eff)) > 0 {
 		t.Fatalf("the way to the node was lost: %+v", p)
 	}
-	if got := w.plane.services[vip(1)].Ident; got != w.c.services[svc("api")].ident {
+	if got := w.plane.Services[vip(1)].Ident; got != w.c.services[svc("api")].ident {
 		t.Fatalf("the address is %d's", got)
 	}
 	w.checkBooks()
@@ -728,7 +728,7 @@ func TestFlowsWaitForAWorkloadToListen(t *testing.T) {
 		}
 	}
 	state("10.16.1.1*1 ", false)
-	if _, ok := w.plane.endpoints[here.Address]; !ok {
+	if _, ok := w.plane.Endpoints[here.Address]; !ok {
 		t.Fatal("it cannot send")
 	}
 	w.step(Ready{web.Key, "/proc/9/ns/net"}) // of an attempt that was before

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane/planetest"
 )
 
 var (
@@ -34,63 +34,10 @@ type world struct {
 	c     *Core
 	now   time.Time
 	docs  map[[2]string]store.Doc
-	plane twin
-	last  step.Effects
-}
-
-// twin is a plane in its simplest form.
-type twin struct {
-	node      plane.Node
-	endpoints map[netip.Addr]plane.Endpoint
-	services  map[netip.Addr]plane.Service
-	sources   map[netip.Addr]plane.Source
-	allowed   map[plane.Pair]bool
-	peers     map[api.PeerKey]plane.Peer
-	tunnel    map[api.PeerKey]uint64 // revisions of known peers
-}
-
-func (p *twin) sync(s plane.State) {
-	*p = twin{
-		node: s.Node, endpoints: map[netip.Addr]plane.Endpoint{}, services: map[netip.Addr]plane.Service{},
-		sources: map[netip.Addr]plane.Source{}, allowed: map[plane.Pair]bool{}, peers: map[api.PeerKey]plane.Peer{}, tunnel: p.tunnel,
-	}
-	p.apply(plane.Change{SetEndpoints: s.Endpoints, SetServices: s.Services, SetSources: s.Sources, Allow: s.Allowed, SetPeers: s.Peers})
-}
-
-func (p *twin) apply(c plane.Change) {
-	if c.Node != nil {
-		p.node = *c.Node
-	}
-	for _, k := range c.DropEndpoints {
-		delete(p.endpoints, k)
-	}
-	for _, k := range c.DropServices {
-		delete(p.services, k)
-	}
-	for _, k := range c.DropSources {
-		delete(p.sources, k)
-	}
-	for _, k := range c.Deny {
-		delete(p.allowed, k)
-	}
-	for _, k := range c.DropPeers {
-		delete(p.peers, k)
-	}
-	for _, v := range c.SetEndpoints {
-		p.endpoints[v.Address] = v
-	}
-	for _, v := range c.SetServices {
-		p.services[v.Address] = v
-	}
-	for _, v := range c.SetSources {
-		p.sources[v.Address] = v
-	}
-	for _, v := range c.Allow {
-		p.allowed[v] = true
-	}
-	for _, v := range c.SetPeers {
-		p.peers[v.Key] = v
-	}
+	plane planetest.Twin
+	// tunnel has the revisions of peers that the tunnel knows.
+	tunnel map[api.PeerKey]uint64
+	last   step.Effects
 }
 
 func newWorld(t tb, cfg Config) *world {
@@ -122,9 +69,9 @@ func (w *world) restart() {
 	if err := w.c.Restore(docs); err != nil {
 		w.t.Fatal(err)
 	}
-	w.plane.tunnel = map[api.PeerKey]uint64{}
+	w.tunnel = map[api.PeerKey]uint64{}
 	w.step(Start{})
-	w.plane.sync(w.c.Plane())
+	w.plane.Sync(w.c.Plane())
 	w.step(Self{NetSelf: api.NetSelf{Key: key(0), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.168.1.10:7000")}}, OnLink: []netip.Prefix{cidr("192.168.1.0/24")}})
 }
 
@@ -140,11 +87,11 @@ func (w *world) obey(send []api.Envelope) {
 	for _, e := range send {
 		switch m := e.Msg.(type) {
 		case plane.Change:
-			w.plane.apply(m)
+			w.plane.Apply(m)
 		case TunnelPeer:
-			w.plane.tunnel[m.Key] = m.Rev
+			w.tunnel[m.Key] = m.Rev
 		case TunnelDrop:
-			delete(w.plane.tunnel, m.Key)
+			delete(w.tunnel, m.Key)
 		}
 	}
 }
@@ -220,12 +167,12 @@ func (w *world) checkBooks() {
 		if refs[k] != p.refs || p.refs == 0 {
 			w.t.Fatalf("peer %s has %d references and not %d", k, p.refs, refs[k])
 		}
-		if rev, ok := w.plane.tunnel[k]; k != key(0) && (!ok || rev != p.record.Rev) {
+		if rev, ok := w.tunnel[k]; k != key(0) && (!ok || rev != p.record.Rev) {
 			w.t.Fatalf("the tunnel knows revision %d of peer %s and not %d", rev, k, p.record.Rev)
 		}
 	}
-	if len(c.known) != len(c.services) || len(w.plane.tunnel) > len(c.peers) {
-		w.t.Fatalf("%d idents of %d services, %d tunnels to %d peers", len(c.known), len(c.services), len(w.plane.tunnel), len(c.peers))
+	if len(c.known) != len(c.services) || len(w.tunnel) > len(c.peers) {
+		w.t.Fatalf("%d idents of %d services, %d tunnels to %d peers", len(c.known), len(c.services), len(w.tunnel), len(c.peers))
 	}
 	seen := map[netip.Addr]bool{}
 	for k, a := range c.attached {
@@ -255,24 +202,9 @@ func (w *world) checkBooks() {
 	if n != len(c.wants) || n > c.cfg.MaxWants || held != c.held {
 		w.t.Fatalf("%d wants of %d; held %x, from scratch %x", n, len(c.wants), c.held, held)
 	}
-	var want twin
-	want.tunnel = w.plane.tunnel
-	want.sync(c.Plane())
-	if !reflect.DeepEqual(want, w.plane) {
-		w.t.Fatal("the plane is not what it should be:" + differ(w.plane, want))
+	if diff := w.plane.Differs(c.Plane()); diff != "" {
+		w.t.Fatal("the plane is not what it should be:" + diff)
 	}
-}
-
-// differ names what one has and the other has not.
-func differ(is, should twin) (out string) {
-	a, b := reflect.ValueOf(is), reflect.ValueOf(should)
-	for i := range a.NumField() {
-		x, y := fmt.Sprintf("%+v", a.Field(i)), fmt.Sprintf("%+v", b.Field(i))
-		if x != y {
-			out += fmt.Sprintf("\n%s is %s\nand should be %s", a.Type().Field(i).Name, x, y)
-		}
-	}
-	return out
 }
 
 // What the tests speak of.

@@ -3,7 +3,6 @@ package sim
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane/planetest"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
@@ -25,13 +25,14 @@ type NetMachine struct {
 	name  string
 	core  *overlay.Core
 	proc  process[overlay.Input]
-	plane *planeTwin
+	plane planetest.Twin
 	ready bool   // as the node engine was told
 	flows uint64 // that the plane has seen
 }
 
 func (m *NodeMachine) addNet() {
-	n := &NetMachine{w: m.w, node: m, name: m.name + "/net", plane: newPlaneTwin()}
+	n := &NetMachine{w: m.w, node: m, name: m.name + "/net"}
+	n.plane.Sync(plane.State{})
 	n.proc = process[overlay.Input]{w: m.w, name: n.name, clock: m.clock, disk: newDisk(), tick: overlay.Tick{}, send: n.send, watch: n.noticed}
 	n.proc.fell = func() { n.fell(); m.w.after(m.w.downTime(), n.start) }
 	m.net = n
@@ -52,7 +53,7 @@ func (n *NetMachine) start() {
 	if !n.proc.alive {
 		return
 	}
-	n.plane.sync(n.core.Plane())
+	n.plane.Sync(n.core.Plane())
 	for _, a := range n.core.Unready() {
 		n.listens(a)
 	}
@@ -74,7 +75,7 @@ func (n *NetMachine) fell() { n.noticed() }
 // machineEnds takes the kernel's state away, and the store with the disk.
 func (n *NetMachine) machineEnds(wipe bool) {
 	n.proc.stop()
-	n.plane = newPlaneTwin()
+	n.plane.Sync(plane.State{})
 	if wipe {
 		n.proc.disk.wipe()
 	}
@@ -180,7 +181,7 @@ func (n *NetMachine) send(e api.Envelope) {
 		m, get := n.node, wire(msg)
 		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NetUp{Node: m.id, NetUp: get()}) })
 	case plane.Change:
-		n.plane.apply(msg)
+		n.plane.Apply(msg)
 	case overlay.Ask:
 		n.w.after(time.Millisecond, func() { n.proc.give(overlay.Used{Usage: n.used()}) })
 	case overlay.TunnelPeer:
@@ -330,93 +331,9 @@ func (w *World) misled(say sayFunc) {
 					say(n.name, "its route to %s leads to %v, and there is %v", r.Service, has, want)
 				}
 			}
-			if diff := n.plane.differs(n.core.Plane()); diff != "" {
+			if diff := n.plane.Differs(n.core.Plane()); diff != "" {
 				say(n.name, "its kernel has %s", diff)
 			}
 		}
 	}
-}
-
-// planeTwin is a plane as a few maps.
-type planeTwin struct {
-	Node      plane.Node
-	Endpoints map[netip.Addr]plane.Endpoint
-	Services  map[netip.Addr]plane.Service
-	Sources   map[netip.Addr]plane.Source
-	Allowed   map[plane.Pair]bool
-	Peers     map[api.PeerKey]plane.Peer
-}
-
-func newPlaneTwin() *planeTwin {
-	p := &planeTwin{}
-	p.sync(plane.State{})
-	return p
-}
-
-func (p *planeTwin) sync(s plane.State) {
-	*p = planeTwin{
-		Endpoints: map[netip.Addr]plane.Endpoint{}, Services: map[netip.Addr]plane.Service{}, Sources: map[netip.Addr]plane.Source{},
-		Allowed: map[plane.Pair]bool{}, Peers: map[api.PeerKey]plane.Peer{},
-	}
-	p.apply(plane.Change{Node: &s.Node, SetEndpoints: s.Endpoints, SetServices: s.Services, SetSources: s.Sources, Allow: s.Allowed, SetPeers: s.Peers})
-}
-
-func (p *planeTwin) apply(c plane.Change) {
-	if c.Node != nil {
-		p.Node = *c.Node
-	}
-	for _, a := range c.DropEndpoints {
-		delete(p.Endpoints, a)
-	}
-	for _, a := range c.DropServices {
-		delete(p.Services, a)
-	}
-	for _, a := range c.DropSources {
-		delete(p.Sources, a)
-	}
-	for _, k := range c.Deny {
-		delete(p.Allowed, k)
-	}
-	for _, k := range c.DropPeers {
-		delete(p.Peers, k)
-	}
-	for _, e := range c.SetEndpoints {
-		p.Endpoints[e.Address] = e
-	}
-	for _, s := range c.SetServices {
-		p.Services[s.Address] = s
-	}
-	for _, s := range c.SetSources {
-		p.Sources[s.Address] = s
-	}
-	for _, k := range c.Allow {
-		p.Allowed[k] = true
-	}
-	for _, k := range c.SetPeers {
-		p.Peers[k.Key] = k
-	}
-}
-
-// differs says in which part the plane is not what it should be.
-func (p *planeTwin) differs(s plane.State) string {
-	want := newPlaneTwin()
-	want.sync(s)
-	for _, part := range []struct {
-		name      string
-		has, want any
-	}{
-		{"node", p.Node, want.Node},
-		{"endpoints", p.Endpoints, want.Endpoints},
-		{"services", p.Services, want.Services},
-		{"sources", p.Sources, want.Sources},
-		{"pairs", len(p.Allowed), len(want.Allowed)},
-		{"peers", p.Peers, want.Peers},
-	} {
-		has, err1 := json.Marshal(part.has)
-		should, err2 := json.Marshal(part.want)
-		if err1 != nil || err2 != nil || string(has) != string(should) {
-			return fmt.Sprintf("%s %s, and should have %s", part.name, has, should)
-		}
-	}
-	return ""
 }
