@@ -99,6 +99,9 @@ func (s *Scheduler) rank(ctx context.Context, ask sched.Ask) ([]sched.Choice, er
 		// Its other questions take the time: each of those is counted by itself.
 		return nil, fmt.Errorf("it is busy with %d others: %w", AtOnce, api.ErrUnavailable)
 	}
+	if ask.Candidates == nil {
+		ask.Candidates = []sched.Candidate{} // an empty list, not null, in whatever language
+	}
 	body, err := json.Marshal(ask)
 	if err != nil {
 		return nil, fmt.Errorf("encode the question: %w", err)
