@@ -3,24 +3,21 @@ package udp
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
 	"sync/atomic"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/internal/rawio"
 )
 
 // Conn is the socket. It is safe for concurrent use; its Senders and Receivers are
 // each for one goroutine.
 type Conn struct {
-	file  *os.File
-	raw   syscall.RawConn
+	file  *rawio.File
 	v6    bool
 	local netip.AddrPort
 	gso   atomic.Bool
-	done  atomic.Bool // Close was called
 }
 
 // Listen opens the socket on an address. The unspecified IPv6 address is for both
@@ -42,13 +39,15 @@ func listen(at netip.AddrPort) (*Conn, error) {
 	if c.v6 {
 		family = unix.AF_INET6
 	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
-	c.file = os.NewFile(uintptr(fd), "udp")
 	if err := c.prepare(fd, at); err != nil {
-		c.file.Close()
+		unix.Close(fd)
+		return nil, err
+	}
+	if c.file, err = rawio.New(fd); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -88,9 +87,6 @@ func (c *Conn) prepare(fd int, at netip.AddrPort) error {
 	case *unix.SockaddrInet6:
 		c.local = netip.AddrPortFrom(netip.AddrFrom16(b.Addr), uint16(b.Port))
 	}
-	if c.raw, err = c.file.SyscallConn(); err != nil {
-		return fmt.Errorf("reach the socket: %w", err)
-	}
 	return nil
 }
 
@@ -101,16 +97,4 @@ func (c *Conn) Local() netip.AddrPort { return c.local }
 func (c *Conn) Batched() bool { return c.gso.Load() }
 
 // Close ends all that waits on the socket, with net.ErrClosed.
-func (c *Conn) Close() error {
-	c.done.Store(true)
-	return c.file.Close()
-}
-
-// ended tells the end of the socket from other errors: what a RawConn says of it
-// is an error that no package exports.
-func (c *Conn) ended(err error) error {
-	if c.done.Load() {
-		return net.ErrClosed
-	}
-	return err
-}
+func (c *Conn) Close() error { return c.file.Close() }

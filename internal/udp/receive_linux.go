@@ -14,6 +14,9 @@ const (
 	slots    = 64
 	slotsGRO = 8
 	slotLen  = 1 << 16
+	// Slots are this far apart: were it a power of two, all small messages would
+	// compete for the same lines of the caches.
+	slotStep = slotLen + 1472
 )
 
 // Receiver receives without allocating. Its pages are used as messages need them.
@@ -26,8 +29,7 @@ type Receiver struct {
 	ctl  [slots][24]byte // UDP_GRO's control message of four bytes
 	ask  int             // for how many messages
 	got  int
-	err  error
-	call func(fd uintptr) bool
+	call func(fd int) syscall.Errno
 }
 
 type mmsghdr struct {
@@ -37,15 +39,16 @@ type mmsghdr struct {
 
 // NewReceiver makes a receiver for one goroutine.
 func (c *Conn) NewReceiver() *Receiver {
-	r := &Receiver{c: c, room: make([]byte, slots*slotLen), ask: slots}
+	r := &Receiver{c: c, room: make([]byte, slots*slotStep), ask: slots}
 	for i := range r.msgs {
-		r.iovs[i].Base = &r.room[i*slotLen]
+		r.iovs[i].Base = &r.room[i*slotStep]
 		r.iovs[i].SetLen(slotLen)
 		h := &r.msgs[i].hdr
 		h.Name = (*byte)(unsafe.Pointer(&r.from[i].raw))
 		h.Iov = &r.iovs[i]
 		h.SetIovlen(1)
 		h.Control = &r.ctl[i][0]
+		r.reset(i)
 	}
 	r.call = r.recvmmsg
 	return r
@@ -54,16 +57,12 @@ func (c *Conn) NewReceiver() *Receiver {
 // Receive waits for messages and says how many came. They are good until it is
 // called again. net.ErrClosed: the socket is closed.
 func (r *Receiver) Receive() (int, error) {
-	for i := range r.ask {
-		h := &r.msgs[i].hdr
-		h.Namelen = unix.SizeofSockaddrInet6
-		h.SetControllen(len(r.ctl[i]))
+	for i := range r.got { // what the kernel has written
+		r.reset(i)
 	}
-	if err := r.c.raw.Read(r.call); err != nil {
-		return 0, r.c.ended(err)
-	}
-	if r.err != nil {
-		return 0, fmt.Errorf("receive: %w", r.err)
+	r.got = 0
+	if err := r.c.file.Read(r.call); err != nil {
+		return 0, fmt.Errorf("receive: %w", err)
 	}
 	total := 0
 	for i := range r.got {
@@ -76,27 +75,25 @@ func (r *Receiver) Receive() (int, error) {
 	return r.got, nil
 }
 
-func (r *Receiver) recvmmsg(fd uintptr) bool {
-	for {
-		n, _, errno := syscall.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(r.ask), 0, 0, 0)
-		switch errno {
-		case 0:
-			r.got, r.err = int(n), nil
-		case unix.EINTR:
-			continue
-		case unix.EAGAIN:
-			return false
-		default:
-			r.got, r.err = 0, errno
-		}
-		return true
+// reset makes room for a message's address and control message.
+func (r *Receiver) reset(i int) {
+	h := &r.msgs[i].hdr
+	h.Namelen = unix.SizeofSockaddrInet6
+	h.SetControllen(len(r.ctl[i]))
+}
+
+func (r *Receiver) recvmmsg(fd int) syscall.Errno {
+	n, _, errno := syscall.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(r.ask), 0, 0, 0)
+	if errno == 0 {
+		r.got = int(n)
 	}
+	return errno
 }
 
 // Message is the message i of the last Receive.
 func (r *Receiver) Message(i int) Message {
 	n := int(r.msgs[i].len)
-	m := Message{From: r.from[i].get(), Data: r.room[i*slotLen : i*slotLen+n], Each: n}
+	m := Message{From: r.from[i].get(), Data: r.room[i*slotStep : i*slotStep+n], Each: n}
 	if ctl := r.msgs[i].hdr.Controllen; int(ctl) >= unix.CmsgLen(4) {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&r.ctl[i][0]))
 		if h.Level == unix.IPPROTO_UDP && h.Type == unix.UDP_GRO {

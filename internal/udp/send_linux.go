@@ -18,8 +18,7 @@ type Sender struct {
 	iov  unix.Iovec
 	msg  unix.Msghdr
 	ctl  [24]byte // a control message of two bytes, with its padding (CMSG_SPACE(2))
-	err  error
-	call func(fd uintptr) bool
+	call func(fd int) syscall.Errno
 }
 
 // NewSender makes a sender for one goroutine.
@@ -78,25 +77,10 @@ func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
 func (s *Sender) send(b []byte) error {
 	s.iov.Base = unsafe.SliceData(b)
 	s.iov.SetLen(len(b))
-	if err := s.c.raw.Write(s.call); err != nil {
-		return s.c.ended(err)
-	}
-	return s.err
+	return s.c.file.Write(s.call)
 }
 
-func (s *Sender) sendmsg(fd uintptr) bool {
-	for {
-		_, _, errno := syscall.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&s.msg)), 0)
-		switch errno {
-		case 0:
-			s.err = nil
-		case unix.EINTR:
-			continue
-		case unix.EAGAIN:
-			return false
-		default:
-			s.err = errno
-		}
-		return true
-	}
+func (s *Sender) sendmsg(fd int) syscall.Errno {
+	_, _, errno := syscall.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&s.msg)), 0)
+	return errno
 }

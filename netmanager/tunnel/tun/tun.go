@@ -14,13 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"runtime"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/treeline-edge/treeline/internal/rawio"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 )
 
@@ -92,7 +92,7 @@ func Remove(name string) error {
 var errNoVnet = errors.New("no vnet headers")
 
 func attach(name string, flags uint16) (int, error) {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("open /dev/net/tun: %w", err)
 	}
@@ -112,21 +112,16 @@ func attach(name string, flags uint16) (int, error) {
 // device is one with vnet headers.
 type device struct {
 	name string
-	file *os.File
-	raw  syscall.RawConn
+	file *rawio.File
 	uso  bool
 
-	in, out call
+	// Arguments and results of the two calls, which are bound once: a method value
+	// costs an allocation.
+	in, out func(fd int) syscall.Errno
+	b       []byte
+	n       int
 	idle    func()
 	iovs    []unix.Iovec
-}
-
-// call is a system call through the runtime's poller.
-type call struct {
-	fn  func(fd uintptr) bool // bound once: a method value costs an allocation
-	b   []byte
-	n   int
-	err error
 }
 
 func open(name string) (Device, error) {
@@ -137,12 +132,15 @@ func open(name string) (Device, error) {
 		}
 		return nil, err
 	}
-	d := &device{name: name, file: os.NewFile(uintptr(fd), "/dev/net/tun"), iovs: make([]unix.Iovec, 128)}
+	d := &device{name: name, iovs: make([]unix.Iovec, 128)}
 	if err := d.prepare(fd); err != nil {
-		d.file.Close()
+		unix.Close(fd)
 		return nil, err
 	}
-	d.in.fn, d.out.fn = d.read, d.writev
+	d.in, d.out = d.read, d.writev
+	if d.file, err = rawio.New(fd); err != nil {
+		return nil, err
+	}
 	return d, nil
 }
 
@@ -160,9 +158,7 @@ func (d *device) prepare(fd int) error {
 	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
 		return fmt.Errorf("keep the device: %w", err)
 	}
-	raw, err := d.file.SyscallConn()
-	d.raw = raw
-	return err
+	return nil
 }
 
 func (d *device) Name() string           { return d.name }
@@ -171,27 +167,20 @@ func (d *device) Partial() bool          { return true }
 func (d *device) Close() error           { return d.file.Close() }
 
 func (d *device) Read(b []byte, idle func()) (int, error) {
-	d.in.b, d.idle = b, idle
-	return d.in.do(d.raw.Read)
+	d.b, d.idle = b, idle
+	err := d.file.Read(d.in)
+	return d.n, err
 }
 
-func (d *device) read(fd uintptr) bool {
-	for {
-		n, err := unix.Read(int(fd), d.in.b)
-		if err == unix.EINTR {
-			continue
-		}
-		if err == unix.EAGAIN {
-			if d.idle == nil {
-				return false
-			}
-			d.idle()
-			d.idle = nil
-			continue // idle took its time
-		}
-		d.in.n, d.in.err = n, err
-		return true
+func (d *device) read(fd int) syscall.Errno {
+	n, _, errno := syscall.Syscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(d.b))), uintptr(len(d.b)))
+	d.n = int(n)
+	if errno == unix.EAGAIN && d.idle != nil {
+		d.idle()
+		d.idle = nil
+		return unix.EINTR // idle took its time: there may be something by now
 	}
+	return errno
 }
 
 func (d *device) Write(parts [][]byte) error {
@@ -201,33 +190,13 @@ func (d *device) Write(parts [][]byte) error {
 		v.SetLen(len(p))
 		d.iovs = append(d.iovs, v)
 	}
-	_, err := d.out.do(d.raw.Write)
-	return err
+	return d.file.Write(d.out)
 }
 
-func (d *device) writev(fd uintptr) bool {
-	for {
-		_, _, errno := syscall.Syscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&d.iovs[0])), uintptr(len(d.iovs)))
-		switch errno {
-		case unix.EINTR:
-			continue
-		case unix.EAGAIN:
-			return false
-		case 0:
-			d.out.err = nil
-		default:
-			d.out.err = errno
-		}
-		runtime.KeepAlive(d.iovs)
-		return true
-	}
-}
-
-func (c *call) do(through func(func(uintptr) bool) error) (int, error) {
-	if through(c.fn) != nil {
-		return 0, net.ErrClosed // all that a RawConn without deadlines fails for
-	}
-	return c.n, c.err
+func (d *device) writev(fd int) syscall.Errno {
+	_, _, errno := syscall.Syscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&d.iovs[0])), uintptr(len(d.iovs)))
+	runtime.KeepAlive(d.iovs)
+	return errno
 }
 
 // up sets the MTU and brings the device up.

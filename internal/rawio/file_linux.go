@@ -1,0 +1,100 @@
+package rawio
+
+import (
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// File is an open descriptor. It is safe for concurrent use. One that is never
+// closed stays open.
+type File struct {
+	fd, stop int // stop is an event that wakes all who wait
+	closed   atomic.Bool
+	yielded  atomic.Int64 // when, since began, in nanoseconds
+
+	// use is held, shared, by all who use the descriptors: their numbers belong to
+	// another file as soon as they are closed.
+	use sync.RWMutex
+}
+
+// New takes over a descriptor, also when it fails, and makes it one that does not
+// block by itself.
+func New(fd int) (*File, error) {
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err == nil {
+		if err = unix.SetNonblock(fd, true); err != nil {
+			unix.Close(stop)
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("prepare to wait: %w", err)
+	}
+	return &File{fd: fd, stop: stop}, nil
+}
+
+// Read calls fn until it returns neither EAGAIN nor EINTR, and waits after EAGAIN
+// until there is something to read. It returns fn's last error, or net.ErrClosed.
+// fn must not close the file.
+func (f *File) Read(fn func(fd int) syscall.Errno) error { return f.do(fn, unix.POLLIN) }
+
+// Write is Read for what waits until it may write.
+func (f *File) Write(fn func(fd int) syscall.Errno) error { return f.do(fn, unix.POLLOUT) }
+
+func (f *File) do(fn func(fd int) syscall.Errno, event int16) error {
+	f.use.RLock()
+	defer f.use.RUnlock()
+	for !f.closed.Load() {
+		switch errno := fn(f.fd); errno {
+		case 0:
+			return nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			f.wait(event)
+		default:
+			return errno
+		}
+	}
+	return net.ErrClosed
+}
+
+// yieldEvery is how often a goroutine that waits goes through Go's scheduler. One
+// that did not for 10 ms is taken for one that hangs in its system call: the runtime's
+// monitor then takes its processor away in each call, wakes every 20 µs to do so, and
+// each call ends with the search for another. That doubled the time of a packet.
+const yieldEvery = 4 * time.Millisecond
+
+var began = time.Now()
+
+// wait returns when the event may have come, or the end.
+func (f *File) wait(event int16) {
+	if now := int64(time.Since(began)); now-f.yielded.Load() > int64(yieldEvery) {
+		f.yielded.Store(now)
+		runtime.Gosched()
+	}
+	fds := [2]unix.PollFd{{Fd: int32(f.fd), Events: event}, {Fd: int32(f.stop), Events: unix.POLLIN}}
+	// Whatever comes of it, fn is called again and says what there is.
+	_, _, _ = syscall.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)), 0, 0, 0, 0)
+}
+
+// Close ends all that waits, with net.ErrClosed, and returns when the descriptor is
+// closed.
+func (f *File) Close() error {
+	if !f.closed.CompareAndSwap(false, true) {
+		return net.ErrClosed
+	}
+	one := [8]byte{1} // any number but zero, in either order of bytes
+	_, _ = unix.Write(f.stop, one[:])
+	f.use.Lock()
+	defer f.use.Unlock()
+	unix.Close(f.stop)
+	return unix.Close(f.fd)
+}
