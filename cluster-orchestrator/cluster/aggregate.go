@@ -20,7 +20,7 @@ import (
 func (c *Core) Aggregate() api.Aggregate {
 	if c.agg.of == nil || c.agg.version != c.version {
 		a := c.aggregate()
-		c.agg.of, c.agg.version, c.agg.at = &a, c.version, c.now
+		c.agg = aggregated{&a, c.version, c.changes, c.now}
 	}
 	return *c.agg.of
 }
@@ -29,6 +29,7 @@ func (c *Core) Aggregate() api.Aggregate {
 type aggregated struct {
 	of      *api.Aggregate
 	version uint64 // of the table
+	changes uint64 // of the room
 	at      time.Time
 }
 

@@ -34,20 +34,21 @@ func (c *Core) refresh(n *node) {
 		old = &sched.Candidate{Out: "unknown"}
 	}
 	same := n.described && old.Out == out && old.Free == free && old.Capacity == n.traits.capacity
-	if same && !n.freed && !n.counts && old.Load == len(n.assigned) && len(old.Ports) == len(n.published) {
+	if same && !n.freed && !n.counts && !n.shifted && old.Load == len(n.assigned) && len(old.Ports) == len(n.published) {
 		return
 	}
 	next := c.candidate(n, out)
-	if out == "" && (!n.described || n.freed || old.Out != "" || free != free.Min(old.Free) || moreDevices(old, &next)) {
+	if out == "" && (!n.described || n.freed || n.shifted || old.Out != "" || free != free.Min(old.Free) || moreDevices(old, &next)) {
 		c.grown[n.info.ID] = true
 	}
-	if !same {
-		c.aggregateChanged()
-	}
-	n.freed, n.counts, n.described = false, false, true
+	plain := n.described && old.Out == out
+	n.freed, n.counts, n.shifted, n.described = false, false, false, true
 	c.weigh(n, &next)
 	c.version++
 	c.table.Put(next)
+	if !same {
+		c.aggregateChanged(!plain)
+	}
 	if out != "" && len(n.reserved) > 0 {
 		c.lapsed = append(c.lapsed, n.info.ID)
 	}
@@ -149,6 +150,6 @@ func (c *Core) moved(n *node, at *api.Coordinate) bool {
 	}
 	own := *at
 	own.Vec = slices.Clone(at.Vec)
-	n.coord, n.described = &own, false
+	n.coord, n.shifted = &own, true
 	return true
 }

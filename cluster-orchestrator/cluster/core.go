@@ -33,7 +33,7 @@ type Config struct {
 	Timing       api.Timing    // for nodes; grows with their number
 	Dead         time.Duration // silence after which a node's instances are placed elsewhere
 	Return       time.Duration // what nodes may take to come back after the cluster's own start, beyond Dead: 6 s
-	ReportIdle   time.Duration // between reports when nothing changes: 5 s
+	ReportIdle   time.Duration // between reports when nothing changes, at first: 5 s
 	ReportRetry  time.Duration // how long a report may stay without an answer: 3 s
 	Plugin       sched.Plugin  // rom
 	Asks         string        // the scheduler outside that ranks nodes, by name; empty: Plugin does
@@ -67,10 +67,9 @@ func (c Config) withDefaults() Config {
 }
 
 const (
-	resend      = time.Second            // how soon a desired set is sent again to a node that does not hold it
-	gather      = 250 * time.Millisecond // how long a change of the aggregate waits for company
-	largeSet    = 32                     // sets above this travel as changes
-	nodesAtBase = 2000                   // nodes that the configured beat serves; more slow it down
+	resend      = time.Second // how soon a desired set is sent again to a node that does not hold it
+	largeSet    = 32          // sets above this travel as changes
+	nodesAtBase = 2000        // nodes that the configured beat serves; more slow it down
 )
 
 // Core is a cluster's state. It has one owner.
@@ -84,6 +83,7 @@ type Core struct {
 	capacity  api.Resources // of all nodes that are not silent
 	used      api.Resources // of that
 	version   uint64        // of the table: it grows with each change
+	changes   uint64        // of the room that the root is told of
 	agg       aggregated
 	reasons   reasons
 	apps      kin          // services

@@ -53,6 +53,7 @@ type node struct {
 	weight    weight         // in the sums over all nodes
 	free      map[string]int // devices by kind; the table refers to it
 	counts    bool           // and they may have changed
+	shifted   bool           // its place in the latency space is another
 	described bool           // the candidate has what info says
 
 	ports     map[api.InstanceID][]sched.Port // that instances take on it, assigned or leaving
@@ -153,7 +154,7 @@ func (c *Core) joinNode(info api.NodeInfo) {
 	c.saveNode(n)
 	c.touch(n)
 	c.timers.Set(timerKey{what: timerDead, node: info.ID}, c.now.Add(c.dead()))
-	c.aggregateChanged()
+	c.aggregateChanged(true)
 }
 
 func (c *Core) nodeInfo(n *node, info api.NodeInfo) {
@@ -256,7 +257,7 @@ func (c *Core) removeNode(id api.NodeID) error {
 		reserved[rid].Reserved = ""
 		c.tryPlace(reserved[rid])
 	}
-	c.aggregateChanged()
+	c.aggregateChanged(true)
 	return nil
 }
 

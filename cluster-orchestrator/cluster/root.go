@@ -27,6 +27,10 @@ type root struct {
 	dirty   map[api.InstanceID]uint64 // changed, with the report that last carried it; 0: none did
 	gone    map[api.InstanceID]goneReport
 	fresh   bool // something of dirty or gone was in no report yet
+
+	dead time.Duration // silence after which it takes the cluster for lost; 0: not said
+	idle time.Duration // from the last report to the next, if nothing changes
+	told told
 }
 
 // goneReport is the last word about an instance that is forgotten here, kept
@@ -202,12 +206,6 @@ func (c *Core) unwant(id api.InstanceID) {
 	c.finish(in)
 }
 
-// aggregateChanged has the root told of the cluster's room, a little later, so
-// that changes that come together travel together.
-func (c *Core) aggregateChanged() {
-	c.timers.SetEarlier(timerKey{what: timerReport}, c.now.Add(gather))
-}
-
 // seen is what the root is told of an instance, with where it is if it asked.
 func (c *Core) seen(in *instance) api.Observed {
 	o := in.view()
@@ -242,6 +240,7 @@ func (c *Core) acked(a api.ReportAck) {
 			delete(r.gone, id)
 		}
 	}
+	r.dead = a.Dead
 	if a.WantWhole {
 		r.wantAll, r.due = true, true
 	}
@@ -249,48 +248,4 @@ func (c *Core) acked(a api.ReportAck) {
 		// The stream should bring it; if it does not, the next answer finds us here again.
 		c.helloSoon(r.gen)
 	}
-}
-
-// report tells the root what changed, one report at a time: what changes while
-// one is on its way travels together in the next.
-func (c *Core) report() {
-	r := &c.root
-	if !r.due && !r.wantAll && !r.fresh && !c.net.book.Fresh() {
-		return
-	}
-	if r.sent != 0 {
-		if retry := r.sentAt.Add(c.cfg.ReportRetry); c.now.Before(retry) {
-			c.timers.SetEarlier(timerKey{what: timerReport}, retry)
-			return
-		}
-	}
-	r.seq++
-	rep := api.Report{
-		Cluster: c.cfg.ID, Boot: c.boot, Seq: r.seq, Gen: r.gen, Desired: r.wanted, Known: r.known,
-		Whole: r.wantAll, Aggregate: c.Aggregate(),
-	}
-	if r.wantAll {
-		for _, id := range step.Keys(c.instances) {
-			r.dirty[id] = 0
-		}
-	}
-	for _, id := range step.Keys(r.dirty) {
-		if in := c.instances[id]; in != nil {
-			rep.Observed = append(rep.Observed, c.seen(in))
-			r.dirty[id] = r.seq
-		} else {
-			delete(r.dirty, id)
-		}
-	}
-	for _, id := range step.Keys(r.gone) {
-		g := r.gone[id]
-		g.seq = r.seq
-		r.gone[id] = g
-		rep.Observed = append(rep.Observed, g.Observed)
-	}
-	c.net.whole = c.net.whole || r.wantAll
-	rep.Net = c.clusterNet()
-	r.sent, r.sentAt, r.due, r.wantAll, r.fresh = r.seq, c.now, false, false, false
-	c.timers.Set(timerKey{what: timerReport}, c.now.Add(c.cfg.ReportIdle))
-	c.emit(api.ToRoot, rep)
 }
