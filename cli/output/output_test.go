@@ -94,7 +94,7 @@ func TestWhyOfWhatRuns(t *testing.T) {
 			Violated: "latency 34.9 ms, at most 20 ms to pre.v1", Devices: []string{"acme.com/gpu=0"},
 		},
 		Root: api.Explanation{
-			Considered: 3, Causes: []api.Cause{{Constraint: "device:gpu", Count: 1, Detail: "need 1, best free 0"}, {Constraint: "fits", Count: 2}},
+			Considered: 3, Causes: []api.Cause{{Constraint: "device:gpu", Count: 1, Detail: "need 1 gpu, best free 0 gpu"}, {Constraint: "fits", Count: 2}},
 		},
 		Ranked: []api.RankedCluster{{Cluster: "munich", Score: 0.7241}, {Cluster: "dublin", Score: 0.5}},
 		Placements: []api.Placement{

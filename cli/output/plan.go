@@ -125,7 +125,10 @@ var Plans = Table[api.InstancePlan]{
 			return map[string]Style{"place": Good, "replace": Busy, "stop": Faint, "wait": Bad}[i.Action]
 		}},
 		{Header: "PLACE", Cell: func(_ Printer, i api.InstancePlan) string {
-			if i.Node != "" {
+			switch {
+			case i.Action == "wait":
+				return "" // its cluster is the one that was asked last
+			case i.Node != "":
 				return string(i.Cluster) + "/" + string(i.Node)
 			}
 			return string(i.Cluster)

@@ -187,7 +187,7 @@ func causes(all []api.Cause) string {
 	for _, c := range all {
 		s := fmt.Sprintf("%d %s", c.Count, Word(c.Constraint))
 		if c.Detail != "" {
-			s += " (" + Clean(c.Detail) + ")"
+			s += " (" + amount(c.Constraint, c.Detail) + ")"
 		}
 		parts = append(parts, s)
 	}
@@ -198,24 +198,33 @@ func causes(all []api.Cause) string {
 }
 
 // words say a constraint to people; those that say themselves are left out.
-var words = map[string]string{
-	"out": "not taking work", "avoid": "handed it back", fits: "could take it", "geo": "outside the region", "apart": "beside what it must be apart from",
-	"bandwidth_in": "bandwidth in", "bandwidth_out": "bandwidth out", "storage": "disk",
-}
+var words = map[string]string{"out": "not taking work", "avoid": "handed it back", fits: "could take it"}
+
+// device begins the constraints that are kinds of devices.
+const device = "device:"
 
 // Word is a constraint for people; "device:gpu" is a gpu.
 func Word(constraint string) string {
 	if w := words[constraint]; w != "" {
 		return w
 	}
-	return Clean(strings.TrimPrefix(constraint, "device:"))
+	return Clean(strings.TrimPrefix(constraint, device))
+}
+
+// amount is what a constraint needs or has, without the kind of device that the
+// constraint names already.
+func amount(constraint, text string) string {
+	if kind, ok := strings.CutPrefix(constraint, device); ok {
+		text = strings.ReplaceAll(text, " "+kind, "")
+	}
+	return Clean(text)
 }
 
 func rejection(r api.Rejection) string {
 	var parts []string
 	for _, kv := range [][2]string{{"need ", r.Need}, {"have ", r.Have}, {"short of ", r.Short}} {
 		if kv[1] != "" {
-			parts = append(parts, kv[0]+Clean(kv[1]))
+			parts = append(parts, kv[0]+amount(r.Constraint, kv[1]))
 		}
 	}
 	if r.Constraint == "out" || r.Constraint == "avoid" {
@@ -232,7 +241,7 @@ func miss(r api.Rejection) string {
 		return "short of " + Clean(r.Short) // the unit says it
 	}
 	if r.Short != "" {
-		return "short of " + Clean(r.Short) + " " + Word(r.Constraint)
+		return "short of " + amount(r.Constraint, r.Short) + " " + Word(r.Constraint)
 	}
 	return rejection(r)
 }
