@@ -35,8 +35,15 @@ type twin struct {
 	bad       map[api.Revision]bool // specs that do not work
 	has       map[api.InstanceID]api.Observed
 	local     map[api.InstanceID]api.Observed
+	violated  map[api.InstanceID]bool // whose place breaks their SLA
 	room      int
 	off       bool
+	slow      bool // nothing begins to run
+	full      bool // nothing new is taken, whatever it says of its room
+	known     map[api.InstanceID]api.Epoch
+	at        *api.Position // of all its nodes
+	devices   []api.SlotDevice
+	areas     []string
 }
 
 func newWorld(t testing.TB, clusters ...api.ClusterID) *world {
@@ -54,6 +61,7 @@ func (w *world) join(id api.ClusterID, room int) *twin {
 	tw := &twin{
 		id: id, boot: 1, room: room, want: map[api.InstanceID]api.Assignment{}, bad: map[api.Revision]bool{},
 		has: map[api.InstanceID]api.Observed{}, local: map[api.InstanceID]api.Observed{},
+		violated: map[api.InstanceID]bool{}, known: map[api.InstanceID]api.Epoch{},
 	}
 	w.twins[id] = tw
 	w.settle()
@@ -134,11 +142,23 @@ func (tw *twin) run() {
 		switch {
 		case running >= tw.room:
 			o.State, o.HandedBack, o.Reason = api.Requested, true, api.ReasonNoCapacity
+		case tw.full && tw.known[id] != a.Epoch:
+			o.State, o.HandedBack, o.Reason = api.Requested, true, api.ReasonNoCapacity
+		case tw.slow && tw.known[id] != a.Epoch:
+			o.State = api.NodeScheduled
+			running++
 		case tw.bad[a.SpecRev]:
 			o.State, o.Reason = api.Failed, api.ReasonExited
 			running++
 		default:
 			running++
+			tw.known[id] = a.Epoch
+			if a.Watched {
+				o.Position = tw.at
+			}
+			if tw.violated[id] {
+				o.HandedBack, o.Reason, o.Violated = true, api.ReasonViolated, "latency 34.9 ms, at most 20 ms to pre.prod"
+			}
 		}
 		tw.has[id] = o
 	}
@@ -161,6 +181,11 @@ func (tw *twin) report() Report {
 			Nodes: 1, Capacity: api.Resources{MilliCPU: 10_000, MemoryMB: 1000}, Free: free, Largest: free,
 			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Free: free, Largest: free}},
 		},
+	}
+	r.Aggregate.Slots[0].Devices, r.Aggregate.Slots[0].Areas = tw.devices, tw.areas
+	if tw.at != nil {
+		r.Aggregate.Latency = &api.CoordSpread{Center: *tw.at.Coord, Nodes: 1}
+		r.Aggregate.Hull = []api.Geo{*tw.at.Geo}
 	}
 	for _, a := range tw.want {
 		r.Desired = r.Desired.Toggle(a.Digest())
@@ -331,7 +356,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		id := func() api.ClusterID { return []api.ClusterID{"a", "b", "c"}[rng.IntN(3)] }
 		for range 80 {
 			var in Input
-			switch rng.IntN(14) {
+			switch rng.IntN(17) {
 			case 0:
 				in = Apply{Tenant: "acme", Spec: application(rng.IntN(9), code([]string{"1", "2", "3"}[rng.IntN(3)]))}
 			case 1:
@@ -356,6 +381,15 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				tw.off = !tw.off
 			case 8:
 				w.twins[id()].room = rng.IntN(10)
+			case 14:
+				tw := w.twins[id()]
+				tw.violated[web.Instance(rng.IntN(9))] = rng.IntN(3) > 0
+			case 15:
+				tw := w.twins[id()]
+				tw.slow = !tw.slow
+			case 16:
+				tw := w.twins[id()]
+				tw.full = !tw.full
 			case 9:
 				w.now = w.now.Add(time.Duration(rng.IntN(40)) * time.Second)
 				in = Tick{}
@@ -372,7 +406,8 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 			w.checkBooks()
 		}
 		for _, tw := range w.twins {
-			tw.off, tw.room = false, 10
+			tw.off, tw.room, tw.slow, tw.full = false, 10, false, false
+			clear(tw.violated)
 			w.do(JoinCluster{api.ClusterInfo{ID: tw.id}})
 		}
 		w.pass(2 * time.Minute)

@@ -1,0 +1,257 @@
+package root
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+const (
+	front = api.ServiceID("acme/shop.prod.front.prod")
+	pre   = api.ServiceID("acme/shop.prod.pre.prod")
+)
+
+// place is a position so many milliseconds and kilometres along a line.
+func at(ms, km float64) *api.Position {
+	vec := make([]float64, 8)
+	vec[0] = ms / 1000
+	return &api.Position{
+		Geo:   &api.Geo{Lat: 0, Lon: km / 111.19},
+		Coord: &api.Coordinate{Vec: vec, Height: 1e-5, Error: 0.1},
+	}
+}
+
+// linked is an application whose front needs to be near its pre.
+func linked(ms float64, change ...func(front, pre *api.Microservice)) api.Application {
+	two := 1
+	f := api.Microservice{
+		Name: "front", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 100, Replicas: &two,
+		Constraints: []api.Constraint{{Type: api.ConstrainLatency, Service: "pre.prod", Threshold: ms}},
+	}
+	p := api.Microservice{Name: "pre", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 100, Replicas: &two}
+	for _, c := range change {
+		c(&f, &p)
+	}
+	return api.Application{Name: "shop", Namespace: "prod", Services: []api.Microservice{f, p}}
+}
+
+func (w *world) where(id api.InstanceID) api.ClusterID {
+	w.t.Helper()
+	in := w.c.instances[id]
+	if in == nil {
+		w.t.Fatalf("%s is not known", id)
+	}
+	return in.Cluster
+}
+
+// In one document, before anything runs: what is linked goes together.
+func TestLinkedServicesGoTogether(t *testing.T) {
+	for _, turned := range []bool{false, true} {
+		w := newWorld(t, "a", "b", "c", "d")
+		app := linked(20)
+		if turned {
+			app.Services[0], app.Services[1] = app.Services[1], app.Services[0]
+		}
+		w.must(Apply{Tenant: "acme", Spec: app})
+		if f, p := w.where(front.Instance(0)), w.where(pre.Instance(0)); f != p || f == "" {
+			t.Errorf("front is on %q and pre on %q", f, p)
+		}
+	}
+}
+
+func TestLinkBindsBothEnds(t *testing.T) {
+	only := func(m *api.Microservice, clusters ...string) {
+		m.Constraints = append(m.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: clusters})
+	}
+	for _, last := range []api.ServiceID{front, pre} {
+		w := newWorld(t, "here", "near", "far")
+		w.twins["here"].at, w.twins["near"].at, w.twins["far"].at = at(0, 0), at(12, 900), at(60, 9000)
+		w.settle()
+		zero := 0
+		w.must(Apply{Tenant: "acme", Spec: linked(20, func(f, p *api.Microservice) {
+			if last == front {
+				only(f, "near", "far")
+				only(p, "here")
+				f.Replicas = &zero
+			} else {
+				only(f, "here")
+				only(p, "near", "far")
+				p.Replicas = &zero
+			}
+		})})
+		w.settle()
+		w.must(Scale{Service: last, Replicas: 1})
+		w.twins["near"].room = 0
+		w.settle()
+		if got := w.where(last.Instance(0)); got == "far" {
+			t.Errorf("%s is on %q", last, got)
+		}
+		w.twins["near"].room = 10
+		w.settle()
+		if got := w.where(last.Instance(0)); got != "near" {
+			t.Errorf("%s is on %q", last, got)
+		}
+	}
+}
+
+func TestWhatIsTooFarFromItsLinkWaitsAndSaysWhy(t *testing.T) {
+	w := newWorld(t, "here", "far")
+	w.twins["here"].at, w.twins["far"].at = at(0, 0), at(60, 9000)
+	w.settle()
+	app := linked(20, func(f, p *api.Microservice) {
+		f.Constraints = append(f.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: []string{"far"}})
+		p.Constraints = append(p.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: []string{"here"}})
+	})
+	zero, one := 0, 1
+	app.Services[0].Replicas = &zero
+	w.must(Apply{Tenant: "acme", Spec: app})
+	w.settle()
+	app.Services[0].Replicas = &one
+	w.must(Apply{Tenant: "acme", Spec: app})
+	w.settle()
+	if got := w.where(front.Instance(0)); got != "" {
+		t.Fatalf("it is on %s", got)
+	}
+	why, _ := w.c.Why(front.Instance(0), w.now)
+	if why.Root.Nearest == nil || why.Root.Nearest.Constraint != sched.ConstraintLatency || len(why.WouldHelp) == 0 || !strings.Contains(why.WouldHelp[0], "latency") {
+		t.Errorf("%+v\n%q", why.Root.Nearest, why.WouldHelp)
+	}
+	w.twins["far"].at = at(10, 9000) // a new road
+	w.pass(30 * time.Second)
+	if got := w.where(front.Instance(0)); got != "far" {
+		t.Errorf("it still waits: %q", got)
+	}
+}
+
+func TestClustersLearnWhereLinksLead(t *testing.T) {
+	w := newWorld(t, "here", "there")
+	w.twins["here"].at, w.twins["there"].at = at(0, 0), at(12, 900)
+	w.settle()
+	w.must(Apply{Tenant: "acme", Spec: linked(20, func(f, p *api.Microservice) {
+		f.Constraints = append(f.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: []string{"here"}})
+		p.Constraints = append(p.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: []string{"there"}})
+	})})
+	w.pass(15 * time.Second)
+	targets := func(c api.ClusterID, id api.InstanceID) []api.Target { return w.twins[c].want[id].Targets }
+	got := targets("here", front.Instance(0))
+	if len(got) != 1 || got[0].Service != pre || len(got[0].Positions) != 1 || got[0].Positions[0].Coord.Vec[0] != 0.012 {
+		t.Fatalf("front's cluster is told %+v", got)
+	}
+	if got := targets("there", pre.Instance(0)); len(got) != 1 || got[0].Service != front {
+		t.Errorf("pre's cluster is told %+v", got)
+	}
+	rev, epoch := w.c.instances[front.Instance(0)].SpecRev, w.c.instances[front.Instance(0)].Epoch
+	gen, _, _ := w.c.Desired("here")
+
+	w.twins["there"].at = at(12.5, 900) // by less than a fifth
+	w.pass(30 * time.Second)
+	if now, _, _ := w.c.Desired("here"); now != gen {
+		t.Error("a little jitter is told")
+	}
+	w.twins["there"].at = at(18, 900)
+	tell := 0
+	for range 8 {
+		w.round()
+		if now, _, _ := w.c.Desired("here"); now != gen {
+			tell, gen = tell+1, now
+		}
+		w.twins["there"].at = at(w.twins["there"].at.Coord.Vec[0]*1000+9, 900)
+	}
+	if tell != 1 {
+		t.Errorf("in 9 seconds it is told %d times", tell)
+	}
+	if in := w.c.instances[front.Instance(0)]; in.SpecRev != rev || in.Epoch != epoch {
+		t.Error("that was taken for a new SLA")
+	}
+	w.checkBooks()
+
+	w.restart()
+	w.settle()
+	if got := targets("here", front.Instance(0)); len(got) != 1 {
+		t.Errorf("after a restart it is told %+v", got)
+	}
+	w.must(Scale{Service: pre, Replicas: 0})
+	w.pass(15 * time.Second)
+	if got := targets("here", front.Instance(0)); len(got) != 0 {
+		t.Errorf("it is still told of what is gone: %+v", got)
+	}
+}
+
+func TestAreasOfWholeClustersAreTold(t *testing.T) {
+	w := newWorld(t, "here", "munich", "mixed")
+	w.twins["here"].at, w.twins["munich"].at = at(0, 0), at(9, 500)
+	w.twins["munich"].areas = []string{"de", "munich"}
+	w.settle()
+	w.must(Apply{Tenant: "acme", Spec: linked(20, func(f, _ *api.Microservice) {
+		f.Constraints = []api.Constraint{
+			{Type: api.ConstrainLatency, Area: "munich", Threshold: 20}, {Type: api.ConstrainClusters, Allowed: []string{"here"}},
+		}
+	})})
+	w.settle()
+	got := w.twins["here"].want[front.Instance(0)].Targets
+	if len(got) != 1 || got[0].Area != "munich" || len(got[0].Positions) != 1 {
+		t.Errorf("told %+v", got)
+	}
+}
+
+func TestLinkToAnAreaRulesOutClustersThatAreTooFar(t *testing.T) {
+	w := newWorld(t, "here", "munich", "far")
+	w.twins["here"].at, w.twins["munich"].at, w.twins["far"].at = at(0, 0), at(9, 500), at(90, 5000)
+	w.twins["munich"].areas = []string{"munich"}
+	w.settle()
+	w.must(Apply{Tenant: "acme", Spec: linked(5, func(f, _ *api.Microservice) {
+		f.Constraints = []api.Constraint{
+			{Type: api.ConstrainLatency, Area: "munich", Threshold: 5}, {Type: api.ConstrainClusters, Allowed: []string{"here", "far"}},
+		}
+	})})
+	w.settle()
+	if got := w.where(front.Instance(0)); got != "" {
+		t.Errorf("it is on %s", got)
+	}
+	why, _ := w.c.Why(front.Instance(0), w.now)
+	if n := why.Root.Nearest; n == nil || n.Constraint != sched.ConstraintLatency || n.Candidate != "here" {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestSpreadAndApartByCluster(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.apply(4, func(m *api.Microservice) {
+		m.Constraints = []api.Constraint{{Type: api.ConstrainSpread, By: "cluster", Limit: 1}}
+	})
+	w.settle()
+	if w.running() != 3 || w.on("a") != 1 || w.on("b") != 1 || w.on("c") != 1 {
+		t.Errorf("%d run", w.running())
+	}
+	if why, _ := w.c.Why(web.Instance(3), w.now); why.Root.Causes[0].Constraint != sched.ConstraintSpread || why.Root.Causes[0].Count != 3 {
+		t.Errorf("%+v", why.Root)
+	}
+	w = newWorld(t, "a", "b")
+	w.must(Apply{Tenant: "acme", Spec: linked(20, func(f, p *api.Microservice) {
+		f.Constraints = nil
+		p.Constraints = []api.Constraint{{Type: api.ConstrainApart, By: "cluster", Services: []string{"front.prod"}}}
+	})})
+	w.settle()
+	if f, p := w.where(front.Instance(0)), w.where(pre.Instance(0)); f == p || f == "" || p == "" {
+		t.Errorf("front is on %q and pre on %q", f, p)
+	}
+}
+
+func TestHostilePositionsAreNotReckonedWith(t *testing.T) {
+	w := newWorld(t, "a")
+	w.must(Apply{Tenant: "acme", Spec: linked(20)})
+	w.settle()
+	r := w.twins["a"].report()
+	r.Aggregate.Latency = &api.CoordSpread{Center: api.Coordinate{Vec: []float64{1}}, Radius: -1}
+	r.Aggregate.Hull = []api.Geo{{Lat: 4000}}
+	for i := range r.Observed {
+		r.Observed[i].Position = &api.Position{Geo: &api.Geo{Lat: 1e9}, Coord: &api.Coordinate{}}
+	}
+	w.do(r)
+	if cand := w.c.table.Get("a"); cand.Coord != nil || cand.Hull != nil || w.c.instances[pre.Instance(0)].Position != nil {
+		t.Errorf("%+v", cand)
+	}
+}

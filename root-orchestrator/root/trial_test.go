@@ -1,0 +1,219 @@
+package root
+
+import (
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// violated has a cluster say of the instance #n that its place breaks its SLA.
+func (w *world) violated(id api.ClusterID, n int, yes bool) {
+	w.twins[id].violated[web.Instance(n)] = yes
+}
+
+func (w *world) instance(n int) *instance {
+	w.t.Helper()
+	in := w.c.instances[web.Instance(n)]
+	if in == nil {
+		w.t.Fatalf("there is no instance %d", n)
+	}
+	return in
+}
+
+// placedOn lets one instance run on a, with b to go to.
+func placedOn(t *testing.T, change ...func(*api.Microservice)) *world {
+	w := newWorld(t, "a")
+	w.apply(1, change...)
+	w.settle()
+	w.join("b", 10)
+	if w.on("a") != 1 || w.running() != 1 {
+		t.Fatalf("%d run", w.running())
+	}
+	return w
+}
+
+func TestViolatedInstanceRunsElsewhereBeforeItStops(t *testing.T) {
+	w := placedOn(t)
+	before := w.instance(0).Epoch
+	w.twins["b"].slow = true
+	w.violated("a", 0, true)
+	w.settle()
+	in := w.instance(0)
+	if len(w.twins["a"].want) != 1 || len(w.twins["b"].want) != 1 {
+		t.Fatalf("a is to have %d and b %d", len(w.twins["a"].want), len(w.twins["b"].want))
+	}
+	if in.Cluster != "a" || in.State != api.Running || in.Epoch.Root() != before.Root() || in.Violated == "" {
+		t.Errorf("meanwhile it is %s on %s as %s: %q", in.State, in.Cluster, in.Epoch, in.Violated)
+	}
+	w.checkBooks()
+	w.restart()
+	w.settle()
+	w.checkBooks()
+	w.twins["b"].slow = false
+	w.settle()
+	in = w.instance(0)
+	if len(w.twins["a"].want) != 0 || in.Cluster != "b" || in.State != api.Running || in.Epoch <= before || in.Violated != "" || in.Next != nil {
+		t.Errorf("then it is %s on %s as %s, and a is to have %d", in.State, in.Cluster, in.Epoch, len(w.twins["a"].want))
+	}
+	w.checkBooks()
+}
+
+func TestExclusiveInstanceIsNeverInTwoPlaces(t *testing.T) {
+	w := placedOn(t, exclusive)
+	w.violated("a", 0, true)
+	for range 6 {
+		w.round()
+		if len(w.twins["a"].want)+len(w.twins["b"].want) > 1 || w.instance(0).Next != nil {
+			t.Fatal("two clusters are to have it")
+		}
+	}
+	if w.on("b") != 1 {
+		t.Error("it has not moved")
+	}
+}
+
+func TestTrialEndsWhenItsClusterRefuses(t *testing.T) {
+	w := placedOn(t)
+	w.twins["b"].full = true
+	w.violated("a", 0, true)
+	w.settle()
+	in := w.instance(0)
+	if in.Next != nil || in.Cluster != "a" || len(w.twins["b"].want) != 0 {
+		t.Errorf("it is to be on %v beside %s", in.Next, in.Cluster)
+	}
+	if _, refused := in.refusals["b"]; !refused {
+		t.Error("the refusal is forgotten")
+	}
+	w.join("c", 10)
+	w.settle()
+	if w.on("c") != 1 || w.running() != 1 {
+		t.Error("it did not go on to the next")
+	}
+	w.checkBooks()
+}
+
+func TestTrialEndsWhenTheFirstPlaceIsWell(t *testing.T) {
+	w := placedOn(t)
+	w.twins["b"].slow = true
+	w.violated("a", 0, true)
+	w.settle()
+	w.violated("a", 0, false)
+	w.settle()
+	in := w.instance(0)
+	if in.Next != nil || in.Cluster != "a" || in.State != api.Running || len(w.twins["b"].want) != 0 || in.Violated != "" {
+		t.Errorf("it is %s on %s, beside %v", in.State, in.Cluster, in.Next)
+	}
+	w.checkBooks()
+}
+
+func TestTrialTakesOverWhenTheFirstPlaceIsLost(t *testing.T) {
+	for name, lose := range map[string]func(*world){
+		"silent":    func(w *world) { w.twins["a"].off = true; w.pass(40 * time.Second) },
+		"forgotten": func(w *world) { w.must(ForgetCluster{"a"}); delete(w.twins, "a") },
+		"fails": func(w *world) {
+			for rev := range api.Revision(1000) {
+				w.twins["a"].bad[rev] = true
+			}
+			w.violated("a", 0, false)
+			w.settle()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := placedOn(t)
+			w.twins["b"].slow = true
+			w.violated("a", 0, true)
+			w.settle()
+			lose(w)
+			w.checkBooks()
+			if in := w.instance(0); name != "fails" && (in.Cluster != "b" || in.Next != nil) {
+				t.Errorf("it is on %s", in.Cluster)
+			}
+			w.twins["b"].slow = false
+			w.settle()
+			if w.running() != 1 && name != "fails" {
+				t.Error("it does not run")
+			}
+			w.checkBooks()
+		})
+	}
+}
+
+func TestTrialEndsWithItsCluster(t *testing.T) {
+	for name, lose := range map[string]func(*world){
+		"silent":    func(w *world) { w.twins["b"].off = true; w.pass(40 * time.Second) },
+		"forgotten": func(w *world) { w.must(ForgetCluster{"b"}); delete(w.twins, "b") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := placedOn(t)
+			w.twins["b"].slow = true
+			w.violated("a", 0, true)
+			w.settle()
+			lose(w)
+			w.checkBooks()
+			if in := w.instance(0); in.Cluster != "a" || in.Next != nil || in.State != api.Running {
+				t.Errorf("it is %s on %s, beside %v", in.State, in.Cluster, in.Next)
+			}
+		})
+	}
+}
+
+func TestInstanceThatLeavesLeavesItsTrial(t *testing.T) {
+	for _, in := range []Input{Scale{Service: web, Replicas: 0}, DeleteApp{App: shop}} {
+		w := placedOn(t)
+		w.twins["b"].slow = true
+		w.violated("a", 0, true)
+		w.settle()
+		w.must(in)
+		w.checkBooks()
+		w.settle()
+		if len(w.twins["a"].want)+len(w.twins["b"].want)+len(w.c.instances) != 0 {
+			t.Errorf("%T: something is left", in)
+		}
+	}
+}
+
+func TestNewSLAEndsATrial(t *testing.T) {
+	w := placedOn(t)
+	w.twins["b"].slow = true
+	w.violated("a", 0, true)
+	w.settle()
+	w.violated("a", 0, false)
+	w.apply(1, code("new"))
+	w.checkBooks()
+	w.settle()
+	if len(w.twins["a"].want)+len(w.twins["b"].want) != 1 {
+		t.Error("it is to be in two places")
+	}
+}
+
+func TestMovesAreBounded(t *testing.T) {
+	w := newWorld(t, "a", "b", "c", "d", "e", "f", "g", "h")
+	w.apply(1)
+	w.settle()
+	seen := map[api.ClusterID]bool{}
+	begin := w.now
+	for w.now.Sub(begin) < 50*time.Minute {
+		at := w.instance(0).Cluster
+		if seen[at] = true; w.twins[at] != nil {
+			w.violated(at, 0, true)
+		}
+		w.round()
+		w.now = w.now.Add(10 * time.Second)
+		for id, tw := range w.twins {
+			if id != w.instance(0).Cluster {
+				delete(tw.violated, web.Instance(0))
+			}
+		}
+	}
+	if n := len(seen); n != 5 {
+		t.Errorf("in 50 minutes it was in %d places, want 5", n)
+	}
+	if n := len(w.instance(0).Moves); n != 4 {
+		t.Errorf("%d moves are remembered", n)
+	}
+	w.pass(11 * time.Minute)
+	if n := len(w.instance(0).Placements); n < 6 {
+		t.Errorf("after the hour it stays: %d placements", n)
+	}
+}
