@@ -30,3 +30,6 @@ func (Plugin) Reckon(f sched.Facts) float64 {
 	}
 	return score
 }
+
+// Monotone says that what has more to spare never scores less, whatever its peers.
+func (Plugin) Monotone() (byPeers bool) { return false }

@@ -41,6 +41,15 @@ type Reckoner interface {
 	Reckon(f Facts) float64
 }
 
+// Monotone is a Reckoner whose score never falls as CPU, Memory, Rest, Margin or
+// Fresh rise, and never rises with Peers, of which it says whether it looks at
+// them. A Table then knows without asking what a candidate's score cannot exceed,
+// and passes over those that cannot win. Plugins of one name score alike.
+type Monotone interface {
+	Reckoner
+	Monotone() (byPeers bool)
+}
+
 // FactsOf are the facts about a request on a candidate.
 func FactsOf(req *Request, c *Candidate) Facts {
 	var q query

@@ -8,6 +8,9 @@ type search struct {
 	q      *query
 	plugin Reckoner
 	facts  Facts
+	like   *row    // the last that was scored, and
+	was    float64 // its score
+	peers  bool    // they count
 	seed   uint64
 
 	best  int // row
@@ -21,6 +24,7 @@ type search struct {
 	barring             bool // some rows are barred
 	none                bool // all of them are
 	looking             bool // what is asked is in the candidate alone
+	capped              bool // the table's ceilings hold
 	bounded             bool
 	far                 bool // bounds or zones may rule out
 }
@@ -32,6 +36,7 @@ func (s *search) run() {
 	s.bounded = q.bounded()
 	s.far = q.far()
 	s.labelled = len(q.Labels) > 0
+	s.like = &row{restCPU: math.MinInt64}
 	s.facts = Facts{req: q.Request, Rest: 1, Margin: 1, Fresh: 1, Bounded: s.bounded}
 	if len(q.Nodes) > 0 {
 		s.named()
@@ -39,7 +44,10 @@ func (s *search) run() {
 	}
 	q.judge(&t.kinds)
 	s.bar()
-	for i := range t.rows {
+	for i, most := range t.ceilings {
+		if s.capped && s.found && most < s.score {
+			continue
+		}
 		r := &t.rows[i]
 		if r.kind < kindFirst {
 			if r.kind == kindOther {
@@ -101,10 +109,7 @@ func (s *search) ask(i int) {
 	if s.q.stageOf(c) != fit {
 		return
 	}
-	was := s.facts
-	s.facts = s.q.facts(c)
-	s.enter(i)
-	s.facts = was
+	s.enter(i, reckoned(s.plugin.Reckon(s.q.facts(c))))
 }
 
 // bar marks the nodes that the request avoids or whose domain is full.
@@ -157,19 +162,28 @@ func (s *search) weigh(i int, r *row) {
 			f.Margin = q.margin(t.cands[i].ID, p)
 		}
 	}
+	if !s.looking && !s.bounded && !s.peers && r.like(s.like) {
+		s.enter(i, s.was) // a burst comes upon many that are alike
+		return
+	}
 	f.CPU = part(r.restCPU-q.Needs.MilliCPU, r.capacityCPU)
 	f.Memory = part(r.restMemory-q.Needs.MemoryMB, r.capacityMemory)
-	s.enter(i)
+	f.id = t.cands[i].ID
+	s.was = reckoned(s.plugin.Reckon(*f))
+	s.like = r
+	s.enter(i, s.was)
 }
 
-// enter lets candidate i, whose facts are known, compete.
-func (s *search) enter(i int) {
-	f := &s.facts
-	f.id = s.table.cands[i].ID
-	score := reckoned(s.plugin.Reckon(*f))
-	lot := mix(s.table.rows[i].lot ^ s.seed)
-	if s.found && (score < s.score || score == s.score && (lot > s.lot || lot == s.lot && f.id >= s.table.cands[s.best].ID)) {
+// enter lets candidate i compete with its score.
+func (s *search) enter(i int, score float64) {
+	if s.found && score < s.score {
 		return
+	}
+	lot := mix(s.table.rows[i].lot ^ s.seed)
+	if s.found && score == s.score {
+		if lot > s.lot || lot == s.lot && s.table.cands[i].ID >= s.table.cands[s.best].ID {
+			return
+		}
 	}
 	s.best, s.score, s.lot, s.found = i, score, lot, true
 }

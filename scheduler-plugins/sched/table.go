@@ -1,6 +1,9 @@
 package sched
 
-import "maps"
+import (
+	"maps"
+	"math"
+)
 
 // Table is a set of candidates that changes one at a time and is asked often.
 // Its answers are those of Place and PlaceBest over the same candidates. The zero
@@ -20,6 +23,11 @@ type Table struct {
 	kinds  interned[kind]
 	labels interned[map[string]string]
 
+	// Parallel to cands, what it scores at most, whatever is asked that sets no
+	// bounds; of the plugin that was asked last, nil if it is not Monotone.
+	ceilings []float64
+	ceiling  Monotone
+
 	// What a decision uses, kept for the next one.
 	q      query
 	barred []uint32 // parallel to cands: the last turn in which it was barred
@@ -33,6 +41,11 @@ type row struct {
 	capacityCPU, capacityMemory float64
 	lot                         uint64 // of its id
 	kind, labels                uint32
+}
+
+// like reports whether a plugin cannot tell the nodes apart, but for peers.
+func (r *row) like(o *row) bool {
+	return r.restCPU == o.restCPU && r.restMemory == o.restMemory && r.capacityCPU == o.capacityCPU && r.capacityMemory == o.capacityMemory
 }
 
 // The kinds that are not in a table's kinds.
@@ -56,9 +69,46 @@ func (t *Table) Put(c Candidate) {
 		t.rows = append(t.rows, row{lot: lotOf(c.ID)})
 		t.spots = append(t.spots, position{})
 		t.barred = append(t.barred, 0)
+		t.ceilings = append(t.ceilings, 0)
 	}
 	t.cands[i] = c
 	t.rewrite(i)
+	t.raise(i)
+}
+
+// raise sets what candidate i scores at most.
+func (t *Table) raise(i int) {
+	t.ceilings[i] = math.Inf(1)
+	if r := &t.rows[i]; t.ceiling != nil && r.kind >= kindFirst {
+		// An empty request is the one that leaves the most.
+		most := t.ceiling.Reckon(r.facts(&nothing))
+		if !math.IsNaN(most) {
+			t.ceilings[i] = most
+		}
+	}
+}
+
+// nothing is asked for by it.
+var nothing Request
+
+// facts are those about a request that sets no bounds and asks for no disk or
+// bandwidth.
+func (r *row) facts(req *Request) Facts {
+	return Facts{
+		CPU:    part(r.restCPU-req.Needs.MilliCPU, r.capacityCPU),
+		Memory: part(r.restMemory-req.Needs.MemoryMB, r.capacityMemory),
+		Rest:   1, Margin: 1, Fresh: 1, req: req,
+	}
+}
+
+// follow has the ceilings be those of the plugin.
+func (t *Table) follow(m Monotone) {
+	if t.ceiling == nil || t.ceiling.Name() != m.Name() {
+		t.ceiling = m
+		for i := range t.rows {
+			t.raise(i)
+		}
+	}
 }
 
 // rewrite makes row i that of its candidate.
@@ -122,11 +172,13 @@ func (t *Table) Drop(id string) {
 	delete(t.at, id)
 	last := len(t.cands) - 1
 	if i != last {
-		t.cands[i], t.rows[i], t.spots[i], t.barred[i] = t.cands[last], t.rows[last], t.spots[last], t.barred[last]
+		t.cands[i], t.rows[i], t.spots[i] = t.cands[last], t.rows[last], t.spots[last]
+		t.barred[i], t.ceilings[i] = t.barred[last], t.ceilings[last]
 		t.at[t.cands[i].ID] = i
 	}
 	t.cands[last] = Candidate{}
-	t.cands, t.rows, t.spots, t.barred = t.cands[:last], t.rows[:last], t.spots[:last], t.barred[:last]
+	t.cands, t.rows, t.spots = t.cands[:last], t.rows[:last], t.spots[:last]
+	t.barred, t.ceilings = t.barred[:last], t.ceilings[:last]
 }
 
 // Get is the candidate of an id, nil if there is none. It is to be read, until
@@ -150,11 +202,15 @@ func (t *Table) Place(req *Request, p Plugin, seed uint64) Result {
 // Best is the first of Place's ranking, and whether there is one.
 func (t *Table) Best(req *Request, p Plugin, seed uint64) (Choice, bool) {
 	r, ok := p.(Reckoner)
-	if !ok {
+	if !ok { // it wants to see the candidates
 		return PlaceBest(req, t.cands, p, seed)
 	}
 	t.q.read(req)
-	s := search{table: t, q: &t.q, plugin: r, seed: seed}
+	s := search{table: t, q: &t.q, plugin: r, seed: seed, peers: len(req.Peers) > 0}
+	if m, ok := p.(Monotone); ok {
+		t.follow(m)
+		s.capped, s.peers = !t.q.bounded(), s.peers && m.Monotone()
+	}
 	s.run()
 	t.q.Request = nil // what the caller has is the caller's
 	if !s.found {

@@ -25,3 +25,6 @@ func (Plugin) Reckon(f sched.Facts) float64 {
 	free := min(max((f.CPU+f.Memory)/2, 0), 1) * f.Fresh
 	return -float64(f.Peers()) - (1-free)/2
 }
+
+// Monotone says that what has more to spare and fewer peers never scores less.
+func (Plugin) Monotone() (byPeers bool) { return true }
