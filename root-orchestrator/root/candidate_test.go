@@ -1,0 +1,171 @@
+package root
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+)
+
+// In one step, before any report, the root promises no more than clusters have.
+func TestReservationsCountAtOnce(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		w := newWorld(t, "a", "b", "c")
+		for _, id := range []api.ClusterID{"a", "b", "c"} {
+			free := api.Resources{
+				MilliCPU: rng.Int64N(9000), MemoryMB: rng.Int64N(4000), StorageMB: rng.Int64N(4000), InMbit: rng.Int64N(900), OutMbit: rng.Int64N(900),
+			}
+			r := w.twins[id].report()
+			r.Aggregate.Free, r.Aggregate.Capacity, r.Aggregate.Largest = free, free, free
+			r.Aggregate.Slots = []api.Slot{{
+				Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Free: free, Largest: free,
+				Devices: []api.SlotDevice{{Name: "gpu", Free: rng.IntN(6), Largest: 2}},
+			}}
+			w.do(r)
+		}
+		for k := range 4 {
+			app := application(rng.IntN(12), func(m *api.Microservice) {
+				m.VCPUs, m.Memory = float64(rng.IntN(20))/10, rng.Int64N(400)
+				m.Storage, m.BandwidthIn, m.BandwidthOut = rng.Int64N(400), rng.Int64N(90), rng.Int64N(90)
+				m.VGPUs = rng.IntN(3)
+			})
+			app.Name = "app" + string(rune('a'+k))
+			w.must(Apply{Tenant: "acme", Spec: app})
+		}
+		w.checkBooks()
+		for _, id := range step.Keys(w.c.clusters) {
+			cl := w.c.clusters[id]
+			if !cl.reserved.Fits(cl.Agg.Free) {
+				t.Fatalf("seed %d: %s has %s and is promised %s", seed, id, cl.Agg.Free, cl.reserved)
+			}
+			if gpus := cl.byRuntime["container"].devices["gpu"]; gpus > cl.Agg.Slots[0].Devices[0].Free {
+				t.Fatalf("seed %d: %s is promised %d GPUs", seed, id, gpus)
+			}
+		}
+	}
+}
+
+func TestSameSeedSamePlaces(t *testing.T) {
+	run := func() string {
+		w := newWorld(t, "a", "b", "c", "d")
+		w.must(Apply{Tenant: "acme", Spec: linked(20)})
+		w.apply(9)
+		var b strings.Builder
+		for _, id := range step.Keys(w.c.instances) {
+			b.WriteString(string(id) + " " + string(w.c.instances[id].Cluster) + "\n")
+		}
+		return b.String()
+	}
+	first := run()
+	for range 5 {
+		if again := run(); again != first {
+			t.Fatalf("first\n%s, then\n%s", first, again)
+		}
+	}
+}
+
+func TestClusterThatTellsOfNoKindsMayHaveAny(t *testing.T) {
+	w := newWorld(t, "a")
+	r := w.twins["a"].report()
+	r.Aggregate.Slots = nil
+	w.do(r)
+	w.apply(1, func(m *api.Microservice) {
+		m.Virtualization, m.Arch, m.VGPUs, m.Privileged = "runsc", []string{"riscv64"}, 1, true
+		m.Constraints = []api.Constraint{{Type: api.ConstrainAddons, Needs: []string{"x"}}, {Type: api.ConstrainGeo, Area: "de"}}
+	})
+	if w.on("a") != 1 {
+		why, _ := w.c.Why(web.Instance(0), w.now)
+		t.Errorf("%+v", why.Root)
+	}
+}
+
+func TestScoreFadesWithAge(t *testing.T) {
+	w := newWorld(t, "old", "young")
+	w.twins["old"].off = true
+	w.pass(20 * time.Second)
+	if a, b := w.c.table.Get("old").Age, w.c.table.Get("young").Age; a < 15*time.Second || b != 0 {
+		t.Fatalf("ages %s and %s", a, b)
+	}
+	w.apply(6)
+	if w.on("young") <= w.on("old") {
+		t.Errorf("%d on the one, %d on the other", w.on("young"), w.on("old"))
+	}
+	w.twins["old"].off = false
+	w.round()
+	if a := w.c.table.Get("old").Age; a != 0 {
+		t.Errorf("heard again, it is %s old", a)
+	}
+}
+
+// A cluster that reports every 30 s, because nothing changes there, is not lost
+// by being quiet for longer than the shortest silence that counts.
+func TestQuietClusterIsNotLost(t *testing.T) {
+	w := newWorld(t, "a")
+	w.apply(1)
+	w.settle()
+	tw := w.twins["a"]
+	say := func(after time.Duration) {
+		for end := w.now.Add(after); w.now.Before(end); {
+			w.now = w.now.Add(500 * time.Millisecond)
+			w.do(Tick{})
+		}
+		tw.run()
+		w.do(tw.report())
+	}
+	for _, pause := range []time.Duration{2, 5, 10, 20, 29, 30, 30, 31, 30} {
+		say(pause * time.Second)
+		if cl, _ := w.c.Cluster("a"); cl.Status != api.ClusterReady {
+			t.Fatalf("after a pause of %d s it is %s", pause, cl.Status)
+		}
+	}
+	silent := func(after time.Duration) bool {
+		for end := w.now.Add(after); w.now.Before(end); {
+			w.now = w.now.Add(500 * time.Millisecond)
+			w.do(Tick{})
+		}
+		cl, _ := w.c.Cluster("a")
+		return cl.Status == api.ClusterSilent
+	}
+	if silent(60*time.Second) || !silent(35*time.Second) {
+		t.Error("quiet, it is lost too soon or never")
+	}
+	tw.run()
+	w.do(tw.report())
+	for range 30 {
+		say(time.Second)
+	}
+	if silent(25*time.Second) || !silent(10*time.Second) {
+		t.Error("lively again, it is lost too soon or too late")
+	}
+}
+
+// BenchmarkDecision is one placement, with its reservation and its end, over a
+// thousand clusters.
+func BenchmarkDecision(b *testing.B) {
+	for name, app := range map[string]api.Application{"rom": application(0), "linked": linked(20)} {
+		b.Run(name, func(b *testing.B) {
+			w := newWorld(b)
+			for i := range 1000 {
+				id := api.ClusterID("c" + strings.Repeat("x", i%3) + time.Duration(i).String())
+				w.must(JoinCluster{Info: api.ClusterInfo{ID: id}})
+				tw := &twin{id: id, boot: 1, room: 50, at: at(float64(i%100), float64(i)), areas: []string{"de"}}
+				w.do(tw.report())
+			}
+			w.must(Apply{Tenant: "acme", Spec: app})
+			s := app.Services[0]
+			in := &instance{ID: shop.Service(s.Name, s.Namespace).Instance(5000), Spec: s, State: api.Requested}
+			w.c.enter(in)
+			b.ReportAllocs()
+			for b.Loop() {
+				req := w.c.request(in)
+				if _, ok := w.c.table.Best(&req, w.c.plugin(in), in.seed()); !ok {
+					b.Fatal("nowhere")
+				}
+			}
+		})
+	}
+}
