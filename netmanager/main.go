@@ -8,6 +8,7 @@ package main
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/treeline-edge/treeline/internal/daemon"
@@ -22,7 +23,16 @@ const (
 	memoryLimit = 48 << 20
 )
 
+// waiting is how many threads wait in the kernel for packets (package rawio). Each
+// keeps one of Go's processors meanwhile: with as many as there are cores, none would
+// be left on a small machine, and the runtime's monitor would take them away again
+// and again.
+const waiting = 2
+
 func main() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + waiting)
+	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
