@@ -86,6 +86,20 @@ func TestWhyNowhere(t *testing.T) {
 	golden(t, "why-nowhere.txt", b.Bytes())
 }
 
+// An instance that was handed back is nowhere, though its last cluster may yet find room.
+func TestWhyOfWhatWasHandedBack(t *testing.T) {
+	w := nowhere
+	w.Instance.Cluster, w.Instance.Detail = "munich", "0 of 12 nodes fit"
+	for n := range 9 {
+		w.Placements = append(w.Placements, api.Placement{Epoch: api.EpochOf(api.Revision(n+1), 0), Cluster: "munich", At: noon.Add(time.Duration(n-9) * time.Minute), Reason: api.ReasonNoCapacity})
+	}
+	var b bytes.Buffer
+	if err := output.Why(printer(&b, output.Text), w); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "why-back.txt", b.Bytes())
+}
+
 func TestWhyOfWhatRuns(t *testing.T) {
 	var b bytes.Buffer
 	err := output.Why(printer(&b, output.Text), api.Why{

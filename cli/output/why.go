@@ -19,15 +19,20 @@ const fresh = 2 * time.Second
 // shownNodes is how many nodes of a cluster the narrow picture names.
 const shownNodes = 10
 
+// shownPlacements is how many of its places the narrow picture names.
+const shownPlacements = 5
+
 // Why draws why an instance is where it is or nowhere: what became of each
 // cluster at the root and, of a cluster that was asked, of its nodes. The counts
 // of a line sum to the number that it begins with.
 func Why(p Printer, w api.Why) error {
 	var b strings.Builder
 	i := w.Instance
+	// What was handed back has a cluster still, which may find room before another.
+	placed := i.Cluster != "" && i.State != api.Requested
 	fmt.Fprintf(&b, "%s  %s %s", p.Short(string(i.ID)), p.Paint(StateStyle(i.State), strings.ToUpper(StateOf(i))), p.Age(i.Since))
 	switch {
-	case i.Cluster != "":
+	case placed:
 		fmt.Fprintf(&b, "   on cluster %s", i.Cluster)
 		if i.Node != "" {
 			fmt.Fprintf(&b, ", node %s", i.Node)
@@ -45,10 +50,10 @@ func Why(p Printer, w api.Why) error {
 	if len(i.Devices) > 0 {
 		fmt.Fprintf(&b, "  has to itself: %s\n", Clean(strings.Join(i.Devices, ", ")))
 	}
-	if i.Detail != "" && i.Cluster != "" {
+	if i.Detail != "" && placed {
 		fmt.Fprintf(&b, "  %s\n", Clean(i.Detail))
 	}
-	nowhere := i.Cluster == "" || i.State == api.ClusterScheduled
+	nowhere := !placed || i.State == api.ClusterScheduled
 	if nowhere || p.Format == Wide {
 		candidates(&b, p, w)
 	}
@@ -269,7 +274,11 @@ func placements(b *strings.Builder, p Printer, w api.Why) {
 	b.WriteString("  placements:\n")
 	all := slices.Clone(w.Placements)
 	slices.Reverse(all) // the newest first
-	for _, pl := range all {
+	shown := all
+	if p.Format != Wide && len(shown) > shownPlacements {
+		shown = shown[:shownPlacements]
+	}
+	for _, pl := range shown {
 		fmt.Fprintf(b, "    %-8s %-12s %s ago", pl.Epoch, pl.Cluster, p.Age(pl.At))
 		if pl.Score != 0 {
 			fmt.Fprintf(b, ", score %.3g", pl.Score)
@@ -278,6 +287,9 @@ func placements(b *strings.Builder, p Printer, w api.Why) {
 			fmt.Fprintf(b, ", left: %s", Clean(string(pl.Reason)))
 		}
 		b.WriteByte('\n')
+	}
+	if more := len(all) - len(shown); more > 0 {
+		fmt.Fprintf(b, "    and %d before; -o wide names them\n", more)
 	}
 }
 
