@@ -269,7 +269,7 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 		c.changed(in)
 	}
 	c.refresh(n)
-	if o.State == api.Failed && o.Reason == api.ReasonTooManyFails {
-		c.escalate(in)
+	if o.State == api.Failed && (o.Reason == api.ReasonTooManyFails || o.Reason == api.ReasonNoDevice) {
+		c.escalate(in, o.Reason)
 	}
 }

@@ -204,9 +204,10 @@ func (c *Core) unassign(in *instance, held bool) {
 	c.save(in)
 }
 
-// escalate moves an instance that keeps failing on its node to another, as long
-// as there is one that it was not tried on; then the root may look elsewhere.
-func (c *Core) escalate(in *instance) {
+// escalate moves an instance that keeps failing on its node, or whose devices the
+// node lost, to another, as long as there is one that it was not tried on; then the
+// root may look elsewhere.
+func (c *Core) escalate(in *instance, reason api.Reason) {
 	if in.Leaving || in.Withdrawn {
 		return
 	}
@@ -224,12 +225,12 @@ func (c *Core) escalate(in *instance) {
 	case !ok && in.exclusive():
 		// It must have ended here before it may begin in another cluster.
 		in.GivenUp = true
-		c.stopFirst(in, api.ReasonTooManyFails)
+		c.stopFirst(in, reason)
 	case !ok:
 	case in.exclusive():
-		c.stopFirst(in, api.ReasonTooManyFails)
+		c.stopFirst(in, reason)
 	default:
-		c.decide(in, &req, api.NodeID(best.ID), api.ReasonTooManyFails)
+		c.decide(in, &req, api.NodeID(best.ID), reason)
 	}
 }
 

@@ -166,24 +166,26 @@ func TestLargeSetsTravelAsChanges(t *testing.T) {
 }
 
 func TestFailingInstanceMovesOnceAndIsThenOffered(t *testing.T) {
-	w := newWorld(t, 2)
-	w.wants(assignment(0, 1, spec(1, 100)))
-	w.beat()
-	fail := func() {
-		in := w.at(0)
-		w.nodes[in.Node].has[in.ID] = api.Observed{Instance: in.ID, Epoch: in.Epoch, State: api.Failed, Reason: api.ReasonTooManyFails}
-		w.speak(in.Node)
-	}
-	first := w.at(0).Node
-	fail()
-	second := w.at(0).Node
-	if second == first {
-		t.Fatal("it stays where it fails")
-	}
-	w.beat()
-	fail()
-	if v := w.c.instances[web.Instance(0)].view(); !v.HandedBack || w.at(0).Node != second {
-		t.Errorf("tried everywhere, it is on %s and the root is told %+v", w.at(0).Node, v)
+	for _, reason := range []api.Reason{api.ReasonTooManyFails, api.ReasonNoDevice} {
+		w := newWorld(t, 2)
+		w.wants(assignment(0, 1, spec(1, 100)))
+		w.beat()
+		fail := func() {
+			in := w.at(0)
+			w.nodes[in.Node].has[in.ID] = api.Observed{Instance: in.ID, Epoch: in.Epoch, State: api.Failed, Reason: reason}
+			w.speak(in.Node)
+		}
+		first := w.at(0).Node
+		fail()
+		second := w.at(0).Node
+		if second == first {
+			t.Fatalf("%s: it stays where it fails", reason)
+		}
+		w.beat()
+		fail()
+		if v := w.c.instances[web.Instance(0)].view(); !v.HandedBack || w.at(0).Node != second {
+			t.Errorf("%s: tried everywhere, it is on %s and the root is told %+v", reason, w.at(0).Node, v)
+		}
 	}
 }
 

@@ -41,7 +41,9 @@ func (c *Core) reconcile(found []api.WorkloadEvent) {
 			c.emit(api.ToRuntime, api.StopWorkload{Key: e.Key})
 		default:
 			seen[e.Instance] = true
-			w.join(e.Devices)
+			if w.phase != done || e.Phase != api.WorkloadExited {
+				w.join(e.Devices)
+			}
 			c.adopt(w, e)
 		}
 	}

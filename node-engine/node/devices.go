@@ -13,7 +13,8 @@ import (
 // saved before its creation is ordered, stays the same over attempts and lives of
 // the engine, and is taken back only when nothing of the placement can be left:
 // the runtime said so after the last creation that was ordered (work.dealt), or
-// there was none and it has nothing.
+// there was none and it has nothing. A placement that completed uses its devices
+// no more, as it uses no room.
 
 // mayRemain reports whether something of the placement may exist, or still come
 // to exist by an order that is on its way.

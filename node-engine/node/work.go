@@ -119,7 +119,7 @@ func (c *Core) drive(w *work) {
 	case !w.current():
 		c.begin(w)
 	case w.phase == idle && w.completed():
-		w.phase = done
+		w.phase, w.devices = done, nil
 	case w.phase == idle:
 		c.create(w)
 	case w.phase == created:
@@ -255,7 +255,7 @@ func (w *work) onNetwork(e api.WorkloadEvent) {
 func (c *Core) exited(w *work, e api.WorkloadEvent) {
 	code := e.ExitCode
 	if w.haveSpec.OneShot && code == 0 && e.Reason == api.ReasonNone {
-		w.phase, w.fails = done, 0
+		w.phase, w.fails, w.devices = done, 0, nil // it ended for good: nothing uses them
 		c.observe(w, api.Observed{State: api.Completed, ExitCode: &code})
 		return
 	}

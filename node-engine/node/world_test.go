@@ -1,6 +1,7 @@
 package node
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -85,11 +86,18 @@ func (w *world) carryOut(order any) []api.WorkloadEvent {
 		}
 		s := o.Spec
 		e := api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated, Spec: &s, Devices: o.Devices}
+		if old, ok := w.has[o.Instance]; ok && old.Attempt == o.Attempt && slices.Equal(old.Devices, o.Devices) {
+			return []api.WorkloadEvent{e} // it is left as it is
+		}
 		w.checkDevices(o)
 		w.has[o.Instance] = e
 		return []api.WorkloadEvent{e}
 	case api.StartWorkload:
 		e := w.has[o.Instance]
+		if e.Phase == api.WorkloadExited {
+			e.Phase, e.Attempt = api.WorkloadRunning, o.Attempt
+			return []api.WorkloadEvent{e} // it was started, and has ended since
+		}
 		e.Phase, e.Attempt = api.WorkloadRunning, o.Attempt
 		w.has[o.Instance] = e
 		return []api.WorkloadEvent{e}

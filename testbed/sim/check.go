@@ -74,6 +74,22 @@ func (w *World) checkCapacity(m *NodeMachine) {
 	}
 }
 
+// checkDevices holds that no device is with two workloads that run or may.
+func (w *World) checkDevices(m *NodeMachine) {
+	has := map[string]api.Key{}
+	for _, v := range m.runtime.all() {
+		if v.phase == api.WorkloadExited {
+			continue
+		}
+		for _, id := range v.devices {
+			if other, ok := has[id]; ok {
+				w.violate("devices", m.name, "%s and %s both have %s", key(other), key(v.Key), id)
+			}
+			has[id] = v.Key
+		}
+	}
+}
+
 // image is the name of a service's image; it carries the tenant, so that a spec
 // that strays to another tenant's instance is seen.
 func image(t api.Tenant, service, kind string) string {

@@ -29,6 +29,7 @@ type workload struct {
 	spec    api.Microservice
 
 	addresses api.ServiceAddresses
+	devices   []string
 	phase     api.WorkloadPhase
 	exit      int
 	run       int    // counts starts and ends, so that a planned exit knows its process
@@ -136,15 +137,16 @@ func (r *FakeRuntime) create(o api.CreateWorkload) {
 		case v == nil:
 			v = &workload{Key: o.Key}
 			r.have[o.Instance] = append(r.have[o.Instance], v)
-		case v.attempt == o.Attempt:
+		case v.attempt == o.Attempt && slices.Equal(v.devices, o.Devices):
 			r.finish(o.Key, api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: v.phase, ExitCode: v.exit})
 			return
 		case v.phase == api.WorkloadRunning:
 			r.fail(o.Key, o.Attempt, api.ReasonStartFailed, "an earlier attempt runs")
 			return
 		}
-		v.attempt, v.spec, v.phase, v.addresses = o.Attempt, o.Spec, api.WorkloadCreated, o.Addresses
+		v.attempt, v.spec, v.phase, v.addresses, v.devices = o.Attempt, o.Spec, api.WorkloadCreated, o.Addresses, o.Devices
 		r.w.checkCapacity(r.machine)
+		r.w.checkDevices(r.machine)
 		r.finish(o.Key, api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated})
 	})
 }
@@ -344,7 +346,7 @@ func (r *FakeRuntime) found() []api.WorkloadEvent {
 	for _, v := range r.all() {
 		spec, at := v.spec, r.onNetwork(v.Key)
 		out = append(out, api.WorkloadEvent{
-			Key: v.Key, Attempt: v.attempt, Phase: v.phase, ExitCode: v.exit, Spec: &spec, Address: at.Address, Ready: at.Ready,
+			Key: v.Key, Attempt: v.attempt, Phase: v.phase, ExitCode: v.exit, Spec: &spec, Devices: v.devices, Address: at.Address, Ready: at.Ready,
 		})
 	}
 	return out
