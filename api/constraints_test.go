@@ -1,6 +1,8 @@
 package api_test
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -180,6 +182,24 @@ func TestAProcessReservesNoBandwidthOfALink(t *testing.T) {
 		{"type":"latency","threshold":5},{"type":"bandwidth","threshold":5}]}]`))
 	if len(faults) != 1 || faults[0].Pointer != at+"/connectivity/0/con_constraints/1/type" {
 		t.Fatalf("%q", faults)
+	}
+}
+
+func TestAThousandStrangersGiveABoundedAnswer(t *testing.T) {
+	var services, strangers []string
+	for i := range api.MaxServices {
+		services = append(services, fmt.Sprintf(`{"microservice_name":"%030d","microservice_namespace":"d","virtualization":"container","code":"x"}`, i))
+		strangers = append(strangers, fmt.Sprintf(`"%029dx"`, i))
+	}
+	apart := `{"type":"apart","services":[` + strings.Join(strangers, ",") + `]}`
+	doc := strings.TrimSuffix(placed(`"constraints":[`+strings.TrimSuffix(strings.Repeat(apart+",", 64), ",")+`]`), "]}]}") + "," + strings.Join(services[:255], ",") + "]}]}"
+	if len(doc) > api.MaxSLABytes {
+		t.Fatalf("a document of %d bytes", len(doc))
+	}
+	_, err := api.ParseSLA([]byte(doc))
+	var faults *api.Faults
+	if !errors.As(err, &faults) || len(faults.Faults) != 100 || faults.More != 64*256-100 {
+		t.Fatalf("%d faults and %d more", len(faults.Faults), faults.More)
 	}
 }
 

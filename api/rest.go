@@ -108,7 +108,7 @@ type InstancePlan struct {
 	Score   float64    `json:"score,omitempty"` // of the cluster
 	// Headroom is what its place would have left, per need and bound of the SLA:
 	// "memory 3.2 GiB", "latency 12 ms of 20".
-	Headroom []string     `json:"headroom,omitempty"`
+	Headroom []string `json:"headroom,omitempty"`
 	// Why says of one that would wait what stands in the way: which nodes of Cluster,
 	// asked last, or without a Cluster which clusters.
 	Why *Explanation `json:"why,omitempty"`

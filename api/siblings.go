@@ -11,33 +11,30 @@ type siblings map[string][]string
 
 func (s siblings) add(name, namespace string) { s[name] = append(s[name], namespace) }
 
-// find is the full name, "name.namespace", of a service that is named in full or,
-// where it is the only one, by its name alone. Else it says why there is none.
-func (s siblings) find(ref string) (full, wrong, fix string) {
-	name, namespace, whole := strings.Cut(ref, ".")
-	switch in := s[name]; {
-	case whole && slices.Contains(in, namespace):
-		return ref, "", ""
-	case whole || len(in) == 0:
-		if near := didYouMean(ref, s.names(whole)); near != "" {
-			fix = "did you mean " + near + "?"
-		} else {
-			fix = "name a service of this document's application"
-		}
-		return "", "the application has no such service", fix
-	case len(in) > 1:
-		return "", "the application has several services of that name", "write " + name + "." + in[0]
-	default:
-		return name + "." + in[0], "", ""
-	}
-}
-
-// full is find, where it has been checked that there is one.
+// full is the full name, "name.namespace", of a service that is named in full or,
+// where it is the only one, by its name alone. What is no service's stays as it is.
 func (s siblings) full(ref string) string {
-	if full, _, _ := s.find(ref); full != "" {
-		return full
+	if in := s[ref]; len(in) == 1 {
+		return ref + "." + in[0]
 	}
 	return ref
+}
+
+// has reports whether there is a service of that full name.
+func (s siblings) has(full string) bool {
+	name, namespace, _ := strings.Cut(full, ".")
+	return slices.Contains(s[name], namespace)
+}
+
+// fault says why a reference leads to no service, and what would.
+func (s siblings) fault(ref string) (wrong, fix string) {
+	if in := s[ref]; len(in) > 1 {
+		return "the application has several services of that name", "write " + ref + "." + in[0]
+	}
+	if near := didYouMean(ref, s.names(strings.Contains(ref, "."))); near != "" {
+		return "the application has no such service", "did you mean " + near + "?"
+	}
+	return "the application has no such service", "name a service of this document's application"
 }
 
 func (s siblings) names(whole bool) []string {
@@ -95,8 +92,11 @@ func (c sibling) other(at string, ref *value, fixSelf string) {
 	if _, err := strconv.Atoi(field); err == nil {
 		field = "services"
 	}
-	switch full, wrong, fix := c.known.find(ref.text); {
-	case wrong != "":
+	switch full := c.known.full(ref.text); {
+	case !c.known.has(full) && c.full():
+		c.More++ // what it was meant to be costs time
+	case !c.known.has(full):
+		wrong, fix := c.known.fault(ref.text)
 		c.fault(at, field, fix, "%s cannot be %q: %s", field, ref.text, wrong)
 	case full == c.self:
 		c.fault(at, field, fixSelf, "%s is the service itself", ref.text)
