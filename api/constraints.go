@@ -156,6 +156,9 @@ func polygonRule(c checker, at string, v *value) {
 	var corners []Geo
 	for i := range v.items {
 		g, err := ParseGeo(v.items[i].text)
+		if v.items[i].kind != StringField {
+			continue // said already
+		}
 		if err != nil {
 			c.fault(at+"/"+itoa(i), "polygon", fixLocation, "%q is no place on the earth", shorten(v.items[i].text))
 			continue

@@ -108,6 +108,7 @@ func TestFaultsOfPlaces(t *testing.T) {
 		{"two corners", one(`"type":"geo","polygon":["1,1","2,2"]`), k + "/polygon", "at least 3"},
 		{"many corners", one(`"type":"geo","polygon":[` + strings.TrimSuffix(strings.Repeat(`"1,1",`, 65), ",") + `]`), k + "/polygon", "at most 64"},
 		{"a bad corner", one(`"type":"geo","polygon":["1,1","2,2","3"]`), k + "/polygon/2", "no place on the earth"},
+		{"corners without quotes", one(`"type":"geo","polygon":[48.14,"2,2","3,1"]`), k + "/polygon/0", `each corner in quotation marks: "48.14,11.58"`},
 		{"a line", one(`"type":"geo","polygon":["1,1","2,2","3,3"]`), k + "/polygon", "encloses nothing"},
 		{"half the earth", one(`"type":"geo","polygon":["0,-100","0,0","0,100","10,0"]`), k + "/polygon", "half the earth"},
 		{"around the pole", one(`"type":"geo","polygon":["80,0","80,120","80,-120"]`), k + "/polygon", "half the earth"},

@@ -60,7 +60,7 @@ func (c checker) value(at string, f *Field, v *value) {
 	}
 	switch {
 	case !typed(f.Type, v):
-		c.fault(at, name, fixType(f.Type, v), "%s is to be %s, not %s", nameOf(name), f.Type.article(), v.describe())
+		c.fault(at, name, fixType(f, v), "%s is to be %s, not %s", nameOf(name), f.Type.article(), v.describe())
 		return
 	case f.Type == ArrayField:
 		c.count(at, name, f, len(v.items))
@@ -210,9 +210,12 @@ func thousandths(literal string) bool {
 }
 
 // fixType says how a value of another type is to be written.
-func fixType(want FieldType, v *value) string {
+func fixType(f *Field, v *value) string {
 	_, err := strconv.ParseFloat(v.text, 64)
+	want := f.Type
 	switch {
+	case v.kind == NumberField && strings.HasPrefix(f.Pointer, constraintPath+"/polygon"):
+		return `write each corner in quotation marks: "48.14,11.58"`
 	case v.kind == "":
 		return "give it a value, or leave it out"
 	case (want == IntegerField || want == NumberField) && v.kind == StringField && err == nil:

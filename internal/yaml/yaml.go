@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -61,6 +62,11 @@ func ToJSON(doc []byte) (out []byte, err error) {
 	}
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {
+		// Text that begins with ! is taken for a tag, and the parser then misses something
+		// far from it.
+		if i := slices.IndexFunc(tokens, func(t *token.Token) bool { return t.Type == token.TagType }); i >= 0 {
+			return nil, tagged(tokens[i])
+		}
 		var at yaml.Error
 		if errors.As(err, &at) {
 			return nil, wrong(at.GetToken(), "%s", at.GetMessage())
@@ -85,6 +91,10 @@ func ToJSON(doc []byte) (out []byte, err error) {
 		return nil, err
 	}
 	return w.out.Bytes(), nil
+}
+
+func tagged(t *token.Token) error {
+	return wrong(t, "tags such as %s are not taken; quote what is to be text", t.Value)
 }
 
 // shallow refuses what would make the parser recurse without end: it calls
@@ -156,7 +166,7 @@ func (w *writer) node(n ast.Node, depth int) error {
 		}
 		return w.node(to, depth+1)
 	case *ast.TagNode:
-		return wrong(n.GetToken(), "tags such as %s are not taken; quote what is to be text", n.GetToken().Value)
+		return tagged(n.GetToken())
 	case *ast.InfinityNode, *ast.NanNode:
 		return wrong(n.GetToken(), "%s is no number here", n.GetToken().Value)
 	default:

@@ -39,6 +39,8 @@ func TestRefusals(t *testing.T) {
 		{"bad indent", "a:\n  b: 1\n c: 2\n", "line 3"},
 		{"open bracket", "a: [1, 2\n", "line 1"},
 		{"tag", "a: !!binary aGk=\n", "line 1, column 4: tags"},
+		{"text like a tag", "a: 1\nlabels: [rack, !retired]\n", "line 2, column 16: tags such as !retired"},
+		{"text like a tag in a list", "labels:\n  - !retired\n", "line 2, column 5: tags such as !retired"},
 		{"merge", "a: &x {b: 1}\nc:\n  <<: *x\n", "line 3, column 3: merge keys"},
 		{"key that is no text", "1: a\n", "line 1, column 1: the key 1 is not text"},
 		{"two documents", "a: 1\n---\nb: 2\n", "line 3"},
