@@ -8,7 +8,7 @@ type search struct {
 	q      *query
 	plugin Reckoner
 	facts  Facts
-	like   *row    // the last that was scored, and
+	like   row     // the last that was scored, and
 	was    float64 // its score
 	peers  bool    // they count
 	seed   uint64
@@ -23,6 +23,7 @@ type search struct {
 	unlabelled          verdict
 	barring             bool // some rows are barred
 	none                bool // all of them are
+	more                bool // disk or bandwidth is asked for
 	looking             bool // what is asked is in the candidate alone
 	capped              bool // the table's ceilings hold
 	bounded             bool
@@ -32,11 +33,12 @@ type search struct {
 func (s *search) run() {
 	t, q := s.table, s.q
 	s.needCPU, s.needMemory = least(q.Needs.MilliCPU), least(q.Needs.MemoryMB)
-	s.looking = len(q.Devices) > 0 || len(q.Ports) > 0 || q.Needs.StorageMB > 0 || q.Needs.InMbit > 0 || q.Needs.OutMbit > 0
+	s.more = q.Needs.StorageMB > 0 || q.Needs.InMbit > 0 || q.Needs.OutMbit > 0
+	s.looking = len(q.Devices) > 0 || len(q.Ports) > 0
 	s.bounded = q.bounded()
 	s.far = q.far()
 	s.labelled = len(q.Labels) > 0
-	s.like = &row{restCPU: math.MinInt64}
+	s.like.capacityCPU = math.NaN() // like none
 	s.facts = Facts{req: q.Request, Rest: 1, Margin: 1, Fresh: 1, Bounded: s.bounded}
 	if len(q.Nodes) > 0 {
 		s.named()
@@ -146,12 +148,13 @@ func (s *search) bar() {
 // weigh enters a node that passed all that is in its row.
 func (s *search) weigh(i int, r *row) {
 	t, q, f := s.table, s.q, &s.facts
+	if s.more && lackStage(q.Needs, t.free[i]) != fit {
+		return
+	}
 	if s.looking {
-		c := &t.cands[i]
-		if short(q.Devices, Nodes, &c.Rooms[0]) >= 0 || lackStage(q.Needs, available(c, &c.Rooms[0])) != fit || taken(q.Request, c) != (Port{}) {
+		if c := &t.cands[i]; short(q.Devices, Nodes, &c.Rooms[0]) >= 0 || taken(q.Request, c) != (Port{}) {
 			return
 		}
-		f.Rest = q.rest(c)
 	}
 	if s.far {
 		p := &t.spots[i]
@@ -162,7 +165,10 @@ func (s *search) weigh(i int, r *row) {
 			f.Margin = q.margin(t.cands[i].ID, p)
 		}
 	}
-	if !s.looking && !s.bounded && !s.peers && r.like(s.like) {
+	if s.more {
+		f.Rest = q.rest(&t.cands[i])
+	}
+	if !s.more && !s.bounded && !s.peers && r.like(&s.like) {
 		s.enter(i, s.was) // a burst comes upon many that are alike
 		return
 	}
@@ -170,7 +176,7 @@ func (s *search) weigh(i int, r *row) {
 	f.Memory = part(r.restMemory-q.Needs.MemoryMB, r.capacityMemory)
 	f.id = t.cands[i].ID
 	s.was = reckoned(s.plugin.Reckon(*f))
-	s.like = r
+	s.like = *r
 	s.enter(i, s.was)
 }
 

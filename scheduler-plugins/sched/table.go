@@ -3,6 +3,8 @@ package sched
 import (
 	"maps"
 	"math"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // Table is a set of candidates that changes one at a time and is asked often.
@@ -18,8 +20,9 @@ type Table struct {
 	cands []Candidate
 	at    map[string]int
 
-	rows   []row      // parallel to cands
-	spots  []position // parallel to cands
+	rows   []row           // parallel to cands
+	spots  []position      // parallel to cands
+	free   []api.Resources // parallel to cands: what one instance can get, for when more is asked than rows have
 	kinds  interned[kind]
 	labels interned[map[string]string]
 
@@ -68,6 +71,7 @@ func (t *Table) Put(c Candidate) {
 		t.cands = append(t.cands, c)
 		t.rows = append(t.rows, row{lot: lotOf(c.ID)})
 		t.spots = append(t.spots, position{})
+		t.free = append(t.free, api.Resources{})
 		t.barred = append(t.barred, 0)
 		t.ceilings = append(t.ceilings, 0)
 	}
@@ -126,6 +130,7 @@ func (t *Table) rewrite(i int) {
 	room := &c.Rooms[0]
 	free := available(c, room)
 	load := int64(c.Load + 1)
+	t.free[i] = free
 	r.freeCPU, r.freeMemory = free.MilliCPU, free.MemoryMB
 	r.restCPU, r.restMemory = c.Free.MilliCPU-load*overhead.MilliCPU, c.Free.MemoryMB-load*overhead.MemoryMB
 	r.capacityCPU, r.capacityMemory = float64(c.Capacity.MilliCPU), float64(c.Capacity.MemoryMB)
@@ -172,12 +177,12 @@ func (t *Table) Drop(id string) {
 	delete(t.at, id)
 	last := len(t.cands) - 1
 	if i != last {
-		t.cands[i], t.rows[i], t.spots[i] = t.cands[last], t.rows[last], t.spots[last]
+		t.cands[i], t.rows[i], t.spots[i], t.free[i] = t.cands[last], t.rows[last], t.spots[last], t.free[last]
 		t.barred[i], t.ceilings[i] = t.barred[last], t.ceilings[last]
 		t.at[t.cands[i].ID] = i
 	}
 	t.cands[last] = Candidate{}
-	t.cands, t.rows, t.spots = t.cands[:last], t.rows[:last], t.spots[:last]
+	t.cands, t.rows, t.spots, t.free = t.cands[:last], t.rows[:last], t.spots[:last], t.free[:last]
 	t.barred, t.ceilings = t.barred[:last], t.ceilings[:last]
 }
 

@@ -1,0 +1,94 @@
+// Package vivalditest is a world whose round trips are known, to judge by it what
+// is estimated: cities on a continent of a sphere, nodes in and around them, each
+// behind its own last mile, and measurements that are noisy and never too short.
+//
+//	w := vivalditest.New(500, seed)
+//	coords := w.Converge(500, 16, 200)
+package vivalditest
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+)
+
+// World is a set of places. The zero World is empty.
+type World struct {
+	Geo   []api.Geo
+	mile  []float64 // ms that each adds to a round trip
+	rng   *rand.Rand
+	towns []api.Geo
+}
+
+// New is a world of n nodes, with round trips of 10 to some 250 ms.
+func New(n int, seed uint64) *World {
+	w := &World{rng: rand.New(rand.NewPCG(seed, seed))}
+	for range max(n/12, 1) {
+		w.towns = append(w.towns, api.Geo{Lat: 15 + w.rng.Float64()*40, Lon: -20 + w.rng.Float64()*60})
+	}
+	for range n {
+		w.Add()
+	}
+	return w
+}
+
+// Add is another place, in or around one of the cities, and its number.
+func (w *World) Add() int {
+	town := w.towns[w.rng.IntN(len(w.towns))]
+	g := api.Geo{Lat: town.Lat + w.rng.NormFloat64()*0.4, Lon: town.Lon + w.rng.NormFloat64()*0.4}
+	g.Lon = math.Remainder(g.Lon, 360)
+	w.Geo = append(w.Geo, g)
+	w.mile = append(w.mile, 5+w.rng.ExpFloat64()*1.5)
+	return len(w.Geo) - 1
+}
+
+// RTT is the true round trip between two places: their last miles, and a way that
+// is almost four times as long as the great circle in fibre.
+func (w *World) RTT(a, b int) time.Duration {
+	ms := w.mile[a] + w.mile[b] + w.Geo[a].Kilometres(w.Geo[b])/100*3.8
+	return time.Duration(ms * float64(time.Millisecond))
+}
+
+// Measure is what a measurement says, the least of three: some more than the truth.
+func (w *World) Measure(a, b int) time.Duration {
+	noise := 1.0
+	for range 3 {
+		noise = min(noise, math.Abs(w.rng.NormFloat64())*0.1)
+	}
+	return time.Duration(float64(w.RTT(a, b)) * (1 + noise))
+}
+
+// Converge is where the first n nodes are after that many rounds, in each of which
+// every one measures one of the few peers that it was given: half of them at
+// random, half the nearest, as the Vivaldi paper has it (§5.2).
+func (w *World) Converge(n, peers, rounds int) []api.Coordinate {
+	coords := make([]api.Coordinate, n)
+	given := make([][]int, n)
+	for i := range coords {
+		coords[i] = vivaldi.New()
+		all := w.rng.Perm(n)
+		given[i] = append(given[i], all[:peers/2]...)
+		away := make([]time.Duration, n)
+		for j := range away {
+			away[j] = w.RTT(i, j)
+		}
+		slices.SortFunc(all, func(a, b int) int { return cmp.Compare(away[a], away[b]) })
+		given[i] = append(given[i], all[:peers-peers/2]...)
+	}
+	for r := range rounds {
+		for i := range coords {
+			if j := given[i][r%peers]; j != i {
+				coords[i] = vivaldi.Update(coords[i], coords[j], w.Measure(i, j), uint64(r*n+i))
+			}
+		}
+	}
+	return coords
+}
+
+// Probes are n different numbers below of, at random.
+func (w *World) Probes(n, of int) []int { return w.rng.Perm(of)[:n] }
