@@ -96,6 +96,9 @@ func StateOf(i api.Instance) string {
 	if i.Stale {
 		s += ",unheard"
 	}
+	if i.Violated != "" {
+		s += ",violated"
+	}
 	return s
 }
 
