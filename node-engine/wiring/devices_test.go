@@ -1,0 +1,162 @@
+package wiring
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/driver"
+	"github.com/treeline-edge/treeline/node-engine/node"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
+	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
+	"github.com/treeline-edge/treeline/testbed/ociimage/image"
+)
+
+// engineLife is a core, a driver and containerd, without a cluster and a store.
+type engineLife struct {
+	t    *testing.T
+	rt   runtime.Runtime
+	d    *driver.Driver
+	end  func()
+	mu   sync.Mutex // guards core
+	core *node.Core
+}
+
+// begin lives until end, which is the engine's sudden death: nothing is saved.
+func begin(t *testing.T, cfg Config, log *slog.Logger) *engineLife {
+	t.Helper()
+	found, err := openDevices(cfg, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engineLife{t: t, core: node.New(node.Config{ID: "n1"})}
+	if e.rt, err = openRuntime(cfg, found, log); err != nil {
+		t.Fatal(err)
+	}
+	deliver := func(_ context.Context, in node.Input) error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, env := range e.core.Step(time.Now(), in).Send {
+			if env.To == api.ToRuntime {
+				e.d.Order(env.Msg)
+			}
+		}
+		return nil
+	}
+	e.d = driver.New(driver.Options{Runtime: e.rt, Deliver: deliver, Devices: found.List, Log: log})
+	info, has, err := e.d.Find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	_ = deliver(ctx, node.Start{Info: info, Found: has})
+	var lives sync.WaitGroup
+	lives.Go(func() { _ = e.d.Run(ctx) })
+	lives.Go(func() {
+		for ctx.Err() == nil {
+			_ = deliver(ctx, node.Tick{})
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	})
+	e.end = sync.OnceFunc(func() {
+		cancel()
+		lives.Wait()
+		_ = e.rt.Close()
+	})
+	t.Cleanup(e.end)
+	return e
+}
+
+func (e *engineLife) wants(gen api.Generation, as ...api.Assignment) {
+	d := api.Desired{Gen: gen, Put: as}
+	for _, a := range as {
+		d.Digest = d.Digest.Toggle(a.Digest())
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, env := range e.core.Step(time.Now(), node.Desired{Desired: d}).Send {
+		if env.To == api.ToRuntime {
+			e.d.Order(env.Msg)
+		}
+	}
+}
+
+// await waits until the core has n instances and all of them are as they should be.
+func (e *engineLife) await(n int, ok func(api.Instance) bool) []api.Instance {
+	e.t.Helper()
+	for limit := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) { // nobody tells a test
+		e.mu.Lock()
+		all := e.core.Instances()
+		e.mu.Unlock()
+		if len(all) == n && !slices.ContainsFunc(all, func(in api.Instance) bool { return !ok(in) }) {
+			return all
+		}
+		if time.Now().After(limit) {
+			e.t.Fatalf("after 5 minutes they are %+v", all)
+		}
+	}
+}
+
+// TestTwoInstancesAndOneDevice has containerd, a device, and two that want it; and
+// an engine that dies and has lost its store when it is back.
+func TestTwoInstancesAndOneDevice(t *testing.T) {
+	daemon := runtimetest.StartContainerd(t)
+	images, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	const ref = "treeline.local/hello:1"
+	if err := image.WriteFile(filepath.Join(images, "hello.tar"), image.Image{Ref: ref, Binary: runtimetest.Program(t)}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Defaults()
+	cfg.Data, cfg.Runtime, cfg.DeviceDirs = t.TempDir(), "containerd", nil
+	cfg.TestDevices = []string{"test.treeline.dev/gpu=1"}
+	cfg.Containerd.Address, cfg.Containerd.Root, cfg.Containerd.ImageDirs = daemon.Address, daemon.Dir, []string{images}
+	cfg.Containerd.Namespace = fmt.Sprintf("devices-%d", os.Getpid())
+	t.Cleanup(func() {
+		cg, err := cgroup.Mounted()
+		if err == nil {
+			err = cg.Group("/treeline/" + cfg.Containerd.Namespace).Remove()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	app := api.Tenant("acme").App("devices", "d").Service("s", "d")
+	want := func(n int) api.Assignment {
+		return api.Assignment{Instance: app.Instance(n), Epoch: 1, SpecRev: 1, Spec: api.Microservice{
+			Virtualization: "container", Code: ref, Cmd: []string{"/app", "sleep"}, VGPUs: 1, StopGrace: 1,
+		}}
+	}
+	one := func(in api.Instance) bool {
+		if in.Number == 0 {
+			return in.State == api.Running && slices.Equal(in.Devices, []string{"test.treeline.dev/gpu=0"})
+		}
+		return in.State == api.Failed && in.Reason == api.ReasonNoDevice && len(in.Devices) == 0
+	}
+	e := begin(t, cfg, log)
+	e.wants(1, want(0), want(1))
+	all := e.await(2, one)
+	if !strings.Contains(all[1].Detail, "needs 1 of device gpu; the node has 1, 0 of them free") {
+		t.Errorf("the second says %q", all[1].Detail)
+	}
+	e.end()
+
+	e = begin(t, cfg, log) // knows nothing but what containerd has
+	e.wants(1, want(0), want(1))
+	e.await(2, one)
+	e.wants(2, want(1))
+	e.await(1, func(in api.Instance) bool { return in.Number == 1 && in.State == api.Running && len(in.Devices) == 1 })
+	e.wants(3)
+	e.await(0, func(api.Instance) bool { return false })
+}
