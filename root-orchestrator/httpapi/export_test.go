@@ -16,3 +16,6 @@ func (a *API) Routes() []Route {
 	}
 	return all
 }
+
+// Placing is what of a spec is told to a cluster that does not have the instance.
+var Placing = placing

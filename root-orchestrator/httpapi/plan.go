@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -46,7 +47,10 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (*struct
 	if err != nil {
 		return nil, err
 	}
-	t := tiers{api: a, who: p, doubts: map[api.InstanceID][]api.ClusterID{}, whys: map[api.InstanceID]api.Explanation{}}
+	t := tiers{
+		api: a, who: p, views: map[api.ClusterID]api.ClusterView{},
+		doubts: map[api.InstanceID][]api.ClusterID{}, whys: map[api.InstanceID]api.Explanation{},
+	}
 	for range planRounds {
 		var planned root.Planned
 		var refused error
@@ -76,7 +80,7 @@ type tiers struct {
 	api    *API
 	who    rights.Principal
 	plan   root.Planned
-	views  map[api.ClusterID]api.ClusterView
+	views  map[api.ClusterID]api.ClusterView   // of all that were to be asked
 	places map[api.InstanceID]api.InstancePlan // as their clusters have it
 	doubts map[api.InstanceID][]api.ClusterID  // that cannot
 	whys   map[api.InstanceID]api.Explanation  // of those asked last
@@ -88,7 +92,7 @@ type tiers struct {
 func (t *tiers) ask(ctx context.Context) (again bool) {
 	ctx, cancel := context.WithTimeout(ctx, whyWait)
 	defer cancel()
-	t.places, t.views = map[api.InstanceID]api.InstancePlan{}, map[api.ClusterID]api.ClusterView{}
+	t.places = map[api.InstanceID]api.InstancePlan{}
 	var mu sync.Mutex // guards t.places, t.views, t.doubts, t.whys and again, while clusters are asked
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, whyAtOnce)
@@ -161,8 +165,9 @@ func (t *tiers) shown(c api.ClusterID, ex api.Explanation) api.Explanation {
 // whole is the plan with what the clusters said.
 func (t *tiers) whole() api.Plan {
 	p := t.plan.Plan
-	for i, v := range p.Clusters {
-		p.Clusters[i] = t.views[v.Cluster]
+	p.Clusters = nil
+	for _, id := range slices.Sorted(maps.Keys(t.views)) {
+		p.Clusters = append(p.Clusters, t.views[id])
 	}
 	for i := range p.Apps {
 		for k := range p.Apps[i].Instances {

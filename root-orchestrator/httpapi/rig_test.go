@@ -144,7 +144,7 @@ func (r *rig) join(id api.ClusterID, tenant api.Tenant) {
 	r.t.Helper()
 	ctx := r.t.Context()
 	check(r.t, r.loop.Do(ctx, root.JoinCluster{Info: api.ClusterInfo{ID: id, Tenant: tenant}}, nil))
-	room := api.Resources{MilliCPU: 4000, MemoryMB: 4096}
+	room := api.Resources{MilliCPU: 4000, MemoryMB: 4096, StorageMB: 4096}
 	check(r.t, r.loop.Do(ctx, root.Report{Report: api.Report{
 		Cluster: id, Boot: 1, Seq: 1, Whole: true,
 		Aggregate: api.Aggregate{
