@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,11 +13,18 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/probe"
 )
 
-// What SLAs may ask for; see api.Fields.
-var (
-	addonName = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$`)
-	areaName  = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9 ._/-]{0,61}[a-z0-9])?$`)
-)
+// named reports whether s is of letters and digits and, between them, of inner: what
+// SLAs may ask for, see api.Fields. A regular expression would take more memory
+// than all of the core.
+func named(s, inner string) bool {
+	for i, r := range []byte(s) {
+		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !plain && (i == 0 || i == len(s)-1 || strings.IndexByte(inner, r) < 0) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 63
+}
 
 const (
 	mostNames     = 64 // of addons, or of areas
@@ -49,12 +55,12 @@ func (c Config) checkOffer() error {
 		return fmt.Errorf("bandwidth: %w", err)
 	}
 	for _, a := range c.Addons {
-		if !addonName.MatchString(a) {
+		if !named(a, "._/-") {
 			return bad("addons", "%q is not letters, digits and inner . _ - /, at most 63", a)
 		}
 	}
 	for _, a := range names(c.Areas, strings.ToLower) {
-		if !areaName.MatchString(a) {
+		if !named(a, " ._/-") {
 			return bad("areas", "%q is no place's name or country's code, such as munich or de", a)
 		}
 	}
