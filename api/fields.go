@@ -1,5 +1,10 @@
 package api
 
+import (
+	"fmt"
+	"strings"
+)
+
 // FieldStatus says what happens to a field of the SLA today.
 type FieldStatus string
 
@@ -44,6 +49,38 @@ type Field struct {
 
 // Name is the last part of the field's pointer.
 func (f Field) Name() string { return afterLast(f.Pointer, '/') }
+
+// Bounds are what a value may be, in words, with code between backticks.
+func (f Field) Bounds() string {
+	var parts []string
+	switch {
+	case f.Type == ArrayField && f.Min > 0:
+		parts = append(parts, fmt.Sprintf("%d to %d entries", f.Min, f.Max))
+	case f.Type == ArrayField:
+		parts = append(parts, fmt.Sprintf("at most %d entries", f.Max))
+	case f.Max > 0:
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%d to %d %s", f.Min, f.Max, f.Unit)))
+	}
+	if f.Length > 0 {
+		parts = append(parts, fmt.Sprintf("at most %d bytes", f.Length))
+	}
+	var values []string
+	for _, e := range f.Enum {
+		if e != "" {
+			values = append(values, "`"+e+"`")
+		}
+	}
+	if len(values) > 0 {
+		parts = append(parts, strings.Join(values, ", "))
+	}
+	if f.Pattern != "" {
+		parts = append(parts, "`"+f.Pattern+"`")
+	}
+	if f.Rule != "" {
+		parts = append(parts, f.Rule)
+	}
+	return strings.Join(parts, "; ")
+}
 
 // When the rooms arrive that will honour what is refused today.
 const untilVolumes = "until volumes arrive"

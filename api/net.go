@@ -234,6 +234,8 @@ type NetUp struct {
 	Held  Digest   `json:"held"`
 	Rev   uint64   `json:"rev"`   // of the last NetDown that was taken in in this boot: what Held is after
 	Lease Digest   `json:"lease"` // of the lease that it has; 0: none
+	// Measure is of the peers that it has from NetDown.Measure, the XOR of their digests; 0: none.
+	Measure Digest `json:"measure,omitempty"`
 }
 
 // NetLease is a node's part in the overlay network.
@@ -285,8 +287,9 @@ type NetDown struct {
 	GonePeers   []PeerKey    `json:"gone_peers,omitempty"`
 	Answered    []Want       `json:"answered,omitempty"` // refusals that hold no longer
 	// Measure are the few nodes to which the node keeps measuring its round trip, so
-	// that its coordinate is true even while it has no flows; nil: as before.
-	Measure []Peer `json:"measure,omitempty"`
+	// that its coordinate is true even while it has no flows; nil: as before, empty:
+	// none. They do not count in Held: NetUp.Measure tells whether they arrived.
+	Measure []Peer `json:"measure,omitzero"`
 
 	// Held is the digest that the node has when it has taken this in, if nothing was
 	// lost before; comparable where Seq is the node's last. 0 says nothing: the

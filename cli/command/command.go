@@ -113,7 +113,7 @@ allowed, 6 not found, 7 conflict, 8 unreachable.`,
 	f.StringVar(&c.wish.Tenant, "tenant", "", "whose objects it is about ("+contexts.EnvTenant+")")
 	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env), "file of the contexts")
 	root.AddCommand(
-		c.applyCmd(), c.planCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.netCmd(), c.waitCmd(),
+		c.applyCmd(), c.planCmd(), c.explainCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.netCmd(), c.waitCmd(),
 		c.scaleCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.tokenCmd(),
 		c.loginCmd(), c.logoutCmd(), c.whoamiCmd(), c.ctxCmd(), c.tenantCmd(), c.userCmd(),
 		c.devCmd(), c.versionCmd(),

@@ -54,7 +54,7 @@ unknown key is an error too. All that is wrong with a document is reported at on
 				row(&b, code(f.Pointer), string(f.Type), f.Doc, f.Until)
 				continue
 			}
-			row(&b, code(f.Pointer), string(f.Type), f.Doc, defaultOf(f), bounds(f))
+			row(&b, code(f.Pointer), string(f.Type), f.Doc, defaultOf(f), f.Bounds())
 		}
 		b.WriteString("\n")
 	}
@@ -113,35 +113,4 @@ func defaultOf(f api.Field) string {
 		return "**required**"
 	}
 	return f.Default
-}
-
-func bounds(f api.Field) string {
-	var parts []string
-	switch {
-	case f.Type == api.ArrayField && f.Min > 0:
-		parts = append(parts, fmt.Sprintf("%d to %d entries", f.Min, f.Max))
-	case f.Type == api.ArrayField:
-		parts = append(parts, fmt.Sprintf("at most %d entries", f.Max))
-	case f.Max > 0:
-		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%d to %d %s", f.Min, f.Max, f.Unit)))
-	}
-	if f.Length > 0 {
-		parts = append(parts, fmt.Sprintf("at most %d bytes", f.Length))
-	}
-	var values []string
-	for _, e := range f.Enum {
-		if e != "" {
-			values = append(values, code(e))
-		}
-	}
-	if len(values) > 0 {
-		parts = append(parts, strings.Join(values, ", "))
-	}
-	if f.Pattern != "" {
-		parts = append(parts, code(f.Pattern))
-	}
-	if f.Rule != "" {
-		parts = append(parts, f.Rule)
-	}
-	return strings.Join(parts, "; ")
 }

@@ -1,0 +1,64 @@
+package command_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Every field of the table can be asked for by its path, and says what the table says.
+func TestEveryFieldIsExplained(t *testing.T) {
+	r := newTerminal(t)
+	for _, f := range api.Fields {
+		if f.Pointer == "" || f.Name() == "*" {
+			continue
+		}
+		path := strings.ReplaceAll(strings.TrimPrefix(strings.ReplaceAll(f.Pointer, "/*", ""), "/"), "/", ".")
+		if out := r.must("", "explain", path); !strings.HasPrefix(out, path+"  ") || !strings.Contains(out, strings.ReplaceAll(f.Doc, "`", "")) {
+			t.Errorf("%s: %s", path, out)
+		}
+	}
+}
+
+func TestFieldsAreFoundByTheEndOfTheirPath(t *testing.T) {
+	r := newTerminal(t)
+	for path, want := range map[string][]string{
+		"":                         {"an SLA  object", "    applications "},
+		"constraints":              {"applications.microservices.constraints  list of objects\n", "    polygon "},
+		"app.services.memory":      {"applications.microservices.memory  integer\n", "May be: 0 to 16777216 MiB.\n", "Default: 0.\n"},
+		"constraints.services":     {"applications.microservices.constraints.services  list of strings\n"},
+		"threshold":                {"applications.microservices.constraints.threshold  number\n", "con_constraints.threshold  number, required\n"},
+		"volumes":                  {"Refused: until volumes arrive.\n"},
+		"customerID":               {"changes nothing.\n"},
+		"microservices.devices":    {"    name   The kind, as nodes offer it"},
+		"sla_version":              {"string, required\n", "May be: v2.0.\n"},
+		"services.stop_grace":      {"Default: 10.\n"},
+		"microservices.replicas":   {"The instances wanted"},
+		"microservices.callers":    {"Each: One entry.\n"},
+		"services":                 {"applications.microservices  list", "applications.microservices.constraints.services  list"},
+		"applications":             {"    microservices "},
+		"con_constraints.type":     {"latency, bandwidth, geo"},
+		"application_desc":         {"at most 4096 bytes"},
+		"addresses.instances.from": {"0 to 9999"},
+	} {
+		args := []string{"explain"}
+		if path != "" {
+			args = append(args, path)
+		}
+		out := r.must("", args...)
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("%s lacks %q:\n%s", path, w, out)
+			}
+		}
+	}
+	if _, stderr, code := r.run("", "explain", "vcpu"); code != 6 || !strings.Contains(stderr, "no field vcpu") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal([]byte(r.must("", "explain", "--schema")), &schema); err != nil || schema["$schema"] == nil {
+		t.Errorf("no schema: %v", err)
+	}
+}
