@@ -5,8 +5,10 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/scheduler-plugins/plugintest"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -29,6 +31,22 @@ func TestRejections(t *testing.T) {
 	}
 	as := func(change func(*sched.Candidate)) sched.Candidate { return node(change) }
 	same := func(*sched.Candidate) {}
+	mbits := func(c *sched.Candidate) {
+		r := &c.Rooms[0]
+		c.Free.InMbit, c.Free.OutMbit = 50, 50
+		r.Free, r.Largest = c.Free, c.Free
+	}
+	at := func(x float64) *api.Coordinate {
+		c := vivaldi.New()
+		c.Vec[0], c.Height = x, 0.001
+		return &c
+	}
+	inMunich := func(r *sched.Request) {
+		r.Zones = []sched.Zone{{Circle: &api.Geo{Lat: 48.14, Lon: 11.58}, Radius: 200}}
+	}
+	nearPre := func(r *sched.Request) {
+		r.Bounds = []sched.Bound{{To: "pre.prod", RTT: 20 * time.Millisecond, Points: []api.Position{{}, {Coord: at(0)}, {Coord: at(-1)}}}}
+	}
 	tests := []struct {
 		name string
 		req  sched.Request
@@ -90,6 +108,98 @@ func TestRejections(t *testing.T) {
 			api.Rejection{Constraint: "memory", Need: "512 MiB", Have: "0 MiB", Short: "512 MiB", Shortfall: 1},
 		},
 		{
+			"addons", asking(func(r *sched.Request) { r.Addons = []string{"ocr", "maps"} }),
+			as(func(c *sched.Candidate) { c.Rooms[0].Addons = []string{"ocr"} }),
+			api.Rejection{Constraint: "addons", Need: "ocr and maps", Have: "ocr", Shortfall: 1},
+		},
+		{
+			"labels", asking(func(r *sched.Request) { r.Labels = []sched.Selector{{Key: "disk", Value: "ssd"}} }),
+			as(func(c *sched.Candidate) { c.Labels = map[string]string{"disk": "hdd"} }),
+			api.Rejection{Constraint: "labels", Need: "disk=ssd", Have: "disk=hdd", Shortfall: 1},
+		},
+		{
+			"a label that is not there", asking(func(r *sched.Request) { r.Labels = []sched.Selector{{Key: "disk", Any: true}} }), as(same),
+			api.Rejection{Constraint: "labels", Need: "disk", Have: "no disk", Shortfall: 1},
+		},
+		{
+			"area", asking(func(r *sched.Request) { r.Zones = []sched.Zone{{Area: "munich"}} }), as(same),
+			api.Rejection{Constraint: "area", Need: "munich", Have: "none", Shortfall: 1},
+		},
+		{
+			"circle", asking(inMunich), as(func(c *sched.Candidate) { c.Geo = &api.Geo{Lat: 53.35, Lon: -6.26} }), // Dublin
+			api.Rejection{Constraint: "geo", Need: "200 km of 48.14,11.58", Have: "1378 km", Short: "1178 km", Shortfall: 0.855},
+		},
+		{
+			"a hair's breadth outside", asking(inMunich), as(func(c *sched.Candidate) { c.Geo = &api.Geo{Lat: 49.939, Lon: 11.58} }),
+			api.Rejection{Constraint: "geo", Need: "200 km of 48.14,11.58", Have: "200.04 km", Short: "0.04 km", Shortfall: 0},
+		},
+		{
+			"no location", asking(inMunich), as(same),
+			api.Rejection{Constraint: "geo", Need: "200 km of 48.14,11.58", Have: "no location", Shortfall: 1},
+		},
+		{
+			"polygon", asking(func(r *sched.Request) {
+				r.Zones = []sched.Zone{{Polygon: []api.Geo{{Lat: 47, Lon: 10}, {Lat: 47, Lon: 13}, {Lat: 50, Lon: 11}}}}
+			}), as(func(c *sched.Candidate) { c.Geo = &api.Geo{Lat: 53.35, Lon: -6.26} }),
+			api.Rejection{Constraint: "geo", Need: "within the polygon", Have: "outside", Shortfall: 1},
+		},
+		{
+			"a cluster's hull", asking(inMunich), as(func(c *sched.Candidate) {
+				c.Level, c.Hull = sched.Clusters, []api.Geo{{Lat: 53.35, Lon: -6.26}, {Lat: 54.6, Lon: -5.93}}
+			}),
+			api.Rejection{Constraint: "geo", Need: "200 km of 48.14,11.58", Have: "1377 km", Short: "1177 km", Shortfall: 0.855},
+		},
+		{
+			"devices", asking(func(r *sched.Request) { r.Devices = []api.Device{{Name: "gpu", Count: 2}, {Name: "tpu", Count: 1}} }),
+			as(func(c *sched.Candidate) { c.Rooms[0].Devices = map[string]int{"gpu": 1} }),
+			api.Rejection{Constraint: "device:gpu", Need: "2 gpu", Have: "1 gpu", Short: "1 gpu", Shortfall: 0.5},
+		},
+		{
+			"spread", asking(func(r *sched.Request) {
+				r.Domains = []sched.Domain{{By: "node", Name: "n7", Have: 1, Limit: 1}, {By: "zone", Name: "a", Have: 2, Limit: 2}}
+			}), as(func(c *sched.Candidate) { c.Labels = map[string]string{"zone": "a"} }),
+			api.Rejection{Constraint: "spread", Need: "at most 2 per zone", Have: "2 there", Shortfall: 1},
+		},
+		{
+			"apart", asking(func(r *sched.Request) {
+				r.Domains = []sched.Domain{{By: "node", Name: "n1", Apart: "db.prod", Have: 1}}
+			}), as(same),
+			api.Rejection{Constraint: "apart", Need: "no db.prod on the same node", Have: "1 there", Shortfall: 1},
+		},
+		{
+			"latency", asking(nearPre), as(func(c *sched.Candidate) { c.Coord = at(0.0329) }),
+			api.Rejection{Constraint: "latency", Need: "20 ms to pre.prod", Have: "34.9 ms", Short: "14.9 ms", Shortfall: 0.427},
+		},
+		{
+			"a round trip that was measured", asking(func(r *sched.Request) {
+				nearPre(r)
+				r.Bounds[0].Measured = map[string]time.Duration{"n1": 25 * time.Millisecond}
+			}), as(func(c *sched.Candidate) { c.Coord = at(0) }),
+			api.Rejection{Constraint: "latency", Need: "20 ms to pre.prod", Have: "25 ms", Short: "5 ms", Shortfall: 0.2},
+		},
+		{
+			"no coordinate", asking(nearPre), as(same),
+			api.Rejection{Constraint: "latency", Need: "20 ms to pre.prod", Have: "no coordinate yet", Shortfall: 1},
+		},
+		{
+			"a place that nobody knows", asking(func(r *sched.Request) {
+				r.Bounds = []sched.Bound{{To: "198.51.100.7", RTT: 20 * time.Millisecond, Unknown: "its position is being measured"}}
+			}), as(func(c *sched.Candidate) { c.Coord = at(0) }),
+			api.Rejection{Constraint: "latency", Need: "20 ms to 198.51.100.7", Have: "its position is being measured", Shortfall: 1},
+		},
+		{
+			"storage", asking(func(r *sched.Request) { r.Needs.StorageMB = 100 }), as(same),
+			api.Rejection{Constraint: "storage", Need: "100 MiB", Have: "0 MiB", Short: "100 MiB", Shortfall: 1},
+		},
+		{
+			"bandwidth in", asking(func(r *sched.Request) { r.Needs.InMbit = 100 }), as(mbits),
+			api.Rejection{Constraint: "bandwidth_in", Need: "100 Mbit/s", Have: "50 Mbit/s", Short: "50 Mbit/s", Shortfall: 0.5},
+		},
+		{
+			"bandwidth out", asking(func(r *sched.Request) { r.Needs.OutMbit = 100 }), as(mbits),
+			api.Rejection{Constraint: "bandwidth_out", Need: "100 Mbit/s", Have: "50 Mbit/s", Short: "50 Mbit/s", Shortfall: 0.5},
+		},
+		{
 			"the room that gets furthest speaks", base, as(func(c *sched.Candidate) {
 				c.Rooms[0].Largest.MemoryMB = 256
 				c.Rooms = append(c.Rooms, sched.Room{Runtimes: []string{"process"}, Arch: "amd64"})
@@ -101,8 +211,18 @@ func TestRejections(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			res := sched.Place(&tt.req, []sched.Candidate{tt.c}, rom.Plugin{}, 1)
 			tt.want.Candidate = "n1"
-			if len(res.Ranked) != 0 || len(res.Rejected) != 1 || res.Rejected[0] != tt.want {
+			if len(res.Ranked) != 0 || len(res.Rejected) != 1 {
 				t.Fatalf("got %+v, want %+v", res, tt.want)
+			}
+			got := res.Rejected[0]
+			if got.Shortfall <= 0 || math.Abs(got.Shortfall-tt.want.Shortfall) > 1e-3 {
+				t.Errorf("short by %v of the need, not %v", got.Shortfall, tt.want.Shortfall)
+			}
+			if got.Shortfall = tt.want.Shortfall; got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+			if ex := sched.Explain(res); ex.Causes[0].Constraint != tt.want.Constraint || ex.Causes[0].Detail == "" || ex.Nearest == nil {
+				t.Errorf("explained as %+v", ex)
 			}
 		})
 	}

@@ -1,0 +1,80 @@
+package sched_test
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/scheduler-plugins/plugintest"
+	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// A cluster that has a node for a request is never ruled out by what it tells of
+// all of its nodes, however coarse.
+func TestClustersThatMayHoldItPass(t *testing.T) {
+	tried := 0
+	rapid.Check(t, func(t *rapid.T) {
+		req := plugintest.Requests().Draw(t, "request")
+		req.Clusters = nil
+		grid := rapid.SampledFrom([]float64{0, 1, 10}).Draw(t, "grid")
+		coarse := rapid.Bool().Draw(t, "coarse")
+		var nodes []sched.Candidate
+		for _, c := range plugintest.Candidates().Draw(t, "nodes") {
+			if c.Level == sched.Nodes && c.Out == "" {
+				nodes = append(nodes, c)
+			}
+		}
+		if len(sched.Place(&req, nodes, rom.Plugin{}, 1).Ranked) == 0 {
+			return
+		}
+		tried++
+		whole := cluster(nodes, grid, coarse)
+		at := req
+		at.Domains, at.Avoid = nil, nil // they name nodes
+		if res := sched.Place(&at, []sched.Candidate{whole}, rom.Plugin{}, 1); len(res.Ranked) == 0 {
+			t.Fatalf("a node of it fits, and it is ruled out: %+v", res.Rejected)
+		}
+	})
+	if tried == 0 {
+		t.Log("no node fitted in this run")
+	}
+}
+
+// cluster is what a cluster tells of nodes: each one's room, or one that says little.
+func cluster(nodes []sched.Candidate, grid float64, coarse bool) sched.Candidate {
+	c := sched.Candidate{ID: "whole", Level: sched.Clusters, Nodes: len(nodes)}
+	var locations []api.Geo
+	untold := sched.Room{
+		Runtimes: []string{sched.Untold}, Arch: sched.Untold, Areas: []string{sched.Untold}, Addons: []string{sched.Untold},
+		Privileged: true, Network: true, Devices: map[string]int{sched.Untold: 1},
+	}
+	for _, n := range nodes {
+		c.Capacity, c.Free = c.Capacity.Plus(n.Capacity), c.Free.Plus(n.Free.Max(api.Resources{}))
+		for _, r := range n.Rooms {
+			r.Largest = r.Largest.Min(n.Free).Min(r.Free).Max(api.Resources{})
+			r.Free = r.Largest
+			untold.Free, untold.Largest = untold.Free.Plus(r.Free), untold.Largest.Max(r.Largest)
+			c.Rooms = append(c.Rooms, r)
+		}
+		if n.Geo == nil {
+			c.Unplaced++
+		} else {
+			locations = append(locations, *n.Geo)
+		}
+		if !vivaldi.Valid(n.Coord) {
+			continue
+		}
+		if c.Coord == nil {
+			c.Coord = n.Coord
+		}
+		c.Radius = max(c.Radius, vivaldi.Distance(*c.Coord, *n.Coord))
+	}
+	if coarse {
+		c.Rooms = []sched.Room{untold}
+	}
+	c.Hull = sched.Hull(locations, grid)
+	return c
+}
