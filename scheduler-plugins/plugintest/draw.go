@@ -40,7 +40,11 @@ var (
 		{{Lat: 40, Lon: -100}, {Lat: 40, Lon: 0}, {Lat: 40, Lon: 100}, {Lat: 90, Lon: 100}, {Lat: 90, Lon: 0}, {Lat: 90, Lon: -100}},
 	}
 	hulls = [][]api.Geo{
-		nil, {places[0]}, {places[1]}, {places[3]}, {places[0], {Lat: 48.4, Lon: 10.9}},
+		nil,
+		{places[0]},
+		{places[1]},
+		{places[3]},
+		{places[0], {Lat: 48.4, Lon: 10.9}},
 		{{Lat: 47, Lon: 7}, {Lat: 47, Lon: 15}, {Lat: 54, Lon: 15}, {Lat: 54, Lon: 7}},
 		{{Lat: -18, Lon: 178}, {Lat: -18, Lon: -179}, {Lat: -16, Lon: -179}},
 	}

@@ -105,8 +105,10 @@ func TestRequestHasAllThatTheSLASays(t *testing.T) {
 			{Key: "disk", Value: "ssd"}, {Key: "zone", Value: "b", Not: true}, {Key: "gpu", Any: true}, {Key: "spot", Any: true, Not: true},
 		},
 		Zones: []sched.Zone{
-			{Circle: &munich, Radius: 200}, {Area: "de"},
-			{Polygon: []api.Geo{{Lat: 47, Lon: 10}, {Lat: 47, Lon: 13}, {Lat: 50, Lon: 13}}}, {Area: "(contradicting constraints)"},
+			{Circle: &munich, Radius: 200},
+			{Area: "de"},
+			{Polygon: []api.Geo{{Lat: 47, Lon: 10}, {Lat: 47, Lon: 13}, {Lat: 50, Lon: 13}}},
+			{Area: "(contradicting constraints)"},
 		},
 	}
 	if !reflect.DeepEqual(req, want) {
