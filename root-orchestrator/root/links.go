@@ -46,7 +46,7 @@ const tellEvery = 10 * time.Second
 // mostPositions bounds what is told of one end of a link, mostCentres the clusters
 // that stand for an area.
 const (
-	mostPositions = 32
+	mostPositions = 16
 	mostCentres   = 32
 )
 

@@ -40,12 +40,12 @@ func (c *Core) targets(s *service, cl *cluster) (out []api.Target) {
 		if t == nil || !k.put && len(k.in) == 0 {
 			continue
 		}
-		if at := nearest(t.placesBut(cl.Info.ID), cl.Agg.Latency); len(at) > 0 {
+		if at := nearest(t.placesBut(cl.Info.ID), cl.Agg.Latency, s.mostTold()); len(at) > 0 {
 			out = append(out, api.Target{Service: t.id, Positions: at})
 		}
 	}
 	for _, area := range s.link.areas {
-		if at := nearest(c.placesIn(area, cl), cl.Agg.Latency); len(at) > 0 {
+		if at := nearest(c.placesIn(area, cl), cl.Agg.Latency, s.mostTold()); len(at) > 0 {
 			out = append(out, api.Target{Area: area, Positions: at})
 		}
 	}
@@ -80,10 +80,20 @@ func (c *Core) placesIn(area string, but *cluster) (at []api.Position) {
 	return at
 }
 
-// nearest are at most mostPositions of the places, those nearest to the cluster
-// where that can be told.
-func nearest(at []api.Position, to *api.CoordSpread) []api.Position {
-	if len(at) > mostPositions && to != nil {
+// mostTold bounds the places that each assignment of the service carries: it is
+// sent with all of them.
+func (s *service) mostTold() int {
+	const many, few = 256, 4
+	if len(s.instances) > many {
+		return few
+	}
+	return mostPositions
+}
+
+// nearest are so many of the places at most, those nearest to the cluster where
+// that can be told.
+func nearest(at []api.Position, to *api.CoordSpread, most int) []api.Position {
+	if len(at) > most && to != nil {
 		slices.SortStableFunc(at, func(a, b api.Position) int {
 			if a.Coord == nil || b.Coord == nil {
 				return cmp.Compare(known(b.Coord), known(a.Coord))
@@ -91,7 +101,7 @@ func nearest(at []api.Position, to *api.CoordSpread) []api.Position {
 			return cmp.Compare(vivaldi.Distance(*a.Coord, to.Center), vivaldi.Distance(*b.Coord, to.Center))
 		})
 	}
-	return at[:min(len(at), mostPositions)]
+	return at[:min(len(at), most)]
 }
 
 func known(c *api.Coordinate) int {
