@@ -33,6 +33,25 @@ func (w *world) checkBooks() {
 	if len(c.nodes) != len(c.table.All()) {
 		w.t.Fatalf("%d nodes, %d candidates", len(c.nodes), len(c.table.All()))
 	}
+	var placed [8]int
+	for _, id := range step.Keys(c.instances) {
+		in := c.instances[id]
+		if in.Node != "" {
+			placed[in.Want.Spec.Urgency()]++
+		}
+		if n := c.nodes[in.Reserved]; in.Reserved != "" && (n == nil || n.reserved[id] != in || in.Node != "") {
+			w.t.Fatalf("%s on %q has room reserved on %q, which does not know", id, in.Node, in.Reserved)
+		}
+		if c.tied[slotOf(id)][id] != in.demand.tied {
+			w.t.Fatalf("%s is looked at: %v", id, !in.demand.tied)
+		}
+		if in.asked != "" && c.asks.open[in.asked].in != in {
+			w.t.Fatalf("%s waits for no answer", id)
+		}
+	}
+	if placed != c.placed {
+		w.t.Fatalf("placed %v, counted %v", placed, c.placed)
+	}
 	silent := 0
 	var capacity, sum api.Resources
 	for _, id := range step.Keys(c.nodes) {
@@ -42,7 +61,7 @@ func (w *world) checkBooks() {
 		assigned, leased := 0, 0
 		published := map[sched.Port]int{}
 		for i, ports := range n.ports {
-			if n.assigned[i] == nil && !n.leaving[i] {
+			if n.assigned[i] == nil && !n.leaving[i] && n.reserved[i] == nil {
 				w.t.Fatalf("node %s keeps ports %v for %s, which it neither has nor had", id, ports, i)
 			}
 			for _, p := range ports {
@@ -74,7 +93,7 @@ func (w *world) checkBooks() {
 		}
 		for i, r := range n.booked {
 			used = used.Plus(r.Room)
-			if r.Room.Min(api.Resources{}) != (api.Resources{}) || n.assigned[i] == nil && !n.leaving[i] {
+			if r.Room.Min(api.Resources{}) != (api.Resources{}) || n.assigned[i] == nil && !n.leaving[i] && n.reserved[i] == nil {
 				w.t.Fatalf("node %s books %v for %s, which it neither has nor had", id, r, i)
 			}
 		}

@@ -46,10 +46,11 @@ func (c *Core) refresh(n *node) {
 	c.weigh(n, &next)
 	c.version++
 	c.table.Put(next)
+	c.listed(&next)
 	if !same {
 		c.aggregateChanged(!plain)
 	}
-	if out != "" && len(n.reserved) > 0 {
+	if n.closed() && len(n.reserved) > 0 {
 		c.lapsed = append(c.lapsed, n.info.ID)
 	}
 }

@@ -10,7 +10,14 @@ import (
 // find is the node that the built-in plugin gives an instance to, if there is
 // one, and the request that led there.
 func (c *Core) find(in *instance, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
-	return c.findFor(in.placing(), in.seed(), append(avoid, in.avoid...)...)
+	avoid = append(avoid, in.avoid...)
+	if in.plain() {
+		req = c.requestOf(in.placing(), avoid...)
+		if choice, ok = c.fromShortlist(in, &req); ok {
+			return req, choice, true
+		}
+	}
+	return c.findFor(in.placing(), in.seed(), avoid...)
 }
 
 func (c *Core) findFor(p placing, seed uint64, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {

@@ -85,6 +85,7 @@ type Core struct {
 	version   uint64        // of the table: it grows with each change
 	changes   uint64        // of the room that the root is told of
 	agg       aggregated
+	short     shortlist
 	reasons   reasons
 	apps      kin          // services
 	linkers   kin          // services whose SLAs name others of their application

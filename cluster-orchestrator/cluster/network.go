@@ -180,7 +180,7 @@ func (c *Core) netUp(id api.NodeID, up api.NetUp) {
 	}
 	s := &n.net
 	if up.Boot > s.boot {
-		s.boot, s.seq, n.measured.told = up.Boot, 0, nil
+		s.boot, s.seq, n.measured.sent = up.Boot, 0, 0
 		c.net.book.Lost(id)
 	}
 	if up.Seq <= s.seq {
@@ -189,6 +189,7 @@ func (c *Core) netUp(id api.NodeID, up api.NetUp) {
 	s.askWhole = s.askWhole && !up.Whole || up.Seq != s.seq+1 && !up.Whole
 	s.seq, s.holds, s.took, s.lease, s.spoke, s.probes = up.Seq, up.Held, up.Rev, up.Lease, true, 0
 	s.answer = s.askWhole || up.Self != nil || up.Whole || len(up.Add)+len(up.Drop) > 0
+	n.measured.has = up.Measure
 	c.net.talk[id] = true
 	if up.Self != nil {
 		c.netSelf(n, *up.Self)
@@ -288,12 +289,17 @@ func (c *Core) tell(n *node) {
 		l.Rev = c.net.book.NextRev()
 		d.Lease, d.WantHeld = &l, true // it is told until it says that it has it
 	}
-	d.Measure = c.measureOf(n, whole)
+	if d.Measure = c.measureOf(n); d.Measure != nil {
+		d.WantHeld = true
+	}
 	if whole || !rec.Empty() || d.Lease != nil || d.Measure != nil || s.answer || s.askWhole || s.askHeld {
 		d.Rev = c.net.book.NextRev()
 		c.emit(id.Addr(), d)
 		if !rec.Empty() || whole {
 			s.sent = d.Rev
+		}
+		if d.Measure != nil {
+			n.measured.sent = d.Rev
 		}
 		if d.WantHeld || d.WantWhole {
 			c.timers.SetEarlier(timerKey{what: timerAck, node: id}, c.now.Add(min(ackWait<<min(s.probes, 6), ackWaitMax)))
@@ -353,7 +359,7 @@ func (c *Core) netSilent(n *node) {
 	c.timers.Clear(timerKey{what: timerAck, node: id})
 	c.timers.Clear(timerKey{what: timerInterest, node: id})
 	c.nodeNetChanged(n)
-	n.measured.told = nil
+	n.measured.has, n.measured.sent = 0, 0
 	s := &n.net
 	*s = nodeNet{subnet: s.subnet, self: s.self, load: s.load, loadAt: s.loadAt}
 }

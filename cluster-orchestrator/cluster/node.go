@@ -196,6 +196,12 @@ func (n *node) out() string {
 	return ""
 }
 
+// closed reports whether the node will take no work for some time; one that was
+// not heard for a moment will.
+func (n *node) closed() bool {
+	return n.silent || n.draining || n.cordoned || n.info.RuntimeError != "" || n.info.NetworkError != ""
+}
+
 // The root is told such details, and it knows no node.
 const (
 	lostDetail    = "its node has not been heard"
@@ -236,6 +242,7 @@ func (c *Core) removeNode(id api.NodeID) error {
 		c.noLongerAwaited(n)
 	}
 	c.table.Drop(string(id))
+	c.short = shortlist{}
 	c.version++
 	c.weigh(n, nil)
 	c.locate(n, nil)

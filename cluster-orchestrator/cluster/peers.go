@@ -20,14 +20,22 @@ const (
 	measureAmong = 64               // of which the near ones are the nearest
 	measureEvery = 10 * time.Minute // until a node is given others
 	measureSoon  = 5 * time.Second  // after it came, so that those that come with it are known
+	// measureTell is between two times that a node is told the same, and later: one
+	// that does not believe a record will not do so soon.
+	measureTell, measureTellMax = 5 * time.Second, 10 * time.Minute
 )
 
 // measured is what one node measures.
 type measured struct {
 	round uint64
 	peers []api.NodeID
-	told  []uint64            // the revisions of their records, as the node knows them
 	by    map[api.NodeID]bool // those that measure this one
+
+	has    api.Digest // of their records, as the node says
+	told   api.Digest // as it was told last,
+	toldAt time.Time
+	sent   uint64 // by the NetDown of that revision;
+	tries  int    // so often
 }
 
 // measureSoonest has a node's peers chosen, if they were not.
@@ -97,20 +105,35 @@ func (d *draws) within(t time.Duration) time.Duration {
 	return time.Duration(d.below(int(t.Milliseconds()))) * time.Millisecond
 }
 
-// measureOf is what the node is to be told that it measures, nil if it knows.
-func (c *Core) measureOf(n *node, again bool) []api.Peer {
+// measureOf is what the node is to be told that it measures, none among it, or nil
+// if it knows or may have been told.
+func (c *Core) measureOf(n *node) []api.Peer {
 	m := &n.measured
-	var out []api.Peer
-	var revs []uint64
+	if m.round == 0 {
+		return nil // nothing was chosen in this life: what it has may be good
+	}
+	out, should := []api.Peer{}, api.Digest(0)
 	for _, id := range m.peers {
 		if p, ok := c.net.book.Member(id); ok {
-			out, revs = append(out, p), append(revs, p.Rev)
+			out, should = append(out, p), should.Toggle(p.Digest())
 		}
 	}
-	if len(out) == 0 || !again && slices.Equal(revs, m.told) {
+	switch {
+	case should == m.has:
+		m.told, m.tries = should, 0
 		return nil
+	case should != m.told:
+		m.tries = 0
+	case n.net.took < m.sent:
+		return nil // it is on its way, or lost: the node is asked
+	default:
+		if again := m.toldAt.Add(min(measureTell<<min(m.tries, 7), measureTellMax)); again.After(c.now) {
+			c.timers.SetEarlier(timerKey{what: timerAck, node: n.info.ID}, again)
+			return nil
+		}
+		m.tries++
 	}
-	m.told = revs
+	m.told, m.toldAt = should, c.now
 	return out
 }
 

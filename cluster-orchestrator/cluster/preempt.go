@@ -207,7 +207,7 @@ func (c *Core) redeem(n *node) {
 // awaitsRoom reports whether an instance waits for what is reserved for it.
 func (c *Core) awaitsRoom(in *instance) bool {
 	n := c.nodes[in.Reserved]
-	if n == nil || n.out() != "" {
+	if n == nil || n.closed() {
 		c.unreserve(in)
 		return false
 	}

@@ -29,7 +29,7 @@ func (c *Core) retryWaiting() {
 		lapsed := c.lapsed
 		c.lapsed = nil
 		for _, id := range lapsed {
-			if n := c.nodes[id]; n != nil && n.out() != "" {
+			if n := c.nodes[id]; n != nil && n.closed() {
 				c.lapse(n)
 			}
 		}

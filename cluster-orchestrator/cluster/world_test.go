@@ -35,8 +35,9 @@ type twin struct {
 	gen       api.Generation
 	has       map[api.InstanceID]api.Observed
 	want      map[api.InstanceID]api.Assignment
-	off       bool // neither hears nor speaks
-	slow      bool // what it runs does not listen
+	off       bool   // neither hears nor speaks
+	slow      bool   // what it runs does not listen
+	said      uint64 // its netmanager's last message
 	got       []any
 }
 

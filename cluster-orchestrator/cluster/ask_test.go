@@ -1,0 +1,102 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// asked is what the last step asked the scheduler outside.
+func (w *world) asked() (out []sched.Ask) {
+	for _, e := range w.last.Send {
+		if q, ok := e.Msg.(sched.Ask); ok && e.To == api.ToScheduler {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+func TestASchedulerOutsideDecidesAndIsNotTrusted(t *testing.T) {
+	answer := func(q sched.Ask, ids ...string) Ranked {
+		a := sched.Answer{Key: q.Key}
+		for _, id := range ids {
+			a.Ranked = append(a.Ranked, sched.Choice{ID: id})
+		}
+		return Ranked{a}
+	}
+	for name, c := range map[string]struct {
+		then  func(w *world, q sched.Ask)
+		node  api.NodeID // "": whichever
+		fault string
+	}{
+		"it chooses": {func(w *world, q sched.Ask) { w.step(answer(q, "n2", "n0")) }, "n2", ""},
+		"its first choice is taken meanwhile": {func(w *world, q sched.Ask) {
+			w.step(Cordon{"n2", true})
+			w.step(answer(q, "n2", "n0"))
+		}, "n0", ""},
+		"it names who it was not asked about": {func(w *world, q sched.Ask) { w.step(answer(q, "n1", "elsewhere")) }, "", "elsewhere"},
+		"it names nobody":                     {func(w *world, q sched.Ask) { w.step(answer(q)) }, "", "nobody"},
+		"it crashed":                          {func(w *world, q sched.Ask) { w.step(Ranked{sched.Answer{Key: q.Key, Error: "unreachable"}}) }, "", "unreachable"},
+		"it hangs":                            {func(w *world, q sched.Ask) { w.pass(6 * time.Second) }, "", "no answer within 5s"},
+		"it answers another question": {func(w *world, q sched.Ask) {
+			q.Key += "0"
+			w.step(answer(q, "n2"))
+			w.pass(6 * time.Second)
+		}, "", "no answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := line(t, 3, func(c *Config) { c.Asks = "http://brain" })
+			w.wants(assignment(0, 1, spec(1, 100)))
+			qs := w.asked()
+			if len(qs) != 1 || len(qs[0].Candidates) != 3 || qs[0].Deadline != 5*time.Second || w.at(0).Node != "" {
+				t.Fatalf("asked %+v, it is on %q", qs, w.at(0).Node)
+			}
+			w.checkBooks()
+			noticed := ""
+			c.then(w, qs[0])
+			in := w.at(0)
+			for _, e := range w.last.Send {
+				if n, ok := e.Msg.(Notice); ok {
+					noticed = n.What
+				}
+			}
+			if c.node != "" && in.Node != c.node || in.Node == "" {
+				t.Errorf("it is on %q, want %q", in.Node, c.node)
+			}
+			if c.fault != "" && name != "it hangs" && !strings.Contains(name, "another") && (!strings.Contains(in.Detail, c.fault) || !strings.Contains(in.Detail, "http://brain") || noticed == "") {
+				t.Errorf("the fault is told as %q and noticed as %q, want %q", in.Detail, noticed, c.fault)
+			}
+			epoch := in.Epoch
+			w.step(answer(qs[0], "n1")) // late, or twice
+			if w.at(0).Epoch != epoch {
+				t.Error("a late answer moved it")
+			}
+			w.checkBooks()
+		})
+	}
+}
+
+func TestAnAnswerForWhatIsGoneIsNoHarm(t *testing.T) {
+	w := line(t, 3, func(c *Config) { c.Asks = "http://brain" })
+	w.wants(assignment(0, 1, spec(1, 100)))
+	q := w.asked()[0]
+	w.drops(web.Instance(0))
+	w.step(Ranked{sched.Answer{Key: q.Key, Ranked: []sched.Choice{{ID: "n0"}}}})
+	w.beat()
+	w.wants(assignment(1, 1, spec(1, 100)))
+	w.restart() // the question is lost, and asked again
+	for _, id := range []api.NodeID{"n0", "n1", "n2"} {
+		w.speak(id)
+	}
+	w.pass(20 * time.Second)
+	if in := w.at(1); in.Node == "" {
+		t.Errorf("after a restart it is nowhere: %+v", in)
+	}
+	w.checkBooks()
+	if len(w.c.asks.open) != 0 {
+		t.Errorf("%d questions are open", len(w.c.asks.open))
+	}
+}

@@ -1,0 +1,97 @@
+package cluster
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func classed(n int, rev api.Revision, class string, cpu float64) api.Assignment {
+	m := spec(cpu, 100)
+	m.Priority = class
+	a := assignment(n, rev, m)
+	a.SpecRev = rev
+	return a
+}
+
+func TestTheUrgentEvictTheFewestAndLeastUrgent(t *testing.T) {
+	w := line(t, 2, func(c *Config) { c.Preempt = true })
+	w.wants(classed(0, 1, "low", 2), classed(1, 1, "low", 2), classed(2, 1, "normal", 4))
+	w.beat()
+	w.wants(classed(3, 2, "high", 3))
+	in := w.c.instances[web.Instance(3)]
+	if in.Node != "" || in.Reserved == "" || w.at(2).State != api.ClusterScheduled && w.at(2).Node == "" && w.at(0).Node == "" {
+		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
+	}
+	kept := in.Reserved
+	w.checkBooks()
+	w.wants(classed(4, 3, "low", 1)) // who comes meanwhile gets nothing of it
+	w.restart()
+	if got := w.c.instances[web.Instance(3)]; got.Reserved != kept {
+		t.Fatalf("after a restart room is kept on %q", got.Reserved)
+	}
+	w.checkBooks()
+	w.pass(15 * time.Second)
+	w.checkBooks()
+	if got := w.at(3); got.State != api.Running || got.Node != kept {
+		t.Errorf("it is %s on %q", got.State, got.Node)
+	}
+}
+
+func TestNobodyMakesWayForEqualsOrForNothing(t *testing.T) {
+	w := line(t, 1, func(c *Config) { c.Preempt = true })
+	w.wants(classed(0, 1, "normal", 4))
+	w.beat()
+	w.wants(classed(1, 2, "normal", 2), classed(2, 2, "urgent", 8))
+	w.pass(10 * time.Second)
+	w.expect(0, api.Running, "n0")
+	w = newWorld(t, 1) // and without the operator's leave nobody does
+	w.wants(classed(0, 1, "low", 4))
+	w.beat()
+	w.wants(classed(1, 2, "urgent", 2))
+	w.expect(0, api.Running, "n0")
+}
+
+// TestPreemptionNeverHitsEquals gives instances of all classes at random.
+func TestPreemptionNeverHitsEquals(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 21))
+		w := line(t, 3, func(c *Config) { c.Preempt = true })
+		urgency := map[api.InstanceID]int{}
+		for i := range 30 {
+			a := classed(i, api.Revision(i+1), api.Priorities[rng.IntN(4)], float64(1+rng.IntN(3)))
+			urgency[a.Instance] = a.Spec.Urgency()
+			before := map[api.InstanceID]api.NodeID{}
+			for id := range urgency {
+				before[id] = w.nodeOf(id)
+			}
+			w.wants(a)
+			w.checkBooks()
+			for id, n := range before {
+				if n != "" && w.nodeOf(id) != n && urgency[id] >= urgency[a.Instance] {
+					t.Fatalf("seed %d: %s of %d made way for %s of %d", seed, id, urgency[id], a.Instance, urgency[a.Instance])
+				}
+			}
+			if rng.IntN(2) == 0 {
+				w.beat()
+			}
+		}
+		w.pass(30 * time.Second)
+		w.checkBooks()
+		for id, n := range w.c.nodes {
+			if n.used.MilliCPU > 4000 || len(n.reserved) > 0 {
+				t.Fatalf("seed %d: %s has %v, and keeps room for %d", seed, id, n.used, len(n.reserved))
+			}
+		}
+		// Nobody waits while somebody less urgent and at least as large runs.
+		for _, id := range w.c.waiting.List() {
+			for other := range urgency {
+				if w.nodeOf(other) != "" && urgency[other] < urgency[id] && w.c.instances[other].demand.claim.Room.MilliCPU >= w.c.instances[id].demand.claim.Room.MilliCPU {
+					t.Fatalf("seed %d: %s waits although %s runs", seed, id, other)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// A burst of instances that ask for the same need not be compared with all nodes
+// one by one. The nodes that the plugin likes best are kept at hand; as long as the
+// best of them scores no less than the best of all others did, and of those none has
+// changed, it is the best of all. Only among equal scores the choice may be another
+// than the whole table's, and by chance as well.
+
+const (
+	shortLength = 256
+	shortFrom   = 1000 // nodes from which on it is worth it
+)
+
+type shortlist struct {
+	service api.ServiceID
+	rev     api.Revision
+	claim   claim
+
+	cands []sched.Candidate // nil: there is none
+	at    map[string]int
+	bound float64 // the score of the best that is not in it
+	all   bool    // it has all that fit
+}
+
+// plain reports whether an instance asks for nothing that hangs on others' places
+// or on its own earlier ones.
+func (in *instance) plain() bool {
+	d := &in.demand
+	return in.Node == "" && len(in.avoid)+len(d.links)+len(d.spreads)+len(d.aparts)+len(d.claim.Devices)+len(in.Want.Targets) == 0
+}
+
+// fromShortlist is the best node for an instance that asks for the same as the
+// one before, if that can be told from the list.
+func (c *Core) fromShortlist(in *instance, req *sched.Request) (choice sched.Choice, ok bool) {
+	s := &c.short
+	if len(c.nodes) < shortFrom || !in.plain() || len(req.Avoid)+len(req.Bounds)+len(req.Domains) > 0 {
+		return choice, false
+	}
+	if s.service != in.id().Service() || s.rev != in.Want.SpecRev || !s.claim.equal(in.demand.claim) {
+		*s = shortlist{service: in.id().Service(), rev: in.Want.SpecRev, claim: in.demand.claim}
+		return choice, false
+	}
+	for range 2 {
+		if s.cands != nil {
+			choice, ok = sched.PlaceBest(req, s.cands, c.cfg.Plugin, in.seed())
+			if ok && (s.all || choice.Score >= s.bound) {
+				return choice, true
+			}
+		}
+		c.fillShortlist(req, in.seed())
+	}
+	return choice, false
+}
+
+func (c *Core) fillShortlist(req *sched.Request, seed uint64) {
+	s := &c.short
+	ranked := c.table.Place(req, c.cfg.Plugin, seed).Ranked
+	n := min(len(ranked), shortLength)
+	s.cands, s.at, s.all = make([]sched.Candidate, n), make(map[string]int, n), n == len(ranked)
+	for i, choice := range ranked[:n] {
+		s.cands[i], s.at[choice.ID] = *c.table.Get(choice.ID), i
+	}
+	if !s.all {
+		s.bound = ranked[n].Score
+	}
+}
+
+// listed keeps the shortlist current when a node's candidate changes. One that is
+// not in it might be better now than any that is.
+func (c *Core) listed(cand *sched.Candidate) {
+	s := &c.short
+	if s.cands == nil {
+		return
+	}
+	if i, ok := s.at[cand.ID]; ok {
+		s.cands[i] = *cand
+		return
+	}
+	s.cands = nil
+}
