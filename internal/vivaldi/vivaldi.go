@@ -4,7 +4,8 @@
 // over 5,000 updates the two differ by less than 1e-16. It is written here because
 // a core must be replayed: serf's client draws directions from an unseeded source,
 // and locks. What serf adds is left out: its median filter, for the tunnel smooths
-// what it measures, and the adjustment of one's own, which is 0.
+// what it measures, and the adjustment of one's own, which is 0. What is added is a
+// bound on how far a height moves at once.
 //
 //	own = vivaldi.Update(own, peer, rtt, seed)
 //	estimate := vivaldi.Distance(own, peer)
@@ -100,7 +101,10 @@ func push(c api.Coordinate, force float64, from api.Coordinate, seed uint64) api
 	}
 	c.Vec = vec
 	if mag > zero {
-		c.Height = max((c.Height+from.Height)*force/mag+c.Height, heightMin)
+		// Serf's height moves by force/mag of both: of two nodes that are nearly at one
+		// point, the next measurement would throw one a hundred times as far as it said.
+		lift := (c.Height + from.Height) * force / mag
+		c.Height = max(c.Height+min(max(lift, -math.Abs(force)), math.Abs(force)), heightMin)
 	}
 	return c
 }

@@ -82,6 +82,12 @@ func (c *cluster) whole() (d api.NetDown) {
 		d.Held = d.Held.Toggle(r.Digest())
 	}
 	d.Boot, d.Seq = c.boot, c.seq
+	if c.rev%3 == 0 {
+		d.Measure = []api.Peer{}
+		for n := range c.rev / 3 % 4 {
+			d.Measure = append(d.Measure, peerRecord(byte(c.rev/12+n)%8, 1))
+		}
+	}
 	c.rev++
 	d.Rev = c.rev
 	d.Lease = theLease()
@@ -212,6 +218,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 					Addr: []netip.AddrPort{netip.MustParseAddrPort("192.168.1.7:1"), netip.MustParseAddrPort("192.168.9.7:1"), netip.MustParseAddrPort("1.2.3.4:1")}[rng.IntN(3)],
 				}
 				do(p)
+				do(Measured{Key: p.Key, RTT: p.RTT, Coord: []*api.Coordinate{nil, {}, {Vec: make([]float64, 8)}}[rng.IntN(3)]})
 			case 12:
 				w.now = w.now.Add(time.Duration(rng.IntN(90000)) * time.Millisecond)
 				do(Tick{})

@@ -76,7 +76,8 @@ type Core struct {
 	self      Self
 	described bool // self has come
 	coord     place
-	freed     []netip.Addr // that rested when the last life ended
+	measure   map[api.PeerKey]*measure // peers that are measured whether or not they are spoken to
+	freed     []netip.Addr             // that rested when the last life ended
 
 	pool     *ipam.Pool // of the lease's subnet; nil without one
 	attached map[api.Key]*attachment
@@ -136,6 +137,7 @@ const (
 	timerPath                     // a peer's kernel path may be used, or tried again
 	timerClosest                  // a closer backend is in sight
 	timerLeft                     // a service has been away for long
+	timerMeasure                  // a peer's round trip is to be measured
 )
 
 // New is the core of a node that nothing is known of yet.
@@ -160,6 +162,7 @@ func New(cfg Config) *Core {
 		pointing: map[netip.Addr]map[api.Want]struct{}{},
 		asking:   map[api.ServiceID]*asker{},
 		doubted:  map[api.Want]struct{}{},
+		measure:  map[api.PeerKey]*measure{},
 		told:     newTold(),
 		dirty:    newDirty(),
 	}
@@ -206,6 +209,8 @@ func (c *Core) take(in Input) error {
 		c.stranger(in)
 	case Path:
 		c.path(in)
+	case Measured:
+		c.measured(in)
 	case Used:
 		c.used(in.Usage)
 	case Tick:
@@ -223,6 +228,7 @@ func (c *Core) start() {
 	if c.lease != nil {
 		c.emit(ToTunnel, TunnelSelf{*c.lease})
 	}
+	c.emit(ToTunnel, TunnelCoord{c.coord.now})
 	for _, k := range sortedKeys(c.peers) {
 		c.peers[k].untold = true
 		c.dirty.peers[k] = struct{}{}
@@ -269,6 +275,8 @@ func (c *Core) expire() {
 			if p := c.peers[k.peer]; p != nil {
 				c.choosePath(p)
 			}
+		case timerMeasure:
+			c.measureAgain(k.peer)
 		case timerLeft:
 			c.left(k.service)
 		case timerClosest:

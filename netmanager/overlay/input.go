@@ -78,6 +78,13 @@ type (
 		// believe that the peer is dead.
 		Silent bool
 	}
+	// Measured is a round trip to a peer, as good as the last few of the way in use
+	// tell.
+	Measured struct {
+		Key   api.PeerKey
+		RTT   time.Duration
+		Coord *api.Coordinate // where the peer was at that time; nil: it did not say
+	}
 	// Used is what the plane counted since it was made.
 	Used struct{ plane.Usage }
 )
@@ -95,4 +102,5 @@ func (Miss) input()        {}
 func (Query) input()       {}
 func (PeerUnknown) input() {}
 func (Path) input()        {}
+func (Measured) input()    {}
 func (Used) input()        {}

@@ -100,6 +100,9 @@ func (c *Core) report() {
 	}
 	l.seq++
 	up := api.NetUp{Boot: c.boot, Seq: l.seq, Held: c.held, Rev: l.rev}
+	for _, m := range c.measure {
+		up.Measure = up.Measure.Toggle(m.record.Digest())
+	}
 	if c.lease != nil {
 		up.Lease = c.lease.Digest()
 	}

@@ -9,7 +9,7 @@ import (
 // The adapters that a node's network core gives orders to, beside api.ToCluster.
 const (
 	ToPlane    api.Addr = "plane"    // plane.Change, in order
-	ToTunnel   api.Addr = "tunnel"   // TunnelSelf, TunnelPeer, TunnelDrop
+	ToTunnel   api.Addr = "tunnel"   // TunnelSelf, TunnelPeer, TunnelDrop, TunnelMeasure, TunnelCoord
 	ToHold     api.Addr = "hold"     // Release, Refuse
 	ToResolver api.Addr = "resolver" // Answered
 )
@@ -22,6 +22,11 @@ type (
 	TunnelPeer struct{ api.Peer }
 	// TunnelDrop forgets a peer; its session ends.
 	TunnelDrop struct{ Key api.PeerKey }
+	// TunnelMeasure has the round trip to a peer measured now, in a session that
+	// begins for that where there is none. Twice measures twice.
+	TunnelMeasure struct{ Key api.PeerKey }
+	// TunnelCoord is where the node is, for peers that measure it.
+	TunnelCoord struct{ api.Coordinate }
 	// Release sends on what is held for the remote address: the plane knows it now.
 	Release struct{ Remote netip.Addr }
 	// Refuse answers what is held of Local, or of everybody where that is zero, for

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -231,9 +230,6 @@ func (c *Core) path(in Path) {
 	}
 	old := q.path
 	q.path, q.heard = in, c.now
-	if in.RTT > 0 && !in.Silent && in.Kind != api.PathNone && vivaldi.Valid(q.record.Coord) {
-		c.measured(q, in.RTT)
-	}
 	if in.Silent && !old.Silent {
 		for _, id := range c.hostedBy(q) {
 			c.doubt(c.services[id])
@@ -358,27 +354,3 @@ func (c *Core) planePeer(k api.PeerKey) (plane.Peer, bool) {
 }
 
 func lossy(p Path) bool { return p.Loss >= 0.05 }
-
-// place is where the node is in the latency space, and where it said that it is.
-type place struct {
-	now, said api.Coordinate
-	told      time.Time
-}
-
-// placeEvery bounds how often the node says that it has moved: a young coordinate
-// moves with every measurement.
-const placeEvery = 30 * time.Second
-
-// measured moves the own coordinate by a round trip to a peer.
-func (c *Core) measured(q *peer, rtt time.Duration) {
-	seed := uint64(0)
-	for i := range 8 { // who is where relative to whom is the same for every run
-		seed = seed<<8 | uint64(c.self.Key[i]^q.record.Key[i])
-	}
-	c.coord.now = vivaldi.Update(c.coord.now, *q.record.Coord, rtt, seed)
-	if vivaldi.Moved(c.coord.now, c.coord.said, 0.1) && (c.coord.told.IsZero() || c.now.Sub(c.coord.told) >= placeEvery) {
-		c.coord.said, c.coord.told = c.coord.now, c.now
-		c.link.self = true
-		c.saveMeta()
-	}
-}

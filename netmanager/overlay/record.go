@@ -366,6 +366,9 @@ func (c *Core) down(d api.NetDown) {
 	}
 	if c.lease != nil {
 		c.records(d)
+		if d.Measure != nil {
+			c.setMeasure(d.Measure)
+		}
 	}
 	if d.Boot == c.boot {
 		c.confirm(d.Seq)

@@ -3,7 +3,6 @@ package overlay
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -196,30 +195,4 @@ func TestClosestWithoutMeasurementsFollowsCoordinates(t *testing.T) {
 		t.Fatal(got)
 	}
 	w.checkBooks()
-}
-
-func TestANodeSaysWhereItIsWhenItHasMoved(t *testing.T) {
-	w, client := ready(t)
-	w.step(Miss{Local: client, Remote: vip(1)})
-	r := route("web", 1, 1, 1)
-	at := vivaldi.New()
-	at.Vec[0] = 0.1
-	r.Peers[0].Coord = &at
-	w.answer(api.NetDown{Routes: []api.Route{r}})
-	n := 0
-	for range 600 {
-		for _, up := range said(w.step(Path{Key: key(1), Kind: api.PathDirect, RTT: 30 * time.Millisecond, Addr: netip.MustParseAddrPort("1.2.3.4:5")})) {
-			if up.Self != nil {
-				n++
-			}
-			w.answer(api.NetDown{})
-		}
-		w.now = w.now.Add(time.Second)
-	}
-	if n < 2 || n > 10 {
-		t.Fatalf("%d times", n)
-	}
-	if d := vivaldi.Distance(w.c.coord.said, at); d < 20*time.Millisecond || d > 45*time.Millisecond {
-		t.Fatalf("it believes that it is %s away", d)
-	}
 }

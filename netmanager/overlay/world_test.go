@@ -159,6 +159,12 @@ func (w *world) checkBooks() {
 		held = held.Toggle(s.Digest())
 		refs[s.Peer.Key]++
 	}
+	for k, m := range c.measure {
+		refs[k]++
+		if k == c.self.Key || m.record.Key != k || !c.timers.Has(timerKey{what: timerMeasure, peer: k}) {
+			w.t.Fatalf("peer %s, that is to be measured, is not", k)
+		}
+	}
 	for k, p := range c.peers {
 		if p.alone != nil {
 			held = held.Toggle(p.alone.Digest())

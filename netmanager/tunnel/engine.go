@@ -238,11 +238,15 @@ func (e *Engine) SetMTU(key api.PeerKey, n int) {
 	}
 }
 
-// Connect begins a handshake with a peer if there is no session.
+// Connect begins a handshake with a peer if there is no session, or an old one.
 func (e *Engine) Connect(key api.PeerKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if p := e.peers[key]; p != nil && p.send.Load() == nil {
+	p := e.peers[key]
+	if p == nil {
+		return
+	}
+	if s := p.send.Load(); s == nil || s.Old(time.Now()) {
 		e.want(p)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -34,6 +35,7 @@ import (
 type Tunnel interface {
 	SetPeer(p api.Peer)
 	DropPeer(k api.PeerKey)
+	Connect(k api.PeerKey)
 	SetPath(k api.PeerKey, p tunnel.Path)
 	SetTries(k api.PeerKey, ps ...tunnel.Path)
 	SetMTU(k api.PeerKey, n int)
@@ -45,6 +47,8 @@ type Tunnel interface {
 type Options struct {
 	// Report takes what is observed of the way to a peer. It must not block.
 	Report func(overlay.Path)
+	// Measured takes round trips to peers. It must not block. nil: nobody does.
+	Measured func(overlay.Measured)
 	// Cluster is the node's own: private addresses are kept from peers of others.
 	Cluster api.ClusterID
 	// Refuse reports addresses that must not be probed: the overlay's own.
@@ -70,6 +74,8 @@ const (
 	rest = 3 * time.Second
 	// told is how long a measurement that changes little is kept to ourselves.
 	told = 5 * time.Second
+	// often is the least time between two round trips of a peer that are told.
+	often = time.Second
 	// maxQueue is how many messages of peers may wait.
 	maxQueue = 1024
 )
@@ -93,6 +99,7 @@ type Finder struct {
 	all    sync.WaitGroup
 
 	reasons sync.Map // api.PeerKey → string, for whoever asks
+	coord   atomic.Pointer[api.Coordinate]
 }
 
 // peer is one of them.
@@ -108,6 +115,7 @@ type peer struct {
 	silent  bool      // the tunnel says so
 	said    overlay.Path
 	saidAt  time.Time
+	sampled time.Time // when a round trip was told
 	path    tunnel.Path
 	mtu     int
 }
@@ -119,6 +127,9 @@ func New(o Options) *Finder {
 	}
 	if o.Lost == nil {
 		o.Lost = func() {}
+	}
+	if o.Measured == nil {
+		o.Measured = func(overlay.Measured) {}
 	}
 	return &Finder{
 		opt: o, filled: make(chan struct{}, 1), peers: map[api.PeerKey]*peer{},
@@ -155,7 +166,7 @@ func (f *Finder) SetPeer(r api.Peer) {
 		if p == nil {
 			var seed [32]byte
 			_, _ = rand.Read(seed[:])
-			p = &peer{m: paths.New(paths.Config{Seed: seed, Refuse: f.opt.Refuse, Hide: r.Cluster != f.opt.Cluster})}
+			p = &peer{m: paths.New(paths.Config{Seed: seed, Refuse: f.opt.Refuse, Coord: f.coord.Load, Hide: r.Cluster != f.opt.Cluster})}
 			f.peers[r.Key] = p
 			p.record = r
 			f.t.SetPeer(r)
@@ -175,6 +186,18 @@ func (f *Finder) DropPeer(k api.PeerKey) {
 		delete(f.peers, k)
 		f.reasons.Delete(k)
 		f.t.DropPeer(k)
+	})
+}
+
+// SetCoord says where this node is in the latency space, for peers that measure it.
+func (f *Finder) SetCoord(c api.Coordinate) { f.coord.Store(&c) }
+
+// Measure has the round trip to a peer measured, in a session that begins for
+// that where there is none.
+func (f *Finder) Measure(k api.PeerKey) {
+	f.about(k, func(p *peer) {
+		f.t.Connect(k)
+		f.step(p, paths.Measure{})
 	})
 }
 
@@ -331,7 +354,12 @@ func (f *Finder) step(p *peer, in paths.Input) {
 	before := p.m.Report()
 	out := p.m.Step(time.Now(), in)
 	p.wake = out.Wake
-	if r := p.m.Report(); r.Silent && !before.Silent || r.Path.Relay() && !before.Path.Relay() && !before.None {
+	r := p.m.Report()
+	if now := time.Now(); r.Samples != before.Samples && now.Sub(p.sampled) >= often {
+		p.sampled = now
+		f.opt.Measured(overlay.Measured{Key: p.record.Key, RTT: r.Sample, Coord: r.Coord})
+	}
+	if r.Silent && !before.Silent || r.Path.Relay() && !before.Path.Relay() && !before.None {
 		f.opt.Lost()
 		f.lookup(p.record.Relay.Addr) // its relay may be elsewhere by now
 	}

@@ -179,6 +179,10 @@ func (m *manager) send(envs []api.Envelope) {
 			m.tunnel.SetPeer(msg.Peer)
 		case overlay.TunnelDrop:
 			m.tunnel.DropPeer(msg.Key)
+		case overlay.TunnelMeasure:
+			m.tunnel.Measure(msg.Key)
+		case overlay.TunnelCoord:
+			m.tunnel.SetCoord(msg.Coordinate)
 		default:
 			m.orders.order(msg)
 		}

@@ -53,7 +53,7 @@ const portFile = "port"
 func (m *manager) openTunnel(key *ecdh.PrivateKey) (*tunnel, error) {
 	t := &tunnel{post: m.post, mapped: m.sayWhere, leases: make(chan api.NetLease, 1), log: m.log}
 	t.Finder = wayfinder.New(wayfinder.Options{
-		Report: func(p overlay.Path) { m.post(p) }, Cluster: m.creds.Cluster, Refuse: t.refuse, Log: m.log,
+		Report: func(p overlay.Path) { m.post(p) }, Measured: func(s overlay.Measured) { m.post(s) }, Cluster: m.creds.Cluster, Refuse: t.refuse, Log: m.log,
 		Lost: t.rebind,
 	})
 	if m.cfg.Relay {

@@ -42,7 +42,9 @@ func (c *checker) down(d *api.NetDown) {
 		r.Backends = slices.DeleteFunc(r.Backends, func(b api.Backend) bool { return slices.Contains(bad, b.Peer) })
 	}
 	d.Sources = slices.DeleteFunc(d.Sources, func(s api.Source) bool { return !c.sound(s.Peer) })
-	d.Peers = slices.DeleteFunc(d.Peers, func(p api.Peer) bool { return !c.sound(p) })
+	unsound := func(p api.Peer) bool { return !c.sound(p) }
+	d.Peers = slices.DeleteFunc(d.Peers, unsound)
+	d.Measure = slices.DeleteFunc(d.Measure, unsound) // of which none is another thing than nil
 }
 
 func (c *checker) bad(all []api.Peer) (keys []api.PeerKey) {

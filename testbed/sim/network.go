@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane/planetest"
@@ -28,6 +30,7 @@ type NetMachine struct {
 	plane planetest.Twin
 	ready bool   // as the node engine was told
 	flows uint64 // that the plane has seen
+	coord api.Coordinate
 }
 
 func (m *NodeMachine) addNet() {
@@ -57,7 +60,7 @@ func (n *NetMachine) start() {
 	for _, a := range n.core.Unready() {
 		n.listens(a)
 	}
-	n.proc.give(overlay.Self{NetSelf: api.NetSelf{Key: sha256.Sum256([]byte(n.name)), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4000")}}})
+	n.proc.give(overlay.Self{NetSelf: api.NetSelf{Key: n.key(), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4000")}}})
 	n.linked(n.node.proc.alive && n.node.link.conn != 0)
 	n.reconcile()
 }
@@ -184,12 +187,43 @@ func (n *NetMachine) send(e api.Envelope) {
 		n.plane.Apply(msg)
 	case overlay.Ask:
 		n.w.after(time.Millisecond, func() { n.proc.give(overlay.Used{Usage: n.used()}) })
+	case overlay.TunnelCoord:
+		n.coord = msg.Coordinate
+	case overlay.TunnelMeasure:
+		n.measure(msg.Key)
 	case overlay.TunnelPeer:
 		rtt := n.w.between(time.Millisecond, 100*time.Millisecond)
 		n.w.after(rtt, func() {
 			n.proc.give(overlay.Path{Key: msg.Key, Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.0.2.1:4000"), RTT: rtt, MTU: 1400})
 		})
 	}
+}
+
+// measure is a peer's answer, if it lives: from where it believes that it is. Once
+// all faults have ended, round trips are what both believe, so that they rest.
+func (n *NetMachine) measure(k api.PeerKey) {
+	for _, c := range n.w.clusters {
+		for _, m := range c.nodes {
+			if o := m.net; o != nil && o != n && o.key() == k && o.proc.alive && !m.gone {
+				rtt := n.w.roundTrip(n, o)
+				if c := n.w.chaos; c != nil && c.ended {
+					rtt = vivaldi.Distance(n.coord, o.coord)
+				}
+				at := o.coord
+				n.w.after(rtt, func() { n.proc.give(overlay.Measured{Key: k, RTT: rtt, Coord: &at}) })
+				return
+			}
+		}
+	}
+}
+
+func (n *NetMachine) key() api.PeerKey { return sha256.Sum256([]byte(n.name)) }
+
+// roundTrip is between two machines somewhere in a square, each behind a last mile.
+func (w *World) roundTrip(a, b *NetMachine) time.Duration {
+	p, q := a.key(), b.key()
+	away := math.Hypot(float64(p[0])-float64(q[0]), float64(p[1])-float64(q[1])) / 256 * 80
+	return time.Duration((away + 4 + float64(p[2]%8+q[2]%8)/2) * float64(time.Millisecond))
 }
 
 // used says that everything is.

@@ -44,6 +44,11 @@ type (
 		Heard []Path
 	}
 
+	// Measure has the way in use measured now though nobody talks to the peer. What
+	// may be told of at another time is not searched for: while it comes more often
+	// than every few minutes, a way that was found is kept.
+	Measure struct{}
+
 	// Tick comes when Wake is reached.
 	Tick struct{}
 )
@@ -138,5 +143,21 @@ func (in Traffic) into(m *Machine) {
 
 // poll is the longest time between two Traffic that belong together.
 const poll = 250 * time.Millisecond
+
+func (Measure) into(m *Machine) {
+	if !m.session {
+		return
+	}
+	if m.asleep {
+		m.use() // a way is looked for, and measured
+		return
+	}
+	if most := m.now.Add(-awhile); m.traffic.Before(most) {
+		m.traffic = most // in no use, and not forgotten
+	}
+	if m.current != nil {
+		m.probe(m.current, 0)
+	}
+}
 
 func (Tick) into(*Machine) {}

@@ -24,6 +24,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // Path is a way to the peer: an address, or the zero Path for the peer's relay.
@@ -49,6 +51,9 @@ type Config struct {
 	// Refuse reports addresses that are never probed, beside those that no machine
 	// probes: the overlay's own ranges. nil refuses none.
 	Refuse func(netip.Addr) bool
+	// Coord is where we are in the latency space; nil, or what returns nil, tells the
+	// peer nothing of it.
+	Coord func() *api.Coordinate
 	// Hide keeps our private addresses from the peer, which is another operator's.
 	Hide bool
 	// MaxMTU is the largest outer packet in bytes that is tried; 0 is 1500.
@@ -97,6 +102,8 @@ type Machine struct {
 	waiting time.Time // since when data was sent by current and nothing came by it; zero: it did
 	silent  bool
 	asleep  bool
+	samples uint64          // round trips by what was the current way
+	coord   *api.Coordinate // of the peer, as it was at the last
 	punch   punch
 	budget  bucket // of probes to addresses that have proved nothing
 	replies bucket

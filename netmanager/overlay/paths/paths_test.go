@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 func pair(t *testing.T, seed uint64, a, b kind) (w *world, x, y *host) {
@@ -502,7 +504,7 @@ func TestRunsReplay(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add(Probe{7}.Append(nil))
-	f.Add(Reply{7, netip.MustParseAddrPort("192.0.2.1:9")}.Append(nil))
+	f.Add(Reply{7, netip.MustParseAddrPort("192.0.2.1:9"), &api.Coordinate{Vec: []float64{0.5, -0.25}, Error: 1, Height: 0.125}}.Append(nil))
 	f.Add(Ack{7}.Append(nil))
 	f.Add(Candidates{Boot: 1, Rev: 2, NAT: Hard, Punch: true, List: []Candidate{{Own, netip.MustParseAddrPort("[2001:db8::1]:9")}}}.Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -522,7 +524,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestReplyIsNoLongerThanProbe(t *testing.T) {
-	if p, r := len(Probe{1}.Append(nil)), len(Reply{1, netip.MustParseAddrPort("192.0.2.1:9")}.Append(nil)); r > p {
+	if p, r := len(Probe{1}.Append(nil)), len(Reply{1, netip.MustParseAddrPort("192.0.2.1:9"), &api.Coordinate{Vec: make([]float64, maxDimensions)}}.Append(nil)); r > p {
 		t.Errorf("%d bytes are answered with %d", p, r)
 	}
 }

@@ -2,6 +2,7 @@ package paths
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -92,7 +93,11 @@ func (m *Machine) check(x *way) {
 
 func (m *Machine) answer(from Path, p Probe) {
 	if m.replies.take(m.now) {
-		m.send(Send{Path: from, Body: Reply{p.Token, from.Addr}.Append(nil)})
+		r := Reply{Token: p.Token, Seen: from.Addr}
+		if m.cfg.Coord != nil {
+			r.Coord = m.cfg.Coord()
+		}
+		m.send(Send{Path: from, Body: r.Append(nil)})
 	}
 }
 
@@ -126,6 +131,10 @@ func (m *Machine) answered(from Path, r Reply) {
 			m.measureSoon(x)
 		}
 		m.compare(x)
+		if x == m.current {
+			m.samples++
+			m.coord = r.Coord
+		}
 		return
 	}
 }
@@ -138,6 +147,17 @@ func (x *way) timed(d time.Duration) {
 	}
 	x.rtt += (d - x.rtt) / 8
 	x.least = min(x.least, d)
+	x.recent[x.trips%len(x.recent)] = d
+	x.trips++
+}
+
+// sample is the least of the last round trips: what a busy machine or a queue adds
+// to one says nothing of how far the peer is. 0: there was none.
+func (x *way) sample() time.Duration {
+	if x.trips == 0 {
+		return 0
+	}
+	return slices.Min(x.recent[:min(x.trips, len(x.recent))])
 }
 
 // expire marks probes that were not answered in time.

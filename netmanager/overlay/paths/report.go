@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // Report is what a machine knows of the way to its peer.
@@ -13,13 +15,19 @@ type Report struct {
 	Proven bool // the peer has answered by it
 	RTT    time.Duration
 	MinRTT time.Duration // 0, as RTT: not measured yet
-	Loss   float64       // of probes, 0 to 1
-	MTU    int           // of packets with the outer IP header, at least 1280
-	Sized  bool          // MTU was measured; else it is what passes everywhere
-	Plain  bool          // no NAT lies between: each side is seen at an address of its own
-	Seen   netip.AddrPort
-	Silent bool   // traffic waits, and the peer has not answered for a second
-	Reason string // why the path is no better one; "" on a direct path
+	// Samples counts the round trips by the ways that were in use. Sample is the
+	// least of the last few by this one, and Coord where the peer said with the last
+	// that it is; nil: it did not.
+	Samples uint64
+	Sample  time.Duration
+	Coord   *api.Coordinate
+	Loss    float64 // of probes, 0 to 1
+	MTU     int     // of packets with the outer IP header, at least 1280
+	Sized   bool    // MTU was measured; else it is what passes everywhere
+	Plain   bool    // no NAT lies between: each side is seen at an address of its own
+	Seen    netip.AddrPort
+	Silent  bool   // traffic waits, and the peer has not answered for a second
+	Reason  string // why the path is no better one; "" on a direct path
 }
 
 func (r Report) differs(o Report) bool {
@@ -34,7 +42,7 @@ func (m *Machine) Report() Report {
 	}
 	r := Report{
 		Path: x.path, Proven: x.proven, RTT: x.rtt, MinRTT: x.least, Loss: x.loss, MTU: x.mtu.safe(), Sized: x.mtu.proven > 0 || x.mtu.tooBig > 0 || x.mtu.done,
-		Plain: m.plain(x), Seen: x.seen, Silent: m.silent,
+		Plain: m.plain(x), Seen: x.seen, Silent: m.silent, Samples: m.samples, Sample: x.sample(), Coord: m.coord,
 	}
 	if x.path.Relay() {
 		r.Reason = m.why()

@@ -3,8 +3,11 @@ package paths
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"net/netip"
 	"time"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // ErrMalformed is what Parse says of bytes that no machine sends.
@@ -29,6 +32,10 @@ type Probe struct {
 type Reply struct {
 	Token uint64
 	Seen  netip.AddrPort // where the probe came from; zero: through a relay
+	// Coord is where the machine is in the latency space, for what the round trip
+	// says of that must be reckoned with where the other is now; nil: it does not
+	// say. It has single precision, no Adjustment, and maxDimensions at most.
+	Coord *api.Coordinate
 }
 
 // Candidates are the addresses under which a machine may be reached. A later Rev
@@ -82,9 +89,12 @@ const (
 	typeCandidates
 	typeAck
 
-	addrLen      = 18
-	probeLen     = 1 + 8 + addrLen
-	candidateLen = 1 + addrLen
+	addrLen       = 18
+	maxDimensions = 8
+	coordLen      = 1 + 4*(2+maxDimensions)
+	probeLeast    = 1 + 8 + addrLen
+	probeLen      = probeLeast + coordLen
+	candidateLen  = 1 + addrLen
 
 	flagPunch = 1
 	flagMoved = 2
@@ -98,7 +108,7 @@ func (p Probe) Append(b []byte) []byte {
 
 // Append is Message's.
 func (r Reply) Append(b []byte) []byte {
-	return appendAddr(binary.BigEndian.AppendUint64(append(b, typeReply), r.Token), r.Seen)
+	return appendCoord(appendAddr(binary.BigEndian.AppendUint64(append(b, typeReply), r.Token), r.Seen), r.Coord)
 }
 
 // Append is Message's. Of a longer list the first MaxCandidates are said.
@@ -132,12 +142,12 @@ func Parse(b []byte) (Message, error) {
 	}
 	switch body := b[1:]; b[0] {
 	case typeProbe:
-		if len(b) >= probeLen {
+		if len(b) >= probeLeast {
 			return Probe{binary.BigEndian.Uint64(body)}, nil
 		}
 	case typeReply:
 		if len(body) >= 8+addrLen {
-			return Reply{binary.BigEndian.Uint64(body), parseAddr(body[8:])}, nil
+			return Reply{binary.BigEndian.Uint64(body), parseAddr(body[8:]), parseCoord(body[8+addrLen:])}, nil
 		}
 	case typeAck:
 		if len(body) >= 4 {
@@ -190,4 +200,37 @@ func parseAddr(b []byte) netip.AddrPort {
 		return netip.AddrPort{}
 	}
 	return netip.AddrPortFrom(ip, port)
+}
+
+// appendCoord appends how many dimensions there are, error, height and vector; of
+// no coordinate nothing.
+func appendCoord(b []byte, c *api.Coordinate) []byte {
+	if c == nil || len(c.Vec) == 0 || len(c.Vec) > maxDimensions {
+		return b
+	}
+	b = append(b, byte(len(c.Vec)))
+	for _, v := range append([]float64{c.Error, c.Height}, c.Vec...) {
+		b = binary.BigEndian.AppendUint32(b, math.Float32bits(float32(v)))
+	}
+	return b
+}
+
+// parseCoord reads what appendCoord wrote; nil where there is none. What the
+// numbers are is for whoever reckons with them to judge.
+func parseCoord(b []byte) *api.Coordinate {
+	if len(b) == 0 || b[0] == 0 || b[0] > maxDimensions || len(b) < 1+4*(2+int(b[0])) {
+		return nil
+	}
+	c := &api.Coordinate{Vec: make([]float64, b[0])}
+	next := func() float64 {
+		v := math.Float32frombits(binary.BigEndian.Uint32(b))
+		b = b[4:]
+		return float64(v)
+	}
+	b = b[1:]
+	c.Error, c.Height = next(), next()
+	for i := range c.Vec {
+		c.Vec[i] = next()
+	}
+	return c
 }
