@@ -2,6 +2,7 @@ package rom_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/scheduler-plugins/plugintest"
@@ -60,6 +61,19 @@ func TestRankings(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What is known of a cluster fades: between two alike, the one heard last wins.
+func TestStaleClustersComeAfterFreshOnes(t *testing.T) {
+	large := api.Resources{MilliCPU: 8000, MemoryMB: 8192}
+	fresh, stale := node("fresh", large, large, 0), node("stale", large, large, 0)
+	fresh.Level, stale.Level = sched.Clusters, sched.Clusters
+	fresh.Free.MilliCPU -= 800
+	stale.Age = 30 * time.Second
+	req := sched.Request{Virtualization: "container"}
+	if best, _ := sched.PlaceBest(&req, []sched.Candidate{stale, fresh}, rom.Plugin{}, 1); best.ID != "fresh" {
+		t.Fatalf("chose %v", best)
 	}
 }
 

@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/treeline-edge/treeline/api"
@@ -10,42 +9,7 @@ import (
 // Polygons and hulls are drawn on the map with straight meridians and parallels,
 // as GeoJSON has it (RFC 7946 §3.1.1). From each corner to the next, longitude
 // goes the short way, so the date line is nothing special; a way around a pole
-// does not close on such a map and is refused.
-
-// CheckPolygon says what is wrong with a polygon that nodes are to be in: too few
-// corners, a corner off the earth, two that follow on opposite meridians, a way
-// around a pole, or no area. It is ErrInvalid.
-func CheckPolygon(corners []api.Geo) error {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("polygon: "+format+": %w", append(args, api.ErrInvalid)...)
-	}
-	if len(corners) < 3 {
-		return bad("%d corners enclose nothing", len(corners))
-	}
-	for i, g := range corners {
-		if !g.Valid() {
-			return bad("corner %d, %v, is not on the earth", i+1, g)
-		}
-		if next := corners[(i+1)%len(corners)]; math.Abs(shortWay(next.Lon-g.Lon)) == 180 {
-			return bad("from %v to %v longitude goes either way: put a corner between", g, next)
-		}
-	}
-	e := edges(corners)
-	low, high, area := e.at.x, e.at.x, 0.0
-	for a, b, ok := e.next(); ok; a, b, ok = e.next() {
-		low, high = min(low, b.x), max(high, b.x)
-		area += (a.x-corners[0].Lon)*(b.y-corners[0].Lat) - (b.x-corners[0].Lon)*(a.y-corners[0].Lat)
-	}
-	switch {
-	case !e.closed():
-		return bad("it goes around a pole")
-	case high-low >= 360:
-		return bad("it goes around the earth")
-	case math.Abs(area) < 1e-12:
-		return bad("its corners are in one line")
-	}
-	return nil
-}
+// does not close on such a map, and nobody is inside; the SLA's parser refuses it.
 
 // spot is a place on the map; longitude may go on past 180.
 type spot struct{ x, y float64 }
@@ -94,7 +58,7 @@ func shortWay(d float64) float64 {
 }
 
 // inside reports whether g is in the polygon or on its edge; nothing is inside
-// one that CheckPolygon refuses for going around a pole.
+// one that goes around a pole.
 func inside(corners []api.Geo, g api.Geo) bool {
 	odd, on := [3]bool{}, false
 	e := edges(corners)

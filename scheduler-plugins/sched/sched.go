@@ -73,7 +73,9 @@ type Bound struct {
 }
 
 // Domain is a set of candidates that take no more: By "node" or "cluster" it is
-// the one of that name, else all nodes whose label By has the value Name.
+// the one of that name, else all nodes whose label By has the value Name. Where
+// candidates are nodes, one By "cluster" is their own cluster, and so all of them;
+// where they are clusters, only such By "cluster" count.
 type Domain struct {
 	By    string `json:"by"`
 	Name  string `json:"name"`
@@ -92,7 +94,7 @@ const (
 )
 
 // Room is one kind of place that a candidate has: one for a node, one per kind
-// of node for a cluster.
+// of node for a cluster. For what a cluster does not tell see Untold.
 type Room struct {
 	Runtimes   []string       `json:"runtimes"`
 	Arch       string         `json:"arch"`

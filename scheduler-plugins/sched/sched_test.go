@@ -3,12 +3,14 @@ package sched_test
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/scheduler-plugins/ldp"
 	"github.com/treeline-edge/treeline/scheduler-plugins/plugintest"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -377,6 +379,25 @@ func TestPlaceBestAllocatesNothing(t *testing.T) {
 	var p sched.Plugin = rom.Plugin{}
 	if n := testing.AllocsPerRun(20, func() { sched.PlaceBest(req, cs, p, 1) }); n != 0 {
 		t.Fatalf("%v allocations", n)
+	}
+}
+
+func TestATableDecidesWithoutAllocating(t *testing.T) {
+	var table sched.Table
+	for _, c := range nodes(300) {
+		table.Put(c)
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	plain := sched.Request{Needs: api.Resources{MilliCPU: 100, MemoryMB: 64}, Virtualization: "container"}
+	labelled, far := plain, asking(rng)
+	labelled.Labels = []sched.Selector{{Key: "zone", Value: "z3"}}
+	for name, req := range map[string]*sched.Request{"plain": &plain, "labels": &labelled, "places": &far} {
+		for _, p := range []sched.Plugin{rom.Plugin{}, ldp.Plugin{}} {
+			table.Best(req, p, 1)
+			if n := testing.AllocsPerRun(20, func() { table.Best(req, p, 1) }); n != 0 {
+				t.Errorf("%s, %s: %v allocations", name, p.Name(), n)
+			}
+		}
 	}
 }
 
