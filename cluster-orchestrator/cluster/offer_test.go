@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func TestTheRootGetsItsShareAndNoMore(t *testing.T) {
+	w := line(t, 2, func(c *Config) { c.Offer.Share = 0.5 }) // 4 of 8 vCPUs
+	for i := range 6 {
+		w.wants(assignment(i, api.Revision(i+1), spec(1, 100)))
+	}
+	for i := range 6 {
+		if in := w.at(i); (in.Node != "") != (i < 4) {
+			t.Errorf("instance %d is on %q", i, in.Node)
+		}
+	}
+	v := w.c.instances[web.Instance(5)].view()
+	if !v.HandedBack || v.Why.Causes[0].Constraint != ConstraintShare || v.Why.Causes[0].Count != 2 || v.Why.Considered != 2 {
+		t.Errorf("the root is told %+v", v.Why)
+	}
+	if a := w.c.Aggregate(); a.Capacity.MilliCPU != 4000 || a.Free.MilliCPU != 0 || a.Largest.MilliCPU != 0 || a.Slots[0].Free.MilliCPU != 0 {
+		t.Errorf("it is offered %+v", a)
+	}
+	w.beat()
+	w.drops(web.Instance(0))
+	w.beat()
+	w.pass(3 * time.Second)
+	if a, b := w.at(4).Node, w.at(5).Node; (a == "") == (b == "") {
+		t.Errorf("of two that waited for one place they are on %q and %q", a, b)
+	}
+	w.checkBooks()
+}
+
+func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
+	told := func(o Offer) api.Aggregate {
+		w := line(t, 0, func(c *Config) { c.Offer = o })
+		for i, id := range []api.NodeID{"n0", "n1", "n2"} {
+			info := nodeInfo(id, api.Resources{MilliCPU: 4000, MemoryMB: 4100})
+			info.Location, info.Areas, info.Devices = &api.Geo{Lat: 48.1 + float64(i), Lon: 11.6}, []string{"de", "munich"}, gpus("a", "b")[:i%2+1]
+			w.nodes[id] = &twin{id: id, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]api.Assignment{}}
+			w.step(JoinNode{Info: info})
+			w.speak(id)
+			w.stands(id, 10*float64(i))
+		}
+		return w.c.Aggregate()
+	}
+	full := told(Offer{})
+	if len(full.Hull) == 0 || full.Latency == nil || full.Latency.Nodes != 3 || full.Latency.Radius < 10*time.Millisecond || full.Unplaced != 0 {
+		t.Errorf("in full %+v", full)
+	}
+	if len(full.Slots) != 1 || full.Slots[0].Devices[0] != (api.SlotDevice{Name: "gpu", Free: 4, Largest: 2}) || len(full.Slots[0].Areas) != 2 {
+		t.Errorf("in full %+v", full.Slots)
+	}
+	slots := told(Offer{Detail: DetailSlots})
+	if slots.Hull != nil || slots.Latency != nil || len(slots.Slots) != 1 || slots.Slots[0].Areas[0] != "*" {
+		t.Errorf("by slots %+v", slots)
+	}
+	sums := told(Offer{Detail: DetailSums})
+	if len(sums.Slots) != 0 || sums.Hull != nil || sums.StdDev != (api.Resources{}) || sums.Free.MemoryMB != 12300 {
+		t.Errorf("by sums %+v", sums)
+	}
+	coarse := told(Offer{Round: 0.5})
+	if coarse.Free.MemoryMB != 12300 && coarse.Free.MemoryMB%2050 != 0 || coarse.Largest.MemoryMB%2050 != 0 {
+		t.Errorf("coarsely %+v", coarse)
+	}
+	for _, g := range coarse.Hull {
+		if g.Lat != float64(int(g.Lat)) || g.Lon != float64(int(g.Lon)) {
+			t.Errorf("coarsely it is at %v", g)
+		}
+	}
+}
+
+func TestAPlanReservesNothing(t *testing.T) {
+	w := line(t, 2, nil)
+	var req api.ClusterPlanRequest
+	for i := range 9 {
+		m := spec(1, 100)
+		req.Instances = append(req.Instances, api.WhyRequest{Instance: web.Instance(i), Spec: m})
+	}
+	p := w.c.Plan(req)
+	on := map[api.NodeID]int{}
+	for i, in := range p.Instances {
+		if want := map[bool]string{true: "place", false: "wait"}[i < 8]; in.Action != want || i < 8 && len(in.Headroom) != 2 || i == 8 && in.Why == nil {
+			t.Errorf("%d: %+v", i, in)
+		}
+		on[in.Node]++
+	}
+	if on["n0"] != 4 || on["n1"] != 4 {
+		t.Errorf("they go to %v", on)
+	}
+	w.checkBooks()
+	if len(w.c.services)+len(w.c.apps)+len(w.c.users) != 0 {
+		t.Error("a plan leaves something behind")
+	}
+	near := of(web, 0, 1, near("pre.prod", 5))
+	p = w.c.Plan(api.ClusterPlanRequest{Instances: []api.WhyRequest{
+		{Instance: pre.Instance(0), Spec: of(pre, 0, 1, onNode("n1")).Spec}, {Instance: web.Instance(0), Spec: near.Spec},
+	}})
+	if p.Instances[1].Node != "n1" {
+		t.Errorf("near what is planned before it: %+v", p.Instances)
+	}
+	w.checkBooks()
+}
+
+func TestIdleNodesKeepMeasuringAFew(t *testing.T) {
+	w := netWorld(t, 8)
+	peers := map[api.NodeID][]api.Peer{}
+	told := 0
+	note := func() {
+		for id, n := range w.nodes {
+			for _, m := range n.got {
+				if d, ok := m.(api.NetDown); ok && d.Measure != nil {
+					peers[id], told = d.Measure, told+1
+				}
+			}
+			n.got = nil
+		}
+	}
+	w.pass(20 * time.Second)
+	note()
+	for id := range w.nodes {
+		if n := len(peers[id]); n < 2 || n > 4 {
+			t.Errorf("%s measures %d", id, n)
+		}
+		for _, p := range peers[id] {
+			if p.Node == id || p.Key == (api.PeerKey{}) {
+				t.Errorf("%s measures %+v", id, p)
+			}
+		}
+	}
+	told = 0
+	w.pass(time.Minute)
+	if note(); told != 0 {
+		t.Errorf("they are told %d times of what did not change", told)
+	}
+}
