@@ -156,17 +156,27 @@ func (w *world) checkExclusive() {
 func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 9))
-		w := newWorld(t, 4)
+		w := line(t, 4, func(c *Config) {
+			c.Preempt = seed%2 == 1
+			if seed%4 == 3 {
+				c.Asks = "http://brain"
+			}
+			c.Offer.Share = []float64{1, 0.7}[seed/4%2]
+		})
+		var open []sched.Ask
 		node := func() api.NodeID { return []api.NodeID{"n0", "n1", "n2", "n3"}[rng.IntN(4)] }
 		rev := api.Revision(1)
 		for range 100 {
 			var in Input
-			switch rng.IntN(16) {
+			switch rng.IntN(20) {
 			case 0, 1, 2:
 				rev++
 				n := rng.IntN(12)
 				m := spec(float64(rng.IntN(4)), int64(rng.IntN(800)))
 				m.Exclusive = n%3 == 0
+				m.Priority = api.Priorities[rng.IntN(4)]
+				m.Storage, m.VGPUs = int64(rng.IntN(50)), rng.IntN(8)/6
+				m.Constraints = chance(rng)
 				m.Port = []string{"", "", "80", "80;81/udp"}[rng.IntN(4)]
 				a := assignment(n, rev, m)
 				a.SpecRev = rev
@@ -208,6 +218,32 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				n := w.nodes[node()]
 				n.boot++
 				n.seq, n.beat = 0, 0
+			case 14:
+				n := w.nodes[node()]
+				if !n.off {
+					r := n.whole()
+					info := nodeInfo(n.id, api.Resources{MilliCPU: 4000, MemoryMB: 4096, StorageMB: int64(rng.IntN(200)), InMbit: 100})
+					info.Devices, info.Labels = gpus("a", "b", "c")[:rng.IntN(4)], map[string]string{"zone": []string{"a", "b"}[rng.IntN(2)]}
+					info.Areas = [][]string{nil, {"munich"}}[rng.IntN(2)]
+					r.Info = &info
+					in = r
+				}
+			case 15:
+				w.stands(node(), float64(rng.IntN(60)))
+			case 16:
+				for _, q := range open {
+					a := sched.Answer{Key: q.Key, Error: []string{"", "it crashed"}[rng.IntN(2)]}
+					for range rng.IntN(3) {
+						a.Ranked = append(a.Ranked, sched.Choice{ID: []string{"n0", "n1", "n2", "n3", "n9"}[rng.IntN(5)]})
+					}
+					w.step(Ranked{a})
+				}
+				open = nil
+			case 17:
+				for id := range w.c.probes {
+					w.step(NodeProbed{node(), api.Probed{ID: id, RTT: time.Duration(rng.IntN(40)) * time.Millisecond, Refused: rng.IntN(20) == 0}})
+					break
+				}
 			case 13:
 				w.pass(time.Duration(rng.IntN(12)) * time.Second)
 			default:
@@ -220,6 +256,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 			} else if in != nil {
 				w.step(in)
 			}
+			open = append(open, w.asked()...)
 			w.checkBooks()
 			w.checkExclusive()
 		}
@@ -247,10 +284,29 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				t.Fatalf("seed %d: node %s is left with %v, leaving %v, room %v, observed %v", seed, id, n.used, n.leaving, n.room, n.observed)
 			}
 		}
+		tied := 0
+		for _, of := range w.c.tied {
+			tied += len(of)
+		}
+		if left := len(w.c.users) + len(w.c.probes) + w.c.underWay + len(w.c.asks.open) + len(w.c.apps) + len(w.c.linkers) + tied; left != 0 || w.c.used != (api.Resources{}) {
+			t.Fatalf("seed %d: %d things are left, %v is taken", seed, left, w.c.used)
+		}
 		if len(w.c.waiting.List())+len(w.c.services) > 0 {
 			t.Fatalf("seed %d: %v wait", seed, w.c.waiting.List())
 		}
 	}
+}
+
+// chance is some constraints, or none.
+func chance(rng *rand.Rand) []api.Constraint {
+	all := []api.Constraint{
+		{Type: api.ConstrainSpread}, {Type: api.ConstrainSpread, By: "zone", Limit: 3}, toUser(there, 25), toUser("example.org", 5),
+		{Type: api.ConstrainLatency, Area: "munich", Threshold: 20, Rigidness: 1}, {Type: api.ConstrainLabels, Labels: []string{"zone=a"}, Rigidness: 5},
+	}
+	if rng.IntN(2) == 0 {
+		return nil
+	}
+	return all[rng.IntN(len(all)):][:1]
 }
 
 // TestAggregateAgreesWithASimpleTwin computes mean and deviation in two passes.
