@@ -87,6 +87,35 @@ func BenchmarkBest(b *testing.B) {
 	}
 }
 
+// A thousand clusters of six kinds of nodes each, as the root sees them.
+func BenchmarkBestOfClusters1000(b *testing.B) {
+	rng := rand.New(rand.NewPCG(4, 5))
+	var table sched.Table
+	for i := range 1000 {
+		members := nodes(6)
+		c := sched.Candidate{ID: fmt.Sprintf("cluster-%d", i), Level: sched.Clusters, Nodes: 6}
+		for _, n := range members {
+			c.Capacity, c.Free, c.Rooms = c.Capacity.Plus(n.Capacity), c.Free.Plus(n.Free), append(c.Rooms, n.Rooms...)
+		}
+		g, at := someplace(rng)
+		c.Coord, c.Radius, c.Age = at, 5*time.Millisecond, time.Duration(rng.IntN(30))*time.Second
+		c.Hull = sched.Hull([]api.Geo{*g, {Lat: g.Lat + 1, Lon: g.Lon}, {Lat: g.Lat, Lon: g.Lon + 1}}, 0.5)
+		table.Put(c)
+	}
+	plain := sched.Request{ID: "acme/a.b.c.d#0", Virtualization: "container", Network: true, Needs: api.Resources{MilliCPU: 1000, MemoryMB: 100}}
+	far := asking(rng)
+	for name, req := range map[string]*sched.Request{"rom": &plain, "ldp": &far} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			seed := uint64(0)
+			for b.Loop() {
+				seed++
+				table.Best(req, ldp.Plugin{}, seed)
+			}
+		})
+	}
+}
+
 // Equal nodes that fill up one by one: a burst.
 func BenchmarkBurst10000(b *testing.B) {
 	req := sched.Request{ID: "acme/a.b.c.d#0", Virtualization: "container", Needs: api.Resources{MilliCPU: 100, MemoryMB: 64}}

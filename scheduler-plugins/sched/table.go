@@ -83,12 +83,17 @@ func (t *Table) Put(c Candidate) {
 // raise sets what candidate i scores at most.
 func (t *Table) raise(i int) {
 	t.ceilings[i] = math.Inf(1)
-	if r := &t.rows[i]; t.ceiling != nil && r.kind >= kindFirst {
-		// An empty request is the one that leaves the most.
-		most := t.ceiling.Reckon(r.facts(&nothing))
-		if !math.IsNaN(most) {
-			t.ceilings[i] = most
-		}
+	r := &t.rows[i]
+	if t.ceiling == nil || r.kind == kindOut {
+		return
+	}
+	// An empty request is the one that leaves the most.
+	facts := r.facts(&nothing)
+	if r.kind == kindOther {
+		facts = (&query{Request: &nothing}).facts(&t.cands[i])
+	}
+	if most := t.ceiling.Reckon(facts); !math.IsNaN(most) {
+		t.ceilings[i] = most
 	}
 }
 
