@@ -223,3 +223,41 @@ func BenchmarkTakeOfAFullPool(b *testing.B) {
 		p.Give(epoch, a)
 	}
 }
+
+func TestTheLongestRestedIsTakenEarly(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	p, _ := NewPool(cidr("10.0.0.0/29"), Options{First: 1, Last: 1, Quarantine: time.Minute})
+	var all []netip.Addr
+	for range 6 {
+		a, err := p.Take(now, netip.Addr{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, a)
+	}
+	if _, err := p.TakeEarly(now, 0); !errors.Is(err, api.ErrUnavailable) {
+		t.Fatalf("all are in use: %v", err)
+	}
+	for _, i := range []int{3, 1, 4} {
+		p.Give(now, all[i])
+		now = now.Add(2 * time.Second)
+	}
+	if err := p.Mark(all[3]); err != nil { // taken out of its rest otherwise
+		t.Fatal(err)
+	}
+	if a, err := p.TakeEarly(now, 5*time.Second); err == nil {
+		t.Fatalf("%s has rested for 4 s", a)
+	}
+	for _, want := range []netip.Addr{all[1], all[4]} {
+		if a, err := p.TakeEarly(now, 2*time.Second); err != nil || a != want || !p.Taken(a) {
+			t.Fatalf("%s, %v, not %s", a, err, want)
+		}
+	}
+	if _, err := p.TakeEarly(now, 0); err == nil {
+		t.Fatal("all are in use again")
+	}
+	p.Give(now, all[1])
+	if now = now.Add(time.Minute); p.Free(now) != 1 {
+		t.Fatalf("%d are free", p.Free(now))
+	}
+}

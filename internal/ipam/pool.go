@@ -72,6 +72,18 @@ func (p *Pool) Take(now time.Time, want netip.Addr) (netip.Addr, error) {
 	return add(p.prefix.Addr(), i, 0), nil
 }
 
+// TakeEarly hands out the address that has rested longest, where that is at least
+// so long: for when Take has none left. Who has spoken to whoever had it may not
+// know yet that it is another's. None is ErrUnavailable.
+func (p *Pool) TakeEarly(now time.Time, least time.Duration) (netip.Addr, error) {
+	i, ok := p.members.early(now, least)
+	if !ok {
+		return netip.Addr{}, fmt.Errorf("%s is exhausted: %d taken, none of %d in quarantine for %s: %w",
+			p.prefix, p.members.taken, p.members.resting(), least, api.ErrUnavailable)
+	}
+	return add(p.prefix.Addr(), i, 0), nil
+}
+
 // Mark notes that the address is taken, as it was before a restart. Those that
 // are not handed out may be marked too. Outside the pool is ErrInvalid, marked
 // or taken already is ErrConflict.

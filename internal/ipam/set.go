@@ -72,6 +72,26 @@ func (s *set) next(now time.Time) (int, bool) {
 	return i, true
 }
 
+// early ends the rest of the number that has rested longest, and at least so long.
+func (s *set) early(now time.Time, least time.Duration) (int, bool) {
+	s.wake(now)
+	for len(s.queue) > 0 {
+		r := s.queue[0]
+		if !s.until[r.i].Equal(r.until) { // it was marked meanwhile
+			s.queue = s.queue[1:]
+			continue
+		}
+		if r.until.Add(least-s.rest).After(now) || r.i < s.low || r.i >= s.high {
+			return 0, false
+		}
+		s.queue = s.queue[1:]
+		delete(s.until, r.i)
+		s.taken++
+		return r.i, true
+	}
+	return 0, false
+}
+
 // mark reports whether i was not taken before. What rests is taken out of its rest.
 func (s *set) mark(i int) bool {
 	if s.rests(i) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/ipam"
@@ -59,7 +60,7 @@ func (c *Core) attach(a api.Attach) error {
 			n.Ready, n.Draining = old.Ready, old.Draining
 		}
 	} else {
-		addr, err := c.pool.Take(c.now, netip.Addr{})
+		addr, err := c.address()
 		if err != nil {
 			return fmt.Errorf("attach %s: %w", a.Key, err)
 		}
@@ -74,6 +75,24 @@ func (c *Core) attach(a api.Attach) error {
 	c.place(n)
 	c.journal.Put(kindAttachment, a.Key.String(), n)
 	return nil
+}
+
+// leastRest is how long an address rests at least, however few there are: by then
+// the kernel has forgotten who had it, and so have the peers that its cluster has told.
+const leastRest = 5 * time.Second
+
+// address is one that nobody has: one that has rested, and where none is left, as
+// when all that the node runs is replaced at once, the one that has rested longest.
+func (c *Core) address() (netip.Addr, error) {
+	addr, err := c.pool.Take(c.now, netip.Addr{})
+	if err == nil {
+		return addr, nil
+	}
+	if addr, err = c.pool.TakeEarly(c.now, min(leastRest, c.cfg.Quarantine)); err == nil {
+		c.timers.Clear(timerKey{what: timerFreed, addr: addr})
+		c.journal.Delete(kindFreed, addr.String())
+	}
+	return addr, err
 }
 
 // place notes an attachment in all the books.

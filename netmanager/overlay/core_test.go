@@ -74,13 +74,13 @@ func TestAnExhaustedSubnetSaysSoAndFreedAddressesRest(t *testing.T) {
 	}
 	w.step(Detach{attachOf("web", 7, 1).Key})
 	w.step(Detach{attachOf("web", 7, 1).Key}) // again
-	w.pass(time.Minute)
+	w.pass(leastRest - time.Second)
 	w.restart() // does not shorten the rest
-	w.pass(time.Minute)
+	w.pass(leastRest - time.Second)
 	if eff := w.step(attachOf("api", 0, 1)); eff.Err == nil {
 		t.Fatal("an address that rests was handed out")
 	}
-	w.pass(time.Minute)
+	w.pass(2 * time.Second)
 	if eff := w.step(attachOf("api", 0, 1)); eff.Err != nil {
 		t.Fatal(eff.Err)
 	}

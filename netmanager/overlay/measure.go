@@ -81,9 +81,14 @@ type place struct {
 	told      time.Time
 }
 
-// placeEvery bounds how often the node says that it has moved: a young coordinate
-// moves with every measurement.
-const placeEvery = 30 * time.Second
+// placeEvery bounds how often the node says that it has moved, and placeSoon while
+// what it said last is hardly more than a guess: a young coordinate moves with every
+// measurement.
+const (
+	placeEvery = 30 * time.Second
+	placeSoon  = 8 * time.Second
+	placeGuess = 0.5 // Coordinate.Error
+)
 
 // measured moves the own coordinate by a round trip to a peer. Where the peer is
 // now, it said with the answer; a record says where it was.
@@ -111,7 +116,11 @@ func (c *Core) measured(in Measured) {
 	}
 	c.coord.now = vivaldi.Update(c.coord.now, *at, in.RTT, pairOf(c.self.Key, in.Key))
 	c.emit(ToTunnel, TunnelCoord{c.coord.now})
-	if vivaldi.Moved(c.coord.now, c.coord.said, 0.1) && (c.coord.told.IsZero() || c.now.Sub(c.coord.told) >= placeEvery) {
+	wait := placeEvery
+	if c.coord.said.Error > placeGuess {
+		wait = placeSoon
+	}
+	if vivaldi.Moved(c.coord.now, c.coord.said, 0.1) && (c.coord.told.IsZero() || c.now.Sub(c.coord.told) >= wait) {
 		c.coord.said, c.coord.told = c.coord.now, c.now
 		c.link.self = true
 		c.saveMeta()
