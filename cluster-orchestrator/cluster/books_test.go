@@ -300,8 +300,11 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 // chance is some constraints, or none.
 func chance(rng *rand.Rand) []api.Constraint {
 	all := []api.Constraint{
-		{Type: api.ConstrainSpread}, {Type: api.ConstrainSpread, By: "zone", Limit: 3}, toUser(there, 25), toUser("example.org", 5),
-		{Type: api.ConstrainLatency, Area: "munich", Threshold: 20, Rigidness: 1}, {Type: api.ConstrainLabels, Labels: []string{"zone=a"}, Rigidness: 5},
+		{Type: api.ConstrainSpread},
+		{Type: api.ConstrainSpread, By: "zone", Limit: 3},
+		toUser(there, 25), toUser("example.org", 5),
+		{Type: api.ConstrainLatency, Area: "munich", Threshold: 20, Rigidness: 1},
+		{Type: api.ConstrainLabels, Labels: []string{"zone=a"}, Rigidness: 5},
 	}
 	if rng.IntN(2) == 0 {
 		return nil

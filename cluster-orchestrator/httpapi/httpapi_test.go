@@ -232,3 +232,27 @@ func TestWhatIsNoRequestIsAProblem(t *testing.T) {
 		t.Errorf("401 without a challenge: %v", w.Header())
 	}
 }
+
+func TestAPlanAsTheAskerMaySee(t *testing.T) {
+	r := newRig(t)
+	r.join("n1")
+	small, big := instance(ours, 64), instance("acme/shop.prod.web.v1#1", 1<<20)
+	req := api.ClusterPlanRequest{Instances: []api.WhyRequest{{Instance: small.Instance, Spec: small.Spec}, {Instance: big.Instance, Spec: big.Spec}}}
+	var p api.ClusterPlan
+	r.ask("otto", "POST", "/v1/plan", req, 200, &p)
+	if len(p.Instances) != 2 || p.Instances[0].Node != "n1" || p.Instances[0].Action != "place" || p.Instances[1].Action != "wait" || len(p.Instances[1].Why.Candidates) != 1 {
+		t.Errorf("the operator is told %+v", p)
+	}
+	p = api.ClusterPlan{}
+	r.ask("alice", "POST", "/v1/plan", req, 200, &p)
+	if len(p.Instances) != 2 || p.Instances[0].Node != "" || p.Instances[0].Action != "place" || p.Instances[1].Why == nil || len(p.Instances[1].Why.Candidates) != 0 {
+		t.Errorf("a developer is told %+v", p)
+	}
+	r.ask("rival", "POST", "/v1/plan", req, 404, nil)
+	r.ask("", "POST", "/v1/plan", req, 401, nil)
+	req.Instances = make([]api.WhyRequest, 1001)
+	for i := range req.Instances {
+		req.Instances[i] = api.WhyRequest{Instance: small.Instance, Spec: small.Spec}
+	}
+	r.ask("otto", "POST", "/v1/plan", req, 413, nil)
+}

@@ -40,7 +40,7 @@ type Config struct {
 
 	Network NetworkConfig `yaml:"network"`
 
-	Scheduler    string      `yaml:"scheduler" usage:"who chooses among the nodes that fit: rom, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
+	Scheduler    string      `yaml:"scheduler" usage:"who chooses among the nodes that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
 	Offer        OfferConfig `yaml:"offer"`
 	Probe        ProbeConfig `yaml:"probe"`
 	Preempt      bool        `yaml:"preempt" usage:"let an urgent instance that fits nowhere have less urgent ones stop"`

@@ -12,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/scheduler-plugins/binpack"
+	"github.com/treeline-edge/treeline/scheduler-plugins/ldp"
 	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -35,6 +36,7 @@ type ProbeConfig struct {
 // builtin are the schedulers of the house.
 var builtin = map[string]sched.Plugin{
 	rom.Plugin{}.Name():     rom.Plugin{},
+	ldp.Plugin{}.Name():     ldp.Plugin{},
 	spread.Plugin{}.Name():  spread.Plugin{},
 	binpack.Plugin{}.Name(): binpack.Plugin{},
 }

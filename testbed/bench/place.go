@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -59,7 +60,80 @@ func place(r *run) error {
 		r.emit(ours.record(fmt.Sprintf("place.best-of-%d", size), "ns/cand").over("scan of an array", base))
 		r.emit(whole.record(fmt.Sprintf("place.rank-%d", size), "ns/cand").over("scan of an array", base).noting("with the reasons of all that were left out"))
 	}
+	return burst(r)
+}
+
+// What a burst is: so many instances over so many nodes, as a root sends them.
+const (
+	burstNodes     = 10_000
+	burstInstances = 10_000
+	burstBatch     = 100
+	burstSamples   = 5 // each takes seconds
+)
+
+// burst measures how many instances a second a cluster's core places: choices,
+// reservations, the journal's documents and the messages to nodes and root, but not
+// the store and the wire.
+func burst(r *run) error {
+	var rate series
+	for range min(r.n, burstSamples) {
+		c, now := fleet(burstNodes)
+		want := orders(burstInstances, burstBatch)
+		w := watch("")
+		began := time.Now()
+		for _, d := range want {
+			for _, e := range c.Step(now, cluster.Desired{Desired: d}).Send {
+				if rep, ok := e.Msg.(api.Report); ok {
+					c.Step(now, cluster.Ack{ReportAck: api.ReportAck{Boot: rep.Boot, Seq: rep.Seq, Gen: rep.Gen}})
+				}
+			}
+		}
+		took := time.Since(began)
+		bad := w.disturbed()
+		for _, in := range c.Instances() {
+			if in.Node == "" {
+				return fmt.Errorf("%s is on no node: %s", in.ID, in.Detail)
+			}
+		}
+		rate.add(burstInstances/took.Seconds(), bad)
+	}
+	r.emit(rate.record("place.burst-10000-over-10000", "placements/s").noting("through the cluster's core, a hundred a message"))
 	return nil
+}
+
+// fleet is a core with nodes that are all there and empty.
+func fleet(n int) (*cluster.Core, time.Time) {
+	c := cluster.New(cluster.Config{ID: "munich", LocalNumbers: 100_000})
+	now := time.Unix(1_767_225_600, 0)
+	c.Step(now, cluster.Start{})
+	for i := range n {
+		id := api.NodeID(fmt.Sprintf("node-%d", i))
+		c.Step(now, cluster.JoinNode{Info: api.NodeInfo{
+			ID: id, Arch: "amd64", OS: "linux", Runtimes: []string{"container"}, Network: api.NetworkOverlay,
+			Capacity: api.Resources{MilliCPU: int64(1000 * (i%8 + 1)), MemoryMB: 4096},
+		}})
+		c.Step(now, cluster.NodeReport{NodeReport: api.NodeReport{Node: id, Boot: 1, Seq: 1, Whole: true}})
+		c.Step(now, cluster.NodeAlive{Node: id, Alive: api.Alive{Boot: 1, Seq: 1}})
+	}
+	return c, now
+}
+
+// orders are what a root sends for a service of n instances, so many a message.
+func orders(n, each int) (out []api.Desired) {
+	const service = api.ServiceID("acme/shop.prod.web.prod")
+	spec := api.Microservice{Name: "web", Namespace: "prod", Virtualization: "container", VCPUs: 0.1, Memory: 64}
+	var digest api.Digest
+	for i := 0; i < n; i += each {
+		d := api.Desired{Gen: api.Generation(i/each + 1), From: api.Generation(i / each)}
+		for k := range each {
+			a := api.Assignment{Instance: service.Instance(i + k), Epoch: api.EpochOf(1, 0), SpecRev: 1, Spec: spec}
+			d.Put = append(d.Put, a)
+			digest = digest.Toggle(a.Digest())
+		}
+		d.Digest = digest
+		out = append(out, d)
+	}
+	return out
 }
 
 func candidates(n int) []sched.Candidate {
