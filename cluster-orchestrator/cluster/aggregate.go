@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -20,7 +19,7 @@ import (
 func (c *Core) Aggregate() api.Aggregate {
 	if c.agg.of == nil || c.agg.version != c.version {
 		a := c.aggregate()
-		c.agg = aggregated{&a, c.version, c.changes, c.now}
+		c.agg = aggregated{&a, c.version}
 	}
 	return *c.agg.of
 }
@@ -29,8 +28,6 @@ func (c *Core) Aggregate() api.Aggregate {
 type aggregated struct {
 	of      *api.Aggregate
 	version uint64 // of the table
-	changes uint64 // of the room
-	at      time.Time
 }
 
 // sums are what an aggregate is made of.

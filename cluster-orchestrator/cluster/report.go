@@ -62,14 +62,9 @@ func (c *Core) report() {
 	r.seq++
 	rep := api.Report{
 		Cluster: c.cfg.ID, Boot: c.boot, Seq: r.seq, Gen: r.gen, Desired: r.wanted, Known: r.known,
-		Whole: r.wantAll,
-	}
-	// What the root sent lately it counts itself until we answer for it; then the
-	// aggregate must have it.
-	if r.due || r.wantAll || c.agg.of == nil || c.now.Sub(c.agg.at) >= gather {
-		rep.Aggregate = c.Aggregate()
-	} else {
-		rep.Aggregate = *c.agg.of
+		// What the root placed here it counts itself until we have answered for it: the
+		// aggregate must not be older than what is observed.
+		Whole: r.wantAll, Aggregate: c.Aggregate(),
 	}
 	if r.wantAll {
 		for _, id := range step.Keys(c.instances) {
@@ -100,15 +95,12 @@ func (c *Core) report() {
 // rest sets when the next report goes out, if nothing happens: later each time
 // that there was nothing to say.
 func (c *Core) rest(news bool) {
-	r, key := &c.root, timerKey{what: timerReport}
+	r := &c.root
 	if news || r.told.changes != c.changes || r.idle == 0 {
 		r.idle = c.cfg.ReportIdle
 	} else {
 		r.idle = max(c.cfg.ReportIdle, min(2*r.idle, idleMost, cmp.Or(r.dead, 3*c.cfg.ReportIdle)/3))
 	}
 	r.told = told{c.capacity.Minus(c.used), c.capacity, c.changes}
-	c.timers.Set(key, c.now.Add(r.idle))
-	if c.agg.changes != c.changes { // it was not told the newest
-		c.timers.SetEarlier(key, c.now.Add(gather))
-	}
+	c.timers.Set(timerKey{what: timerReport}, c.now.Add(r.idle))
 }
