@@ -1,0 +1,66 @@
+package lab_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/testbed/lab"
+	"github.com/treeline-edge/treeline/testbed/netlab"
+)
+
+// Nodes at the ends of cables of different length, to whom nobody has spoken: the
+// cluster learns how far each is from each, and places by it.
+func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
+	o := &overlay{Lab: lab.New(t, lab.Options{}), t: t, net: netlab.New(t)}
+	hub := o.net.Host("hub")
+	hub.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+	h := o.net.Host("c1")
+	o.net.Join(h, "eth0", "203.0.113.2/30", hub, "c1", "203.0.113.1/30")
+	h.Route("default", "203.0.113.1")
+	o.cluster = o.Cluster("c1", lab.ClusterOptions{Host: h, Address: "203.0.113.2"})
+	delays := []time.Duration{4 * time.Millisecond, 6 * time.Millisecond, 20 * time.Millisecond, 35 * time.Millisecond}
+	for i, d := range delays {
+		h := o.net.Host(fmt.Sprintf("h%d", i))
+		o.net.Slow(h, "eth0", fmt.Sprintf("198.51.100.%d/30", 4*i+2), hub, fmt.Sprintf("n%d", i), fmt.Sprintf("198.51.100.%d/30", 4*i+1), d, 0, uint64(i))
+		h.Route("default", fmt.Sprintf("198.51.100.%d", 4*i+1))
+		o.nodes = append(o.nodes, o.cluster.Node(fmt.Sprintf("n%d", i), lab.NodeOptions{Containers: true, CPUs: 2, Host: h, Overlay: true}))
+	}
+	o.ready(o.cluster, len(delays))
+	took := lab.Stopwatch()
+	within(t, 4*time.Minute, "the cluster knows all distances", func() error {
+		at := make([]api.Coordinate, len(delays))
+		for i, n := range o.nodes {
+			shown, err := o.cluster.NodeOf(n.ID)
+			if err != nil {
+				return err
+			}
+			if shown.Coord == nil {
+				return fmt.Errorf("%s has no coordinate", n.ID)
+			}
+			at[i] = *shown.Coord
+		}
+		for i := range at {
+			for j := range i {
+				truth := 2 * (delays[i] + delays[j])
+				if d := vivaldi.Distance(at[i], at[j]); (d - truth).Abs() > truth*35/100 {
+					return fmt.Errorf("n%d and n%d are %s apart, and are believed to be %s", j, i, truth, d)
+				}
+			}
+		}
+		return nil
+	})
+	t.Logf("all distances are known after %s", took().Round(100*time.Millisecond))
+
+	near := lab.Needing(o.Container("near", 1), 1, 100)
+	near.Connectivity = []api.Connectivity{{Target: "db." + lab.Namespace, Constraints: []api.LinkConstraint{{Type: api.LinkLatency, Threshold: 32}}}}
+	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Container("db", 1), 2, 100), "c1", "n0"))) // n0 is full then
+	o.Wait("the database runs", o.Running("shop", "db", 1))
+	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Container("db", 1), 2, 100), "c1", "n0"), near))
+	o.Wait("what is to be near runs", o.Running("shop", "near", 1))
+	if w := o.Workload(o.ID("shop", "near", 0)); w.Node != "n1" {
+		t.Errorf("it runs on %s", w.Node)
+	}
+}
