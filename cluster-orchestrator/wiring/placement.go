@@ -10,7 +10,6 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
-	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/scheduler-plugins/binpack"
 	"github.com/treeline-edge/treeline/scheduler-plugins/ldp"
 	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
@@ -114,58 +113,6 @@ func (c Config) openScheduler(ctx context.Context) (*outside.Scheduler, error) {
 		return nil, nil
 	}
 	return outside.Open(ctx, c.Scheduler)
-}
-
-// ranker asks the scheduler outside what the core wants to know.
-type ranker struct {
-	to   *outside.Scheduler
-	asks chan sched.Ask
-	post func(cluster.Input)
-	log  *slog.Logger
-}
-
-// maxAsks is how many questions may wait for the scheduler. What finds no room, the
-// core decides itself when its time is over.
-const maxAsks = 1024
-
-func newRanker(to *outside.Scheduler, l *loop.Loop[cluster.Input], log *slog.Logger) *ranker {
-	return &ranker{to: to, asks: make(chan sched.Ask, maxAsks), post: l.Post, log: log}
-}
-
-// send takes a question of the core and never blocks.
-func (r *ranker) send(msg any) {
-	if q, ok := msg.(sched.Ask); ok && r.to != nil {
-		select {
-		case r.asks <- q:
-		default:
-		}
-	}
-}
-
-// run asks until ctx ends.
-func (r *ranker) run(ctx context.Context) error {
-	if r.to == nil {
-		<-ctx.Done()
-		return nil
-	}
-	done := make(chan struct{}, outside.AtOnce)
-	for range outside.AtOnce {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			for {
-				select {
-				case q := <-r.asks:
-					r.post(cluster.Ranked{Answer: r.to.Rank(ctx, q)})
-				case <-ctx.Done():
-					return
-				}
-			}
-		}()
-	}
-	for range outside.AtOnce {
-		<-done
-	}
-	return r.to.Close(context.WithoutCancel(ctx))
 }
 
 // tell writes down what the core wants its operator to know.

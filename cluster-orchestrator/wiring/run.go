@@ -35,6 +35,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // AddressFile has host:port to dial on this machine, once the cluster serves.
@@ -61,7 +63,7 @@ type orchestrator struct {
 	client *http.Client // of the root
 	port   *port
 	http   http.Handler
-	ranker *ranker
+	asker  *outside.Asker
 	relay  *relay.Relay  // nil: the operator wants none
 	relays relay.Foreign // of others, that nodes were told of
 }
@@ -119,7 +121,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "authority", Run: o.id.upper.Run},
 		daemon.Part{Name: "broker", Run: o.keepBroker},
 		daemon.Part{Name: "relay", Run: o.runRelay},
-		daemon.Part{Name: "scheduler", Run: o.ranker.run},
+		daemon.Part{Name: "scheduler", Run: o.asker.Run},
 		daemon.Part{Name: "keys", Run: func(ctx context.Context) error { return o.id.followKeys(ctx, o.client) }},
 		daemon.Part{Name: "sweep", Run: o.sweep},
 		daemon.Part{Name: "memory", Run: releaseMemory},
@@ -152,7 +154,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	}
 	m := newMeter()
 	o.loop = loop.New(o.core, st, o.send, loop.Options[cluster.Input]{Tick: cluster.Tick{}, Log: o.log, Observe: m.observe})
-	o.ranker = newRanker(out, o.loop, o.log)
+	o.asker = outside.NewAsker(out, func(a sched.Answer) { o.loop.Post(cluster.Ranked{Answer: a}) })
 	deliver := func(ctx context.Context, in cluster.Input) error { return o.loop.Do(ctx, in, nil) }
 
 	members, err := nodelink.NewMembers(st, docs, info.ID, o.id.verifier)
@@ -250,7 +252,9 @@ func (o *orchestrator) send(envs []api.Envelope) {
 		case cluster.ToRelay:
 			o.sendRelay(e.Msg)
 		case api.ToScheduler:
-			o.ranker.send(e.Msg)
+			if q, ok := e.Msg.(sched.Ask); ok {
+				o.asker.Send(q)
+			}
 		case cluster.ToOperator:
 			tell(o.log, e.Msg)
 		default:

@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -86,12 +87,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	var web *httpapi.API
 	var link *clusterlink.Link
-	var ranks *ranker
+	var asker *outside.Asker
 	m := newMeter()
-	l := loop.New(core, st, func(envs []api.Envelope) { send(envs, web, link, ranks) }, loop.Options[root.Input]{
+	l := loop.New(core, st, func(envs []api.Envelope) { send(envs, web, link, asker) }, loop.Options[root.Input]{
 		Tick: root.Tick{}, Log: log, Observe: m.observe,
 	})
-	ranks = newRanker(scheduler, l.Post)
+	asker = outside.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
 	link = clusterlink.New(clusterlink.Options{
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
 		Desk: id.desk, Keys: id.ring.Public, Log: log,
@@ -128,7 +129,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: l.Run},
 		daemon.Part{Name: "certificate", Run: id.keeper.Run},
-		daemon.Part{Name: "scheduler", Run: ranks.run},
+		daemon.Part{Name: "scheduler", Run: asker.Run},
 		daemon.Part{Name: "server", Run: serve},
 		daemon.Part{Name: "sweep", Run: func(ctx context.Context) error { return sweep(ctx, id.accounts, id.desk, log) }},
 	)
@@ -142,7 +143,7 @@ func openStore(ctx context.Context, cfg Config) (store.Store, error) {
 }
 
 // send hands out what the core says. It runs on the core's owner and must not block.
-func send(envs []api.Envelope, web *httpapi.API, link *clusterlink.Link, ranks *ranker) {
+func send(envs []api.Envelope, web *httpapi.API, link *clusterlink.Link, asker *outside.Asker) {
 	var changes []api.Change
 	for _, e := range envs {
 		if c, ok := e.Msg.(api.Change); ok && e.To == api.ToWatchers {
@@ -150,7 +151,7 @@ func send(envs []api.Envelope, web *httpapi.API, link *clusterlink.Link, ranks *
 			continue
 		}
 		if q, ok := e.Msg.(sched.Ask); ok && e.To == api.ToScheduler {
-			ranks.send(q)
+			asker.Send(q)
 			continue
 		}
 		link.Send(e)
