@@ -62,10 +62,15 @@ func (c *Core) Instance(id api.InstanceID) (api.Instance, bool) {
 		return api.Instance{}, false
 	}
 	o := in.view()
+	var devices []string
+	if n := c.nodes[in.Node]; n != nil {
+		devices = n.given(id)
+	}
 	return api.Instance{
 		ID: id, Service: id.Service(), Number: id.Number(), State: o.State, Reason: o.Reason, Detail: o.Detail,
 		Cluster: c.cfg.ID, Node: in.Node, Epoch: in.Epoch, Restarts: in.Restarts, ExitCode: in.ExitCode,
 		Spec: in.Want.SpecRev, Leaving: in.Leaving || in.Withdrawn, Address: in.Address,
+		Violated: o.Violated, Devices: devices,
 	}, true
 }
 

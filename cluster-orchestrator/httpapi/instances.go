@@ -81,7 +81,7 @@ func (a *API) instances(ctx context.Context, p rights.Principal, _ *none) (*body
 // shown is the instance as p may see it: nodes are their operator's.
 func (a *API) shown(p rights.Principal, i api.Instance) api.Instance {
 	if a.allowed(p, rights.NodesRead) != nil {
-		i.Node = ""
+		i.Node, i.Devices = "", nil
 	}
 	return i
 }
