@@ -35,6 +35,8 @@ type node struct {
 	used        int // of its subnet
 	wants       map[api.Want]bool
 	held        interest.Holder
+	measure     []api.Peer
+	told        int // what to measure
 }
 
 func (w *world) join(c api.ClusterID, id api.NodeID) {
@@ -149,6 +151,9 @@ func (n *node) self() *api.NetSelf {
 func (n *node) up(whole bool, add, drop []api.Want, self bool) {
 	n.upSeq++
 	u := api.NetUp{Boot: n.boot, Seq: n.upSeq, Whole: whole, Add: add, Drop: drop, Held: n.held.Digest(), Rev: n.rev}
+	for _, p := range n.measure {
+		u.Measure = u.Measure.Toggle(p.Digest())
+	}
 	if self {
 		u.Self = n.self()
 	}
@@ -185,6 +190,9 @@ func (n *node) down(d api.NetDown) {
 		Routes: d.Routes, Sources: d.Sources, Peers: d.Peers, Refused: d.Refused,
 		Gone: d.Gone, GoneSources: d.GoneSources, GonePeers: d.GonePeers, Answered: d.Answered,
 	}, d.Whole)
+	if d.Measure != nil {
+		n.measure, n.told = d.Measure, n.told+1
+	}
 	if d.Boot == n.boot && d.Seq >= n.unanswered {
 		n.unanswered = 0
 	}
@@ -199,7 +207,7 @@ func (n *node) down(d api.NetDown) {
 // restart is the netmanager's; it forgets what it held, or has kept it on disk.
 func (n *node) restart(keeps bool) {
 	n.boot++
-	n.upSeq, n.rev, n.unanswered = 0, 0, 0
+	n.upSeq, n.rev, n.unanswered, n.measure = 0, 0, 0, nil
 	if !keeps {
 		n.held = interest.Holder{}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -526,5 +527,55 @@ func FuzzParse(f *testing.F) {
 func TestReplyIsNoLongerThanProbe(t *testing.T) {
 	if p, r := len(Probe{1}.Append(nil)), len(Reply{1, netip.MustParseAddrPort("192.0.2.1:9"), &api.Coordinate{Vec: make([]float64, maxDimensions)}}.Append(nil)); r > p {
 		t.Errorf("%d bytes are answered with %d", p, r)
+	}
+}
+
+// A round trip says where the peer is, as far as single precision does; what is no
+// coordinate on the wire is none.
+func TestRepliesSayWhereAMachineIs(t *testing.T) {
+	c := api.Coordinate{Vec: []float64{0.125, -0.25, 0, 0, 0, 0, 0, 1}, Error: 0.5, Height: 0.0625}
+	b := Reply{Token: 1, Coord: &c}.Append(nil)
+	if m, err := Parse(b); err != nil || !reflect.DeepEqual(m.(Reply).Coord, &c) {
+		t.Errorf("%+v, %v", m, err)
+	}
+	for n := probeLeast; n < len(b); n++ {
+		if m, err := Parse(b[:n]); err != nil || m.(Reply).Coord != nil {
+			t.Errorf("of %d bytes: %+v, %v", n, m, err)
+		}
+	}
+	if m, err := Parse(append(Reply{Token: 1}.Append(nil), make([]byte, 100)...)); err != nil || m.(Reply).Coord != nil {
+		t.Errorf("padding is read as %+v, %v", m, err)
+	}
+}
+
+// A peer that is measured now and then, and never talked to, keeps the way that
+// was found, at the price of what is measured.
+func TestMeasuringKeepsTheWay(t *testing.T) {
+	w, x, y := pair(t, 1, none, portRestricted)
+	w.settle(x, y)
+	x.sending, y.sending = false, false
+	w.run(10 * time.Minute)
+	if r := x.m.Report(); !r.Path.Relay() {
+		t.Fatalf("it rests by %s", r.Path)
+	}
+	w.step(x, Measure{})
+	w.run(time.Minute)
+	before, samples := x.sentCtl, x.m.Report().Samples
+	for range 60 {
+		w.step(x, Measure{})
+		w.run(30 * time.Second)
+	}
+	r := x.m.Report()
+	if r.Path.Relay() || r.Silent {
+		t.Errorf("after half an hour: %+v", r)
+	}
+	if n := r.Samples - samples; n < 55 || n > 200 {
+		t.Errorf("%d round trips of 60 that were asked for", n)
+	}
+	if n := x.sentCtl - before; n > 400 {
+		t.Errorf("%d messages for 60 round trips", n)
+	}
+	if most := 4 * w.delay; r.Sample <= 0 || r.Sample > most {
+		t.Errorf("%s, and at most %s", r.Sample, most)
 	}
 }
