@@ -53,15 +53,27 @@ func TestUnprovenPeersStayOut(t *testing.T) {
 			}},
 			Sources: []api.Source{{Address: at(2), Peer: good}, {Address: at(3), Peer: bad}},
 			Peers:   []api.Peer{stolen, good},
+			Measure: []api.Peer{bad, good},
 		}
 		c.down(&d)
 		r := d.Routes[0]
 		if len(r.Peers) != 1 || len(r.Backends) != 1 || r.Backends[0].Address != at(2) || len(d.Sources) != 1 || len(d.Peers) != 1 || d.Peers[0].Key != good.Key {
 			t.Errorf("let in: %+v", d)
 		}
+		if len(d.Measure) != 1 || d.Measure[0].Key != good.Key {
+			t.Errorf("measured: %+v", d.Measure)
+		}
+		d = api.NetDown{Measure: []api.Peer{stolen}}
+		if c.down(&d); d.Measure == nil || len(d.Measure) > 0 {
+			t.Errorf("of none that is good: %#v", d.Measure)
+		}
+		d = api.NetDown{}
+		if c.down(&d); d.Measure != nil {
+			t.Errorf("of nothing that was said: %#v", d.Measure)
+		}
 	}
-	if n := c.refused.Load(); n != 8 {
-		t.Errorf("%d refusals counted, want 8", n)
+	if n := c.refused.Load(); n != 12 {
+		t.Errorf("%d refusals counted, want 12", n)
 	}
 }
 
