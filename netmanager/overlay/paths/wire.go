@@ -92,8 +92,7 @@ const (
 	addrLen       = 18
 	maxDimensions = 8
 	coordLen      = 1 + 4*(2+maxDimensions)
-	probeLeast    = 1 + 8 + addrLen
-	probeLen      = probeLeast + coordLen
+	probeLen      = 1 + 8 + addrLen + coordLen
 	candidateLen  = 1 + addrLen
 
 	flagPunch = 1
@@ -142,7 +141,7 @@ func Parse(b []byte) (Message, error) {
 	}
 	switch body := b[1:]; b[0] {
 	case typeProbe:
-		if len(b) >= probeLeast {
+		if len(b) >= probeLen {
 			return Probe{binary.BigEndian.Uint64(body)}, nil
 		}
 	case typeReply:
