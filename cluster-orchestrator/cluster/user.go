@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -31,6 +33,8 @@ type user struct {
 	round    uint64
 
 	asked    map[api.NodeID]uint64 // orders without an answer; nil: no round is under way
+	refines  bool                  // the round's second half is: those are asked that seem nearest
+	tried    map[api.NodeID]bool   // in this round
 	answers  map[string]time.Duration
 	refused  string
 	deadline time.Time
@@ -38,6 +42,7 @@ type user struct {
 
 const (
 	probers    = 8                // nodes that measure one user
+	nearest    = 4                // and then of those that seem nearest to it: a place that is told from afar is told badly
 	probeWait  = 3 * time.Second  // for a node's answer
 	probeSlack = time.Second      // for the order and the answer to travel
 	userFresh  = 10 * time.Minute // until a user is measured again
@@ -122,9 +127,9 @@ func (c *Core) measure(targets []string) (waits bool) {
 	for _, t := range targets {
 		u := c.users[t]
 		switch {
-		case u == nil || u.known() || u.wrong != "":
-		case u.asked != nil:
+		case u != nil && u.refines, u != nil && u.asked != nil && !u.known():
 			waits = true
+		case u == nil || u.known() || u.wrong != "":
 		default:
 			c.round(t)
 			waits = waits || u.asked != nil || c.rounds.Has(t)
@@ -154,10 +159,18 @@ func (c *Core) round(t string) {
 		return
 	}
 	c.rounds.Remove(t)
-	c.underWay++
 	u.round++
-	u.asked, u.answers, u.refused = map[api.NodeID]uint64{}, map[string]time.Duration{}, ""
+	u.tried, u.answers, u.refused = map[api.NodeID]bool{}, map[string]time.Duration{}, ""
+	c.ask(t, nodes)
+}
+
+// ask has nodes measure a user.
+func (c *Core) ask(t string, nodes []api.NodeID) {
+	u := c.users[t]
+	c.underWay++
+	u.asked = map[api.NodeID]uint64{}
 	for _, id := range nodes {
+		u.tried[id] = true
 		c.lastProbe++
 		u.asked[id] = c.boot<<24 | c.lastProbe&(1<<24-1)
 		c.probes[u.asked[id]] = t
@@ -193,6 +206,33 @@ func (c *Core) probers(t string, round uint64) (out []api.NodeID) {
 			}
 			take(api.NodeID(all[chance.below(len(all))].ID), blind)
 		}
+	}
+	return out
+}
+
+// closest are the nodes that seem nearest to a place and were not tried.
+func (c *Core) closest(at api.Coordinate, tried map[api.NodeID]bool) (out []api.NodeID) {
+	type near struct {
+		id api.NodeID
+		d  time.Duration
+	}
+	var best []near // sorted, at most that many
+	for _, cand := range c.table.All() {
+		n := c.nodes[api.NodeID(cand.ID)]
+		if n == nil || tried[n.info.ID] || n.coord == nil || n.silent || !n.heard || n.suspect {
+			continue
+		}
+		d := vivaldi.Distance(at, *n.coord)
+		i, _ := slices.BinarySearchFunc(best, near{n.info.ID, d}, func(a, b near) int {
+			return cmp.Or(cmp.Compare(a.d, b.d), cmp.Compare(a.id, b.id))
+		})
+		if i < nearest {
+			best = slices.Insert(best, i, near{n.info.ID, d})
+			best = best[:min(len(best), nearest)]
+		}
+	}
+	for _, b := range best {
+		out = append(out, b.id)
 	}
 	return out
 }
@@ -235,7 +275,7 @@ func (c *Core) userDue(t string) {
 // for it placed.
 func (c *Core) concluded(t string) {
 	u := c.users[t]
-	asked := len(u.answers) + len(u.asked)
+	asked, refined := len(u.answers)+len(u.asked), u.refines
 	c.endRound(u)
 	var from []api.Coordinate
 	var rtts []time.Duration
@@ -245,11 +285,19 @@ func (c *Core) concluded(t string) {
 		}
 	}
 	at, found := vivaldi.Locate(from, rtts)
+	found = found && vivaldi.Valid(&at)
+	if found && !refined && u.refused == "" {
+		if more := c.closest(at, u.tried); len(more) > 0 {
+			u.at, u.measured, u.refines = &at, maps.Clone(u.answers), true // whose time is over before takes that
+			c.ask(t, more)
+			return
+		}
+	}
 	next := userFresh
 	switch {
 	case u.refused != "":
 		u.wrong, u.at, u.measured = u.refused, nil, nil
-	case found && vivaldi.Valid(&at):
+	case found:
 		u.at, u.measured = &at, u.answers
 	case len(u.answers) > 0 && u.at == nil:
 		u.measured, next = u.answers, userRetry // too few to tell where it is; what they measured is true of them
@@ -258,7 +306,7 @@ func (c *Core) concluded(t string) {
 	default:
 		u.wrong, next = fmt.Sprintf("none of %d nodes got an answer from it", asked), userRetry
 	}
-	u.answers = nil
+	u.tried, u.answers = nil, nil
 	c.again(t, next)
 	for _, id := range step.Keys(u.of) {
 		c.searched(c.instances[id])
@@ -281,7 +329,7 @@ func (c *Core) endRound(u *user) {
 	for _, probe := range u.asked {
 		delete(c.probes, probe)
 	}
-	u.asked = nil
+	u.asked, u.refines = nil, false
 	c.underWay--
 }
 

@@ -92,6 +92,41 @@ func TestAUserIsFoundByProbes(t *testing.T) {
 	}
 }
 
+// A place that is told from afar is told badly: those that seem nearest are asked
+// as well, once.
+func TestThoseThatSeemNearestAreAskedToo(t *testing.T) {
+	w := line(t, 40, nil)
+	w.wants(of(web, 0, 1, toUser(there, 12)))
+	first := w.probed(w.last.Send, 205, nil)
+	if len(first) != probers {
+		t.Fatalf("%d nodes were asked", len(first))
+	}
+	var second []NodeProbed
+	for _, a := range first {
+		w.step(a)
+		second = append(second, w.probed(w.last.Send, 205, nil)...)
+	}
+	if len(second) != nearest {
+		t.Fatalf("%d more were asked", len(second))
+	}
+	if n := w.at(0).Node; n != "" {
+		t.Errorf("it is on %s before they have answered", n)
+	}
+	for _, a := range second {
+		w.step(a)
+		if more := w.probed(w.last.Send, 205, nil); len(more) > 0 {
+			t.Errorf("%d were asked in a third turn", len(more))
+		}
+	}
+	if n := w.at(0).Node; n != "n20" && n != "n21" {
+		t.Errorf("it is on %q", n)
+	}
+	if len(w.c.probes) != 0 || w.c.underWay != 0 {
+		t.Errorf("%d probes are open, %d rounds under way", len(w.c.probes), w.c.underWay)
+	}
+	w.checkBooks()
+}
+
 func TestANodeThatDiesWhileItMeasuresHoldsNothingUp(t *testing.T) {
 	w := line(t, 6, nil)
 	w.wants(of(web, 0, 1, toUser(there, 12)))
