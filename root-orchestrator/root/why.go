@@ -177,6 +177,12 @@ func wouldHelp(r *api.Rejection) string {
 		return fmt.Sprintf("label a node so that %s holds, or ask for other labels", r.Need)
 	case sched.ConstraintArea:
 		return fmt.Sprintf("join a node in %s, or name a wider area", r.Need)
+	case sched.ConstraintGeo, sched.ConstraintLatency:
+		if r.Short == "" {
+			return "have it known how far that is: " + r.Have
+		}
+	}
+	switch r.Constraint {
 	case sched.ConstraintGeo:
 		return "join a node nearer by, or raise the threshold" + by(r.Short)
 	case sched.ConstraintLatency:

@@ -114,6 +114,7 @@ func detail(r *api.Rejection) string {
 		if r.Short != "" {
 			return "need " + r.Need + ", best " + r.Have
 		}
+		return "need " + r.Need + ": " + r.Have // nobody knows how far it is
 	case r.Short != "":
 		return "need " + r.Need + ", best free " + r.Have
 	}
