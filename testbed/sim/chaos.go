@@ -48,8 +48,9 @@ func newChaos(seed uint64, opts Options) *World {
 	}
 	for i := range clusters {
 		m := w.addCluster(api.ClusterID(fmt.Sprintf("c%d", i+1)))
+		c.habits(m)
 		for k := range 1 + r.IntN(6) {
-			n := m.addNode(api.NodeID(fmt.Sprintf("n%d", k+1)), c.newInfo())
+			n := m.addNode(api.NodeID(fmt.Sprintf("n%d", k+1)), c.newInfo(i))
 			n.gone = k > 0 && r.IntN(8) == 0 // joins later
 			if n.gone {
 				w.after(w.between(20*time.Second, 90*time.Second), func() {
@@ -68,7 +69,7 @@ func newChaos(seed uint64, opts Options) *World {
 			if t == "bolt" && r.IntN(2) == 0 {
 				continue // the other tenant uses some of the same names
 			}
-			c.people = append(c.people, &person{w: w, tenant: t, name: fmt.Sprintf("app%d", i+1), loose: map[api.ServiceID]bool{}})
+			c.people = append(c.people, &person{w: w, tenant: t, name: fmt.Sprintf("app%d", i+1), loose: map[api.ServiceID]bool{}, urgencies: map[string]int{}})
 		}
 	}
 	w.note("world", "seed %d: %d clusters, hostile %v, external broker %v, loss %.2f, delay %s+%s, silence %s, step crashes %v",
@@ -82,18 +83,6 @@ func newChaos(seed uint64, opts Options) *World {
 		c.every(2*time.Second, c.call)
 	}
 	return w
-}
-
-func (c *chaos) newInfo() api.NodeInfo {
-	r := c.w.chance
-	arch := "amd64"
-	if r.IntN(5) == 0 {
-		arch = "arm64"
-	}
-	return api.NodeInfo{
-		Arch: arch, OS: "linux", Runtimes: []string{"container"},
-		Capacity: api.Resources{MilliCPU: int64(500 * (1 + r.IntN(8))), MemoryMB: int64(512 << r.IntN(4))},
-	}
 }
 
 // every does something again and again, at irregular times, until the end.
@@ -177,7 +166,11 @@ func (c *chaos) operate() {
 		return
 	}
 	m := n.cluster
-	switch r := w.chance.IntN(10); {
+	switch r := w.chance.IntN(13); {
+	case r >= 11:
+		c.relabel(n)
+	case r == 10:
+		m.preempt = !m.preempt // from its next start on
 	case r < 2:
 		w.note("operators", "cordon %s", n.name)
 		c.order(m, cluster.Cordon{Node: n.id, On: true}, answered, nothing)

@@ -74,8 +74,16 @@ func (w *World) checkCapacity(m *NodeMachine) {
 	}
 }
 
-// checkDevices holds that no device is with two workloads that run or may.
-func (w *World) checkDevices(m *NodeMachine) {
+// checkDevices holds that no device is with two workloads that run or may, and that
+// the newest has what it asked for.
+func (w *World) checkDevices(m *NodeMachine, newest *workload) {
+	count := 0
+	for _, d := range newest.spec.NeedsDevices() {
+		count += d.Count
+	}
+	if count != len(newest.devices) {
+		w.violate("devices", m.name, "%s asks for %v and has %v", key(newest.Key), newest.spec.NeedsDevices(), newest.devices)
+	}
 	has := map[string]api.Key{}
 	for _, v := range m.runtime.all() {
 		if v.phase == api.WorkloadExited {
@@ -143,12 +151,18 @@ func (w *World) look() {
 			}
 		}
 	}
+	if w.opts.Plans && w.chaos != nil {
+		w.plan()
+	}
 	if w.Network {
 		w.checkAddresses()
 	}
 	for _, c := range w.clusters {
 		if !c.proc.alive {
 			continue
+		}
+		if c.everPreempts && c.waiting() {
+			continue // what is reserved for somebody urgent comes on top until the others have ended
 		}
 		for _, n := range c.core.Nodes() {
 			if !n.Allocated.Fits(n.Capacity) {
@@ -173,7 +187,7 @@ func (w *World) traffic(msg any) {
 
 func heartbeat(msg any) bool {
 	switch m := msg.(type) {
-	case api.Alive, api.GuardWorkload:
+	case api.Alive, api.GuardWorkload, api.ProbeOrder:
 		return true
 	case api.Lease:
 		return !m.WantWhole

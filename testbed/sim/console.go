@@ -19,10 +19,13 @@ type Console struct {
 }
 
 // Help lists the console's commands.
-const Help = `cluster C [N [CPU/MEM]]...   a cluster with nodes, in thousandths of a vCPU and MiB
+const Help = `cluster C [preempt] [N [CPU/MEM]]...   a cluster with nodes, in thousandths of a vCPU and MiB
 node C/N [CPU/MEM]           one more node
 apply T/APP [SERVICE [KEY[=VALUE]]...]   an SLA; more services on further, indented lines
                              keys: replicas vcpus memory exclusive one_shot stop (on_disconnect) grace image clusters node
+                             priority gpus label near (SERVICE:MS of round trip) rigidness (of label and near, s)
+set C/N KEY=VALUE...         what a node is from now on: gpus=N, put=MS in the latency space, any other key is a label
+swap C/N C/N EVERY FOR       two nodes change places in the latency space again and again
 scale T/APP.SERVICE N        how many are wanted
 delete T/APP                 withdraw an application
 local C T/APP.SERVICE N      the cluster's operator scales
@@ -36,7 +39,7 @@ power-off C/N                the machine with its workloads
 registry down|up             the image registry
 run D                        let time pass
 settle D                     until all that people, tiers and nodes believe agrees
-show instances|workloads|nodes|clusters|why I|desired C/N
+show instances|workloads|nodes|clusters|why I|desired C/N|moves I
 trace WORD...                what was said since the last trace that has one of the words`
 
 // NewConsole is a console of a world with a root.
@@ -79,6 +82,10 @@ func (c *Console) do(command string) (string, error) {
 		return "", c.addCluster(args)
 	case "node":
 		return "", c.addNode(args)
+	case "set":
+		return "", c.set(args)
+	case "swap":
+		return "", c.swap(args)
 	case "apply":
 		return "", c.apply(command)
 	case "scale":
@@ -121,6 +128,10 @@ func (c *Console) addCluster(args []string) error {
 	m := c.w.addCluster(api.ClusterID(args[0]))
 	for i := 1; i < len(args); i++ {
 		size := ""
+		if args[i] == "preempt" {
+			m.preempt = true
+			continue
+		}
 		if i+1 < len(args) && strings.Contains(args[i+1], "/") {
 			size = args[i+1]
 		}
@@ -231,7 +242,7 @@ func parseService(t api.Tenant, words []string) (api.Microservice, error) {
 			cl, n, _ := strings.Cut(value, "/")
 			m.Constraints = append(m.Constraints, api.Constraint{Type: "direct", Cluster: cl, Node: n})
 		default:
-			err = fmt.Errorf("there is no key %q: %w", name, api.ErrInvalid)
+			err = asked(&m, name, value)
 		}
 		if err != nil {
 			return m, fmt.Errorf("service %s: %s: %w", words[0], word, err)

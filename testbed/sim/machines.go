@@ -36,6 +36,13 @@ type ClusterMachine struct {
 	sent     api.Desired                       // by the root, last: generation and digest
 	reported api.Report                        // last
 	gone     bool                              // its operator took it away for good
+
+	offer        cluster.Offer // of its operator
+	preempt      bool          // from its next start on
+	everPreempts bool
+	lastUrgent   map[int]moment               // when an instance was there of each urgency
+	preempted    map[api.InstanceID]bool      // that make way now
+	moved        map[api.InstanceID]api.Epoch // the newest that a violation led to
 }
 
 // NodeMachine runs a node engine and, beside it, workloads.
@@ -45,6 +52,11 @@ type NodeMachine struct {
 	id      api.NodeID
 	info    api.NodeInfo
 	cluster *ClusterMachine
+
+	asJoined api.NodeInfo // at first
+	at       float64      // where the console put it, ms
+	puts     uint64
+
 	clock   *clock
 	core    *node.Core
 	proc    process[node.Input]
@@ -133,7 +145,7 @@ func (m *RootMachine) send(e api.Envelope) {
 }
 
 func (w *World) addCluster(id api.ClusterID) *ClusterMachine {
-	m := &ClusterMachine{w: w, name: string(id), id: id, retained: map[api.NodeID]func() api.Desired{}}
+	m := &ClusterMachine{w: w, name: string(id), id: id, retained: map[api.NodeID]func() api.Desired{}, moved: map[api.InstanceID]api.Epoch{}, lastUrgent: map[int]moment{}}
 	m.proc = process[cluster.Input]{w: w, name: m.name, clock: w.newClock(), disk: newDisk(), tick: cluster.Tick{}, send: m.send}
 	m.proc.fell = func() { m.fell(); w.after(w.downTime(), m.start) }
 	m.link = &link{
@@ -171,7 +183,10 @@ func (m *ClusterMachine) start() {
 	if m.proc.alive || m.gone || m.info.ID == "" {
 		return
 	}
-	m.core = cluster.New(cluster.Config{ID: m.id, LocalNumbers: m.info.LocalNumbers(), Seed: []byte(m.id), Relay: "192.0.2.1:7443"})
+	m.everPreempts = m.everPreempts || m.preempt
+	m.core = cluster.New(cluster.Config{
+		ID: m.id, LocalNumbers: m.info.LocalNumbers(), Seed: []byte(m.id), Relay: "192.0.2.1:7443", Offer: m.offer, Preempt: m.preempt,
+	})
 	if err := m.core.Restore(m.proc.disk.load(m.w.chance)); err != nil {
 		m.w.violate("restore", m.name, "%v", err)
 		return
@@ -228,6 +243,7 @@ func (m *ClusterMachine) send(e api.Envelope) {
 	switch msg := e.Msg.(type) {
 	case api.Desired:
 		n.sent = api.Desired{Gen: msg.Gen, Digest: msg.Digest}
+		m.w.checkPreempted(m)
 		get := wire(msg)
 		if msg.From == 0 && !(m.w.quality.Hostile && m.w.chance.Float64() < m.w.quality.Loss) {
 			m.retained[n.id] = get
@@ -236,6 +252,13 @@ func (m *ClusterMachine) send(e api.Envelope) {
 	case api.Lease:
 		get := wire(msg)
 		n.link.carry(down, msg, func() { n.proc.give(node.Lease{Lease: get()}) })
+	case api.ProbeOrder:
+		get := wire(msg)
+		n.link.carry(down, msg, func() {
+			if n.proc.running() {
+				n.probe(get())
+			}
+		})
 	case api.NetDown:
 		get := wire(msg)
 		n.link.carry(down, msg, func() {
@@ -253,6 +276,7 @@ func (m *ClusterMachine) sendRoot(msg any) {
 	switch msg := msg.(type) {
 	case api.Report:
 		m.reported = msg
+		m.w.checkMoves(m, msg)
 		get := wire(msg)
 		m.link.carry(up, msg, func() { m.w.root.proc.give(root.Report{Report: get()}) })
 	case api.Hello:
@@ -293,7 +317,7 @@ func (m *ClusterMachine) linked(up bool) {
 
 func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine {
 	info.ID = id
-	n := &NodeMachine{w: m.w, name: m.name + "/" + string(id), id: id, info: info, cluster: m, clock: m.w.newClock()}
+	n := &NodeMachine{w: m.w, name: m.name + "/" + string(id), id: id, info: info, asJoined: info, cluster: m, clock: m.w.newClock()}
 	n.runtime = newRuntime(n)
 	if m.w.Network {
 		n.addNet()
@@ -354,6 +378,9 @@ func (m *NodeMachine) start() {
 
 func (m *NodeMachine) present() api.NodeInfo {
 	info := m.info
+	if m.w.opts.Plant == PlantOldLabels {
+		info.Labels, info.Addons = m.asJoined.Labels, m.asJoined.Addons
+	}
 	if m.runtime.down {
 		info.RuntimeError = runtimeDownDetail
 	}

@@ -23,6 +23,8 @@ type person struct {
 	unsure   bool                   // of the request: a try got no answer and may have been done
 	loose    map[api.ServiceID]bool // services that an operator scaled: their number is his word too
 	serial   int
+
+	urgencies map[string]int // by service, see priority
 }
 
 // promised is a service with what the root accepted for it.
@@ -71,7 +73,7 @@ func (p *person) redesign() []promised {
 	out := slices.Clone(p.services)
 	i := p.w.chance.IntN(len(out))
 	switch r := p.w.chance.IntN(5); {
-	case r == 0 && len(out) > 1:
+	case r == 0 && i > 0 && out[i].spec.Name != firstService:
 		return slices.Delete(out, i, i+1)
 	case r == 1 && len(out) < 4:
 		used := func(name string) bool {
@@ -116,6 +118,7 @@ func (p *person) newService(name string) promised {
 		c := w.clusters[w.chance.IntN(len(w.clusters))]
 		m.Constraints = []api.Constraint{{Type: "direct", Cluster: c.name, Node: "n1;n2"}}
 	}
+	p.wishes(&m)
 	m.Replicas = &replicas
 	return promised{m, replicas}
 }

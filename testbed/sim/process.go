@@ -85,6 +85,9 @@ func (p *process[In]) step(in In) answer {
 		if p.w.opts.forgetsSave(p.name, doc) {
 			continue
 		}
+		if p.w.talk.listening {
+			p.w.note(p.name, "saves %s %s", doc.Kind, doc.Key)
+		}
 		if err := p.disk.save(doc); err != nil {
 			p.w.violate("journal", p.name, "%v", err)
 		}

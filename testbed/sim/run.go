@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // Result is what became of a seed.
@@ -65,6 +67,9 @@ func (w *World) settle(promise string, bound time.Duration) bool {
 		return len(last) == 0
 	}, bound)
 	if !ok && w.violation == nil {
+		if why, ok := w.root.core.Why(api.InstanceID(last[0].subject), w.root.proc.clock.at(w.now)); ok {
+			w.note(last[0].subject, "%+v", why)
+		}
 		w.violate(promise, last[0].subject, "not settled %s after the last fault: %s", bound, join(last))
 	}
 	if ok {
@@ -111,6 +116,7 @@ func (w *World) calm() {
 			return
 		}
 	}
+	w.strained = false
 	w.Run(calmWindow / 3) // an answer that was lost is asked for again
 	if w.Network {
 		w.Run(time.Minute) // and what the network lost within a minute
@@ -119,6 +125,9 @@ func (w *World) calm() {
 	w.talk = talk{listening: true}
 	w.Run(calmWindow)
 	w.talk.listening = false
+	if w.strained {
+		return // coordinates still settle, and instances move after them
+	}
 	if n := len(w.talk.noise); n > 0 {
 		w.violate("calm", "world", "%d messages in a settled world, the first: %s", n, w.talk.noise[0])
 	}

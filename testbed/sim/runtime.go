@@ -144,9 +144,12 @@ func (r *FakeRuntime) create(o api.CreateWorkload) {
 			r.fail(o.Key, o.Attempt, api.ReasonStartFailed, "an earlier attempt runs")
 			return
 		}
+		if r.w.opts.Plant == PlantOneDevice {
+			o.Devices = firstOnes(o.Devices)
+		}
 		v.attempt, v.spec, v.phase, v.addresses, v.devices = o.Attempt, o.Spec, api.WorkloadCreated, o.Addresses, o.Devices
 		r.w.checkCapacity(r.machine)
-		r.w.checkDevices(r.machine)
+		r.w.checkDevices(r.machine, v)
 		r.finish(o.Key, api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated})
 	})
 }

@@ -95,7 +95,7 @@ func (w *World) compare(in api.Instance, say sayFunc) {
 		if len(live) > 0 {
 			say(id, "is %s and runs on %s", in.State, live[0].machine.name)
 		}
-		if node := w.wouldFit(in); node != "" {
+		if node := w.wouldFit(in, nil); node != "" {
 			say(id, "is %s (%s) and would fit on %s", in.State, in.Reason, node)
 		}
 		w.compareWhy(in, say)
@@ -124,6 +124,7 @@ func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 	if s, ok := w.root.core.Service(in.Service); ok && !w.rollingOut(s) && (live[0].spec.Code != s.Spec.Code || live[0].spec.Needs() != s.Spec.Needs()) {
 		say(id, "runs %s, the service is %s", live[0].spec.Code, s.Spec.Code)
 	}
+	w.comparePlace(in, live[0], say)
 }
 
 // rollingOut reports whether the service's newest spec waits for an instance that
@@ -157,61 +158,6 @@ func (w *World) compareWhy(in api.Instance, say sayFunc) {
 	for _, c := range why.Clusters {
 		check(string(c.Cluster), c.Answer)
 	}
-}
-
-// wouldFit looks by brute force for a node on which the instance could run.
-func (w *World) wouldFit(in api.Instance) string {
-	s, ok := w.root.core.Service(in.Service)
-	if !ok {
-		return ""
-	}
-	for _, c := range w.living() {
-		for _, n := range c.core.Nodes() {
-			m := c.node(n.ID)
-			if m == nil || m.gone || n.Status != api.NodeReady {
-				continue
-			}
-			used := api.Resources{}
-			for _, o := range c.core.Instances() {
-				if o.Node == n.ID && o.State != api.Completed {
-					used = used.Plus(w.needsOf(o))
-				}
-			}
-			if allowed(s.Spec, c.id, n.ID) && s.Spec.Needs().Fits(n.Capacity.Minus(used)) &&
-				slices.Contains(n.Runtimes, s.Spec.Virtualization) && (len(s.Spec.Arch) == 0 || slices.Contains(s.Spec.Arch, n.Arch)) {
-				return m.name
-			}
-		}
-	}
-	return ""
-}
-
-// needsOf is what the instance takes: by the service's newest spec, or by the one
-// that still runs.
-func (w *World) needsOf(in api.Instance) api.Resources {
-	var needs api.Resources
-	if s, ok := w.root.core.Service(in.Service); ok {
-		needs = s.Spec.Needs()
-	}
-	for _, r := range w.running[in.ID] {
-		needs = needs.Max(r.spec.Needs())
-	}
-	return needs
-}
-
-func allowed(m api.Microservice, c api.ClusterID, n api.NodeID) bool {
-	in := func(list string, name string) bool {
-		return list == "" || slices.Contains(strings.Split(list, ";"), name)
-	}
-	for _, k := range m.Constraints {
-		switch {
-		case k.Type == "clusters" && !slices.Contains(k.Allowed, string(c)):
-			return false
-		case k.Type == "direct" && !(in(k.Cluster, string(c)) && in(k.Node, string(n))):
-			return false
-		}
-	}
-	return true
 }
 
 // orphans looks for what exists below and is not wanted above.

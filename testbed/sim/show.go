@@ -35,6 +35,15 @@ func (c *Console) show(args []string) (string, error) {
 		}
 	case "why":
 		return c.showWhy(name)
+	case "moves":
+		service, number, _ := strings.Cut(name, "#")
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			return "", err
+		}
+		for _, m := range c.w.clusters {
+			fmt.Fprintf(&b, "%s  %d in the last hour\n", m.name, c.w.moves.inHour(moved{serviceID(service).Instance(n), m.id}, c.w.now))
+		}
 	case "desired":
 		n, err := c.w.machine(name)
 		if err != nil {
@@ -46,7 +55,7 @@ func (c *Console) show(args []string) (string, error) {
 			}
 		}
 	default:
-		return "", fmt.Errorf("show %q: there is instances, workloads, nodes, clusters, why and desired: %w", what, api.ErrInvalid)
+		return "", fmt.Errorf("show %q: there is instances, workloads, nodes, clusters, why, desired and moves: %w", what, api.ErrInvalid)
 	}
 	if b.Len() == 0 {
 		return "none\n", nil
@@ -71,6 +80,9 @@ func (c *Console) showInstances(b *strings.Builder) {
 		}
 		if in.Leaving {
 			b.WriteString("  leaving")
+		}
+		if in.Violated != "" {
+			b.WriteString("  breaks " + in.Violated)
 		}
 		if in.Stale {
 			b.WriteString("  stale")

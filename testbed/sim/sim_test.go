@@ -82,6 +82,24 @@ func TestReplayIsTheSameToTheByte(t *testing.T) {
 	}
 }
 
+// What would be is asked each second, and nothing is otherwise for it.
+func TestPlansChangeNothing(t *testing.T) {
+	for seed := uint64(1); seed <= 24; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			a, b := sim.Trace(seed, sim.Options{}), sim.Trace(seed, sim.Options{Plans: true})
+			if a == b {
+				return
+			}
+			i := 0
+			for i < min(len(a), len(b)) && a[i] == b[i] {
+				i++
+			}
+			t.Fatalf("with plans it goes otherwise from byte %d:\n%s\n---\n%s", i, around(a, i), around(b, i))
+		})
+	}
+}
+
 func around(s string, i int) string { return s[max(0, i-200):min(len(s), i+200)] }
 
 // A simulator that cannot fail proves nothing: bugs that were put in on purpose
@@ -92,6 +110,8 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		sim.PlantForgetNode:   {"settle", "exclusive", "journal", "capacity", "leftover", "delete", "calm"},
 		sim.PlantForgetApp:    {"lost", "settle", "journal"},
 		sim.PlantForgetSpot:   {"settle", "exclusive", "journal", "lost", "capacity", "calm"},
+		sim.PlantOneDevice:    {"devices"},
+		sim.PlantOldLabels:    {"settle"},
 	} {
 		t.Run(string(plant), func(t *testing.T) {
 			t.Parallel()

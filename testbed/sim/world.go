@@ -21,6 +21,7 @@ type Settings struct {
 type Options struct {
 	Trace bool // keep every line; costs time and memory
 	Plant Plant
+	Plans bool // ask again and again what would be, which changes nothing
 }
 
 // Plant is a bug that is put in on purpose, to prove that it would be found.
@@ -33,11 +34,13 @@ const (
 	PlantForgetNode   Plant = "forget-node"   // nodes do not save their work
 	PlantForgetApp    Plant = "forget-app"    // the root does not save applications
 	PlantForgetSpot   Plant = "forget-spot"   // clusters do not save instances
+	PlantOneDevice    Plant = "one-device"    // runtimes give everybody the first device of a kind
+	PlantOldLabels    Plant = "old-labels"    // nodes say for ever what they were when they joined
 )
 
 // Plants are the bugs that can be planted.
 func Plants() []string {
-	return []string{string(PlantIgnoreLeases), string(PlantForgetNode), string(PlantForgetApp), string(PlantForgetSpot)}
+	return []string{string(PlantIgnoreLeases), string(PlantForgetNode), string(PlantForgetApp), string(PlantForgetSpot), string(PlantOneDevice), string(PlantOldLabels)}
 }
 
 func (o Options) forgetsSave(machine string, doc store.Doc) bool {
@@ -74,6 +77,8 @@ type World struct {
 
 	running   map[api.InstanceID][]*running
 	epochs    map[api.InstanceID]api.Epoch // newest that the root has shown
+	moves     moves
+	strained  bool // some place was said to break an SLA since the calm began
 	talk      talk
 	violation *Violation
 }
@@ -83,7 +88,7 @@ func NewWorld(seed uint64, set Settings, opts Options) *World {
 	w := &World{
 		Settings: set, opts: opts, chance: rand.New(rand.NewPCG(seed, 0x7265656c696e65)),
 		quality: set.Quality, externalBroker: set.ExternalBroker,
-		running: map[api.InstanceID][]*running{}, epochs: map[api.InstanceID]api.Epoch{},
+		running: map[api.InstanceID][]*running{}, epochs: map[api.InstanceID]api.Epoch{}, moves: moves{},
 	}
 	w.story.keep = opts.Trace
 	if w.quality.Delay == 0 {

@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+	"github.com/treeline-edge/treeline/node-engine/node"
+)
+
+// asked has a service ask for something of its place.
+func asked(m *api.Microservice, name, value string) (err error) {
+	switch name {
+	case "priority":
+		m.Priority = value
+	case "gpus":
+		m.VGPUs, err = strconv.Atoi(value)
+	case "label":
+		m.Constraints = append(m.Constraints, api.Constraint{Type: api.ConstrainLabels, Labels: []string{value}})
+	case "near":
+		service, ms, _ := strings.Cut(value, ":")
+		k := api.LinkConstraint{Type: api.LinkLatency}
+		k.Threshold, err = strconv.ParseFloat(ms, 64)
+		m.Connectivity = append(m.Connectivity, api.Connectivity{Target: service + ".v1", Constraints: []api.LinkConstraint{k}})
+	case "rigidness":
+		var s float64
+		s, err = strconv.ParseFloat(value, 64)
+		for i := range m.Constraints {
+			m.Constraints[i].Rigidness = s
+		}
+		for _, l := range m.Connectivity {
+			l.Constraints[0].Rigidness = s
+		}
+	default:
+		err = fmt.Errorf("there is no key %q: %w", name, api.ErrInvalid)
+	}
+	return err
+}
+
+// set makes a node another than it was.
+func (c *Console) set(args []string) error {
+	if len(args) < 2 {
+		return fmt.Errorf("set: name a node and what it is: %w", api.ErrInvalid)
+	}
+	n, err := c.w.machine(args[0])
+	if err != nil {
+		return err
+	}
+	labels := map[string]string{}
+	for _, word := range args[1:] {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "put":
+			ms, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				return err
+			}
+			n.put(ms)
+			continue
+		case "gpus":
+			count, err := strconv.Atoi(value)
+			if err != nil {
+				return err
+			}
+			n.info.Devices = nil
+			for i := range count {
+				n.info.Devices = append(n.info.Devices, api.NodeDevice{ID: fmt.Sprintf("gpu=%d", i), Kinds: []string{api.DeviceGPU}})
+			}
+		default:
+			labels[key] = value
+		}
+		n.info.Labels = labels
+		n.proc.give(node.Info{Info: n.present()})
+	}
+	return nil
+}
+
+// put has the cluster believe that a node is so many milliseconds from the origin of
+// the latency space, on its first axis.
+func (m *NodeMachine) put(ms float64) {
+	at := vivaldi.New()
+	at.Vec = append([]float64{}, at.Vec...)
+	at.Vec[0], at.Height, at.Error = ms/1000, 0.0005, 0.05
+	m.at = ms
+	m.puts++
+	m.cluster.proc.give(cluster.NetUp{Node: m.id, NetUp: api.NetUp{Boot: 1, Seq: m.puts, Whole: m.puts == 1, Self: &api.NetSelf{Coord: &at}}})
+}
+
+func (c *Console) swap(args []string) error {
+	if len(args) != 4 {
+		return fmt.Errorf("swap: want two nodes, how often and for how long: %w", api.ErrInvalid)
+	}
+	a, err := c.w.machine(args[0])
+	if err != nil {
+		return err
+	}
+	b, err := c.w.machine(args[1])
+	if err != nil {
+		return err
+	}
+	every, err := time.ParseDuration(args[2])
+	if err != nil || every <= 0 {
+		return fmt.Errorf("swap: every %q: %w", args[2], api.ErrInvalid)
+	}
+	lasts, err := time.ParseDuration(args[3])
+	for end := c.w.now + lasts; err == nil && c.w.now < end; {
+		at := a.at
+		a.put(b.at)
+		b.put(at)
+		c.w.Run(min(every, end-c.w.now))
+	}
+	return err
+}

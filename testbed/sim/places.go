@@ -1,0 +1,128 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/node-engine/node"
+)
+
+// city is where a cluster's nodes are, each up to half a degree off.
+type city struct {
+	name, country string
+	lat, lon      float64
+}
+
+// No two are within 600 km of one another, nor within a box of four degrees: what
+// people ask for in circles and boxes is nowhere near an edge.
+var cities = []city{
+	{"munich", "de", 48.1, 11.6}, {"oslo", "no", 59.9, 10.8}, {"lisbon", "pt", 38.7, -9.1}, {"athens", "gr", 38, 23.7},
+}
+
+// The kinds of devices that nodes may have.
+var deviceKinds = []string{api.DeviceGPU, "acme.com/camera"}
+
+// newInfo is a machine somewhere near a cluster's city.
+func (c *chaos) newInfo(cluster int) api.NodeInfo {
+	r := c.w.chance
+	n := api.NodeInfo{
+		Arch: "amd64", OS: "linux", Runtimes: []string{"container"},
+		Capacity: api.Resources{
+			MilliCPU: int64(500 * (1 + r.IntN(8))), MemoryMB: int64(512 << r.IntN(4)), StorageMB: int64(4096 << r.IntN(4)),
+			InMbit: int64(100 << r.IntN(4)), OutMbit: int64(100 << r.IntN(4)),
+		},
+		Labels: map[string]string{"zone": string(rune('a' + r.IntN(3))), "disk": []string{"ssd", "hdd"}[r.IntN(2)]},
+	}
+	if r.IntN(5) == 0 {
+		n.Arch = "arm64"
+	}
+	if r.IntN(3) == 0 {
+		n.Addons = []string{"cache"}
+	}
+	for _, kind := range deviceKinds {
+		for i := range max(0, r.IntN(4)-1) {
+			n.Devices = append(n.Devices, api.NodeDevice{ID: fmt.Sprintf("%s=%d", kind, i), Kinds: []string{kind}})
+		}
+	}
+	at := cities[cluster%len(cities)]
+	if r.IntN(8) > 0 { // the others do not say
+		n.Location = &api.Geo{Lat: at.lat + r.Float64() - 0.5, Lon: at.lon + r.Float64() - 0.5}
+		n.Areas = []string{at.country, at.name}
+	}
+	return n
+}
+
+// habits are how a cluster's operator runs it. They hold from its next start on.
+func (c *chaos) habits(m *ClusterMachine) {
+	r := c.w.chance
+	m.preempt = r.IntN(2) == 0
+	if r.IntN(4) == 0 {
+		m.offer = cluster.Offer{
+			Share: 0.5 + r.Float64()/2, Detail: []string{cluster.DetailFull, cluster.DetailSlots, cluster.DetailSums}[r.IntN(3)],
+			Round: float64(r.IntN(2)) * 0.125,
+		}
+	}
+}
+
+// relabel makes a node another than it was, as far as its operator can.
+func (c *chaos) relabel(n *NodeMachine) {
+	r := c.w.chance
+	labels := map[string]string{"zone": string(rune('a' + r.IntN(3))), "disk": []string{"ssd", "hdd"}[r.IntN(2)]}
+	if r.IntN(4) == 0 {
+		labels["retired"] = "yes"
+	}
+	n.info.Labels, n.info.Addons = labels, nil
+	if r.IntN(2) == 0 {
+		n.info.Addons = []string{"cache"}
+	}
+	c.w.note("operators", "%s is now %v %v", n.name, labels, n.info.Addons)
+	n.proc.give(node.Info{Info: n.present()})
+}
+
+// firstOnes are devices of the same kinds, always the same ones.
+func firstOnes(devices []string) (out []string) {
+	for _, id := range devices {
+		kind, _, _ := strings.Cut(id, "=")
+		if first := kind + "=0"; !slices.Contains(out, first) {
+			out = append(out, first)
+		} else {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// Users that people name; the last is none that nodes may measure.
+var users = []string{"198.51.100.1", "198.51.100.2:443", "gate.example.org:443", "10.9.9.9"}
+
+// probe has a node measure a user: it answers by the true round trip, mostly.
+func (m *NodeMachine) probe(o api.ProbeOrder) {
+	w, out := m.w, api.Probed{ID: o.ID, How: "icmp"}
+	took := m.userTrip(o.Target)
+	switch {
+	case o.Target == users[len(users)-1]:
+		out.Error, out.Refused = "private", true
+	case w.oneIn(8):
+		out.Error, took = "no answer", o.Wait
+	default:
+		out.RTT = took
+	}
+	w.after(took, func() {
+		if m.proc.running() {
+			m.link.carry(up, out, func() { m.cluster.proc.give(cluster.NodeProbed{Node: m.id, Probed: out}) })
+		}
+	})
+}
+
+// userTrip is to somebody in the square of roundTrip.
+func (m *NodeMachine) userTrip(target string) time.Duration {
+	p, q := sha256.Sum256([]byte(m.name+"/net")), sha256.Sum256([]byte(target))
+	away := math.Hypot(float64(p[0])-float64(q[0]), float64(p[1])-float64(q[1])) / 256 * 80
+	return time.Duration((away + 4 + float64(p[2]%8)/2) * float64(time.Millisecond))
+}
