@@ -17,7 +17,6 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/enrol"
-	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/streams"
@@ -132,24 +131,6 @@ func (d *Door) sign(csr []byte, n api.NodeID) (api.NodeJoined, error) {
 		return api.NodeJoined{}, err
 	}
 	return api.NodeJoined{ID: n, Cluster: d.opt.Cluster, Chain: string(ca.EncodeChain(chain)), MQTT: d.opt.MQTT}, nil
-}
-
-// checked refuses what a node may not say of itself.
-func checked(info api.NodeInfo) (api.NodeInfo, error) {
-	bad := func(format string, args ...any) (api.NodeInfo, error) {
-		return info, fmt.Errorf(format+": %w", append(args, api.ErrInvalid)...)
-	}
-	switch {
-	case info.ID != "" && (!api.ValidMachineName(string(info.ID)) || info.ID == identity.ClusterCN):
-		return bad("node name %q: a name is a DNS label in lower case other than %q", info.ID, identity.ClusterCN)
-	case len(info.Hostname) > 253:
-		return bad("hostname of %d bytes", len(info.Hostname))
-	case info.Capacity.MilliCPU < 0 || info.Capacity.MemoryMB < 0:
-		return bad("capacity %s", info.Capacity)
-	case len(info.Labels) > 64 || len(info.Runtimes) > 64:
-		return bad("%d labels and %d runtimes, at most 64 each", len(info.Labels), len(info.Runtimes))
-	}
-	return info, nil
 }
 
 // nameFor makes a name that nobody has: the host's, and a few letters of chance.
