@@ -129,6 +129,17 @@ type Aggregate struct {
 	Unplaced int `json:"unplaced,omitempty"`
 	// Latency is where its nodes are in the latency space; nil: nothing is known or told.
 	Latency *CoordSpread `json:"latency,omitempty"`
+	// Yields are what more urgent instances could get there, if those that are less
+	// urgent made way: by urgency, only where the cluster lets them and some would.
+	Yields []Yield `json:"yields,omitempty"`
+}
+
+// Yield is what an instance could get if all that are less urgent made way.
+// Devices and ports are not counted.
+type Yield struct {
+	Urgency int       `json:"urgency"` // the place in Priorities
+	Free    Resources `json:"free"`    // Σ over the nodes that take work
+	Largest Resources `json:"largest"` // part by part the most that one of them would have
 }
 
 // CoordSpread is where a set of nodes is in the latency space: all of them are

@@ -93,10 +93,45 @@ func (c *Core) aggregate() api.Aggregate {
 	} else {
 		a.Unplaced = a.Nodes
 	}
+	a.Yields = c.yields(left)
 	if c.cfg.Offer.Round > 0 {
 		c.coarse(a)
 	}
 	return *a
+}
+
+// yields are what the more urgent could get where the less urgent made way.
+func (c *Core) yields(left api.Resources) (out []api.Yield) {
+	if !c.cfg.Preempt {
+		return nil
+	}
+	all := make([]api.Yield, urgencies)
+	some := false
+	for u := range all {
+		all[u].Urgency = u
+	}
+	for _, n := range c.nodes {
+		if n.out() != "" {
+			continue
+		}
+		free := n.traits.capacity.Minus(n.used)
+		for u := range all {
+			would := atLeastZero(free)
+			all[u].Free, all[u].Largest = all[u].Free.Plus(would), all[u].Largest.Max(would)
+			free = free.Plus(n.yields[u])
+		}
+	}
+	for u := 1; u < urgencies; u++ {
+		y := all[u]
+		if some = some || y.Free != all[0].Free; !some {
+			continue
+		}
+		if c.cfg.Offer.share() < 1 {
+			y.Free, y.Largest = y.Free.Min(left), y.Largest.Min(left)
+		}
+		out = append(out, y)
+	}
+	return out
 }
 
 func (s *sums) add(cand *sched.Candidate, detail string) {

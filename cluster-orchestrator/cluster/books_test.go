@@ -58,6 +58,7 @@ func (w *world) checkBooks() {
 		n := c.nodes[id]
 		var wanted, known api.Digest
 		var used api.Resources
+		var yields [urgencies]api.Resources
 		assigned, leased := 0, 0
 		published := map[sched.Port]int{}
 		for i, ports := range n.ports {
@@ -93,9 +94,15 @@ func (w *world) checkBooks() {
 		}
 		for i, r := range n.booked {
 			used = used.Plus(r.Room)
+			if in := n.assigned[i]; in != nil {
+				yields[in.Want.Spec.Urgency()] = yields[in.Want.Spec.Urgency()].Plus(r.Room)
+			}
 			if r.Room.Min(api.Resources{}) != (api.Resources{}) || n.assigned[i] == nil && !n.leaving[i] && n.reserved[i] == nil {
 				w.t.Fatalf("node %s books %v for %s, which it neither has nor had", id, r, i)
 			}
+		}
+		if n.yields != yields {
+			w.t.Fatalf("node %s: would make way %v, counted %v", id, yields, n.yields)
 		}
 		if n.wanted != wanted || n.known != known || n.used != used || len(n.assigned) != assigned || n.leased != leased {
 			w.t.Fatalf("node %s: wanted %x/%x known %x/%x used %v/%v assigned %d/%d leased %d/%d", id,

@@ -50,6 +50,7 @@ type node struct {
 	drop      map[api.InstanceID]bool           // taken away in this step
 	put       map[api.InstanceID]bool           // given or changed in this step
 	used      api.Resources
+	yields    [urgencies]api.Resources // of that what is booked for assigned instances, by their urgency
 	weight    weight         // in the sums over all nodes
 	free      map[string]int // devices by kind; the table refers to it
 	counts    bool           // and they may have changed

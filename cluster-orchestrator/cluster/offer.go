@@ -92,6 +92,10 @@ func (c *Core) coarse(a *api.Aggregate) {
 	for _, r := range []*api.Resources{&a.Capacity, &a.Free, &a.Mean, &a.StdDev, &a.Largest} {
 		down(r)
 	}
+	for i := range a.Yields {
+		down(&a.Yields[i].Free)
+		down(&a.Yields[i].Largest)
+	}
 	for i := range a.Slots {
 		down(&a.Slots[i].Free)
 		down(&a.Slots[i].Largest)

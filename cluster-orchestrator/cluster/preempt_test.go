@@ -40,6 +40,26 @@ func TestTheUrgentEvictTheFewestAndLeastUrgent(t *testing.T) {
 	}
 }
 
+func TestTheRootIsToldWhoWouldMakeWay(t *testing.T) {
+	w := line(t, 2, func(c *Config) { c.Preempt = true })
+	w.wants(classed(0, 1, "low", 3), classed(1, 1, "normal", 4))
+	w.beat()
+	for range 2 {
+		got := w.c.Aggregate().Yields
+		if len(got) != 3 || got[0].Urgency != 1 || got[0].Free.MilliCPU != 4000 || got[0].Largest.MilliCPU != 4000 ||
+			got[1].Free.MilliCPU != 8000 || got[2].Free.MilliCPU != 8000 || got[2].Largest.MilliCPU != 4000 {
+			t.Fatalf("%+v", got)
+		}
+		w.restart()
+		w.pass(10 * time.Second)
+	}
+	w.drops(web.Instance(0), web.Instance(1))
+	w.pass(5 * time.Second)
+	if got := w.c.Aggregate().Yields; got != nil {
+		t.Errorf("of an empty cluster: %+v", got)
+	}
+}
+
 func TestNobodyMakesWayForEqualsOrForNothing(t *testing.T) {
 	w := line(t, 1, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "normal", 4))

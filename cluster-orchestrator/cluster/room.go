@@ -13,8 +13,28 @@ func (n *node) book(id api.InstanceID, k claim) {
 	old := n.booked[id]
 	n.used = n.used.Minus(old.Room).Plus(k.Room)
 	n.counts = n.counts || len(old.Devices)+len(k.Devices) > 0
+	n.yield(id, -1)
 	if n.booked[id] = k; k.IsZero() {
 		delete(n.booked, id)
+	}
+	n.yield(id, +1)
+}
+
+// urgencies are as many as there are in api.Priorities.
+const urgencies = 4
+
+// yield counts what is booked for an instance, if it is assigned, among what makes
+// way for the more urgent; by is 1 or -1.
+func (n *node) yield(id api.InstanceID, by int) {
+	in := n.assigned[id]
+	if in == nil {
+		return
+	}
+	sum := &n.yields[min(max(in.demand.request.Urgency, 0), urgencies-1)]
+	if room := n.booked[id].Room; by > 0 {
+		*sum = sum.Plus(room)
+	} else {
+		*sum = sum.Minus(room)
 	}
 }
 
@@ -25,7 +45,9 @@ func (n *node) take(in *instance) {
 	id := in.id()
 	n.placeChanged(id)
 	delete(n.leaving, id)
+	n.yield(id, -1)
 	n.assigned[id] = in
+	n.yield(id, +1)
 	n.room[id] = n.room[id].max(in.demand.claim)
 	n.publish(id, in.demand.ports)
 	n.wanted = n.wanted.Toggle(in.assignment().Digest())
@@ -41,6 +63,7 @@ func (n *node) take(in *instance) {
 func (n *node) lose(in *instance, held bool) {
 	id := in.id()
 	n.placeChanged(id)
+	n.yield(id, -1)
 	delete(n.assigned, id)
 	n.wanted = n.wanted.Toggle(in.assignment().Digest())
 	if in.Want.Spec.StopsWhenCutOff() {
