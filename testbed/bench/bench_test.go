@@ -23,7 +23,7 @@ func TestCheapBenchmarksWriteRecords(t *testing.T) {
 	for name, want := range map[string][]string{
 		"store": {"store.save", "store.save-64-writers"},
 		"bus":   {"bus.qos0", "bus.qos1"},
-		"place": {"place.best-of-100", "place.rank-100", "place.best-of-1000", "place.rank-1000", "place.best-of-10000", "place.rank-10000"},
+		"place": {"place.best-of-100", "place.rank-100", "place.best-of-1000", "place.rank-1000", "place.best-of-10000", "place.rank-10000", "place.burst-10000-over-10000"},
 		"sim":   {"sim.seeds", "sim.steps"},
 		"fig10": {
 			"fig10.rom-50", "fig10.rom-100", "fig10.rom-200", "fig10.rom-300", "fig10.rom-400", "fig10.rom-500", "fig10.rom-10000",

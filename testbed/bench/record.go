@@ -74,6 +74,11 @@ func (r Record) atMost(limit float64) Record {
 	return r
 }
 
+func (r Record) atLeast(limit float64) Record {
+	r.Limit, r.AtLeast = limit, true
+	return r
+}
+
 func (r Record) noting(format string, args ...any) Record {
 	r.Note = fmt.Sprintf(format, args...)
 	return r
