@@ -35,7 +35,14 @@ func (c *Core) tryPlace(in *instance) {
 		c.handBack(in, api.ReasonNoCapacity, summary(*why), why)
 		return
 	}
-	if in.asked != "" || c.awaitsRoom(in) || c.searches(in) {
+	if in.asked != "" || c.awaitsRoom(in) {
+		c.waiting.Add(in.id())
+		return
+	}
+	if in.Node != "" {
+		return // the room that was kept for it was free by now
+	}
+	if c.searches(in) {
 		c.waiting.Add(in.id())
 		return
 	}

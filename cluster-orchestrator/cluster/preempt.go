@@ -198,6 +198,9 @@ func (c *Core) unreserve(in *instance) {
 func (c *Core) redeem(n *node) {
 	for _, id := range step.Keys(n.reserved) {
 		in := n.reserved[id]
+		if in.exclusive() && c.mustWait(in) {
+			continue
+		}
 		if n.out() == "" && c.fits(in, n, c.without(n, id)) {
 			c.moveTo(in, n.info.ID, api.ReasonNone, "less urgent instances made way")
 		}

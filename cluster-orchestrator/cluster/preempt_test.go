@@ -60,6 +60,42 @@ func TestTheRootIsToldWhoWouldMakeWay(t *testing.T) {
 	}
 }
 
+// TestKeptRoomIsTakenOnce has the room that is kept for an exclusive instance
+// empty when the cluster, after a restart, hears its last node: taking it, it must
+// not have others make way elsewhere as well (seed 1575).
+func TestKeptRoomIsTakenOnce(t *testing.T) {
+	w := line(t, 2, func(c *Config) { c.Preempt = true })
+	w.wants(classed(0, 1, "low", 4), classed(1, 1, "low", 4))
+	w.beat()
+	a := classed(2, 2, "high", 3)
+	a.Spec.Exclusive = true
+	w.wants(a)
+	kept := w.c.instances[web.Instance(2)].Reserved
+	if kept == "" {
+		t.Fatal("no room is kept")
+	}
+	for _, n := range w.nodes {
+		n.settle()
+	}
+	w.restart()
+	for id := range w.nodes {
+		if id != kept {
+			w.speak(id)
+		}
+	}
+	w.step(w.nodes[kept].alive()) // heard before it reports, or the room is not free yet
+	w.step(w.nodes[kept].whole())
+	w.checkBooks()
+	if in := w.c.instances[web.Instance(2)]; in.Node != kept || in.Reserved != "" {
+		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
+	}
+	for range 3 {
+		w.pass(3 * time.Second)
+		w.checkBooks()
+		w.expect(2, api.Running, kept)
+	}
+}
+
 func TestNobodyMakesWayForEqualsOrForNothing(t *testing.T) {
 	w := line(t, 1, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "normal", 4))
