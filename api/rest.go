@@ -109,6 +109,8 @@ type InstancePlan struct {
 	// Headroom is what its place would have left, per need and bound of the SLA:
 	// "memory 3.2 GiB", "latency 12 ms of 20".
 	Headroom []string `json:"headroom,omitempty"`
+	// Displaces says that less urgent instances would have to make way there.
+	Displaces bool `json:"displaces,omitempty"`
 	// Why says of one that would wait what stands in the way: which nodes of Cluster,
 	// asked last, or without a Cluster which clusters.
 	Why *Explanation `json:"why,omitempty"`

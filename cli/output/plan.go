@@ -144,6 +144,9 @@ var Plans = Table[api.InstancePlan]{
 }
 
 func would(i api.InstancePlan) string {
+	if i.Displaces {
+		return "have others make way"
+	}
 	switch i.Action {
 	case "place":
 		return "be placed"

@@ -393,7 +393,7 @@ func (c *Core) update(in *instance, s *service) {
 	in.State = api.Requested
 	c.become(in, api.Requested, api.ReasonUpdated, "gets a new SLA")
 	if cl != nil && cl.out() == "" && c.admits(cl, in) {
-		c.assign(in, cl, 0)
+		c.assign(in, cl, 0, false)
 		return
 	}
 	c.tryPlace(in)

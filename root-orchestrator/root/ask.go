@@ -122,7 +122,7 @@ func (c *Core) ranked(a sched.Answer) {
 			continue
 		}
 		if _, fits := sched.PlaceBest(&req, []sched.Candidate{*cand}, c.cfg.Plugin, 0); fits {
-			c.place(in, c.clusters[api.ClusterID(choice.ID)], choice.Score)
+			c.place(in, c.clusters[api.ClusterID(choice.ID)], choice.Score, false)
 			return
 		}
 	}

@@ -47,6 +47,9 @@ type instance struct {
 	// with what else changes, so that a restart does not forget where everything was.
 	Position *api.Position `json:"position,omitempty"`
 
+	// displaces says that others have to make way where it was placed last.
+	displaces bool
+
 	asked    string         // the question to the scheduler outside that is open about it
 	gen      api.Generation // of the cluster's desired set, when it was put there
 	refusals map[api.ClusterID]refusal
@@ -59,6 +62,7 @@ type instance struct {
 type refusal struct {
 	until    time.Time
 	largest  api.Resources
+	eased    bool // there is more room than there was: it may be asked if the instance fits
 	violated bool // it ran there, and its place broke its SLA: more room does not help
 	why      api.ClusterWhy
 }

@@ -17,7 +17,7 @@ import (
 func (c *Core) request(in *instance) sched.Request {
 	req := c.wish(in)
 	for _, id := range step.Keys(in.refusals) {
-		if in.refusals[id].until.After(c.now) {
+		if r := in.refusals[id]; r.until.After(c.now) && !r.eased {
 			req.Avoid = append(req.Avoid, string(id))
 		}
 	}
@@ -85,12 +85,12 @@ func (c *Core) decide(in *instance) {
 		c.nowhere(in, &req)
 		return
 	}
-	c.place(in, c.clusters[api.ClusterID(best.ID)], best.Score)
+	c.place(in, c.clusters[api.ClusterID(best.ID)], best.Score, false)
 }
 
 // place gives the instance to a cluster: at once where it is nowhere, and as a
-// second place where it runs.
-func (c *Core) place(in *instance, cl *cluster, score float64) {
+// second place where it runs. displaces says that others have to make way there.
+func (c *Core) place(in *instance, cl *cluster, score float64, displaces bool) {
 	c.countMove(in)
 	if c.keepsRunning(in) {
 		c.try(in, cl, score)
@@ -100,11 +100,15 @@ func (c *Core) place(in *instance, cl *cluster, score float64) {
 		c.takeBack(in, old)
 		in.State = api.Requested
 	}
-	c.assign(in, cl, score)
+	c.assign(in, cl, score, displaces)
 }
 
-// nowhere lets the instance wait, and says why.
+// nowhere has others make way for an instance that fits nowhere, or lets it wait,
+// and says why.
 func (c *Core) nowhere(in *instance, req *sched.Request) {
+	if c.displace(in, req) {
+		return
+	}
 	c.wait(in)
 	if in.Cluster == "" {
 		c.explain(in, api.ReasonNoCluster, noCluster(sched.Explain(c.table.Place(req, c.plugin(in), in.seed()))))
@@ -173,7 +177,7 @@ func (c *Core) wait(in *instance) {
 
 // assign places the instance on a cluster under a new epoch. The room counts as
 // taken at once, not when the cluster says so.
-func (c *Core) assign(in *instance, cl *cluster, score float64) {
+func (c *Core) assign(in *instance, cl *cluster, score float64, displaces bool) {
 	in.Cluster, in.Epoch = cl.Info.ID, api.EpochOf(c.nextRev(), 0)
 	in.Tries++
 	in.Offered, in.Restarts, in.ExitCode, in.Address = false, 0, nil, noAddr
@@ -187,7 +191,11 @@ func (c *Core) assign(in *instance, cl *cluster, score float64) {
 	if in.State != api.Requested {
 		in.State = api.Requested // a new placement begins anew
 	}
-	c.become(in, lifecycle.Must(in.State, lifecycle.ClusterChosen), api.ReasonNone, "offered to cluster "+string(cl.Info.ID))
+	detail := "offered to cluster " + string(cl.Info.ID)
+	if in.displaces = displaces; displaces {
+		detail += ", where less urgent instances have to make way"
+	}
+	c.become(in, lifecycle.Must(in.State, lifecycle.ClusterChosen), api.ReasonNone, detail)
 }
 
 var noAddr netip.Addr
@@ -343,13 +351,19 @@ func (c *Core) retryWaiting(cl *cluster, how grown) {
 		}
 		if r, refused := in.refusals[cl.Info.ID]; refused {
 			if !r.violated && !cl.Agg.Largest.Fits(r.largest) {
-				delete(in.refusals, cl.Info.ID)
-			} else if r.until.After(c.now) {
+				r.eased = true
+				in.refusals[cl.Info.ID] = r
+			} else if r.until.After(c.now) && !r.eased {
 				continue
 			}
 		}
 		req := c.request(in)
-		if _, fits := sched.PlaceBest(&req, []sched.Candidate{*c.table.Get(string(cl.Info.ID))}, c.cfg.Plugin, 0); fits {
+		cand := []sched.Candidate{*c.table.Get(string(cl.Info.ID))}
+		_, fits := sched.PlaceBest(&req, cand, c.cfg.Plugin, 0)
+		if !fits && !c.keepsRunning(in) {
+			_, fits = c.displaces(in, &req, cand)
+		}
+		if fits {
 			c.tryPlace(in)
 			continue
 		}

@@ -198,6 +198,10 @@ func (c *Core) planned(p *Planned, had, has map[api.InstanceID]place) (out []api
 			if n := len(is.Placements); n > 0 {
 				v.Score = is.Placements[n-1].Score
 			}
+			if v.Displaces = is.displaces; v.Displaces {
+				out = append(out, v) // a cluster's plan moves nobody: it would say no
+				continue
+			}
 			v.Headroom = c.headroom(is.instance)
 			cl := c.clusters[is.cluster]
 			p.Asks[is.cluster] = append(p.Asks[is.cluster], api.WhyRequest{

@@ -20,7 +20,7 @@ func (c *Core) report(r api.Report) error {
 	}
 	cl.boot, cl.seq, cl.ack = r.Boot, r.Seq, max(cl.ack, r.Gen)
 	cl.heardNow(c.now)
-	before := *c.table.Get(string(r.Cluster))
+	before, yields := *c.table.Get(string(r.Cluster)), cl.Agg.Yields
 	r.Aggregate = credible(r.Aggregate)
 	if cl.Agg.Nodes != r.Aggregate.Nodes {
 		c.changedCluster(cl) // who watches clusters wants to see nodes come and go; the rest of it changes too often
@@ -46,7 +46,11 @@ func (c *Core) report(r api.Report) error {
 		c.catchUp(cl, r.Gen, r.Desired)
 	}
 	c.emit(cl.Info.ID.Addr(), api.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: cl.gen, WantWhole: want, Dead: c.cfg.Dead})
-	if how := growth(&before, c.table.Get(string(r.Cluster))); how != notGrown {
+	how := growth(&before, c.table.Get(string(r.Cluster)))
+	if how != roomier && cl.out() == "" && yieldsMore(yields, cl.Agg.Yields) {
+		how = roomier
+	}
+	if how != notGrown {
 		c.retryWaiting(cl, how)
 		c.areasChanged()
 	}

@@ -21,7 +21,7 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	if in == nil {
 		return api.Why{}, false
 	}
-	res := c.rank(in)
+	res, yields := c.rank(in)
 	w := api.Why{
 		Instance: c.view(in), Placements: append([]api.Placement(nil), in.Placements...), Root: sched.Explain(res),
 	}
@@ -29,17 +29,22 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 		w.Ranked = append(w.Ranked, api.RankedCluster{Cluster: api.ClusterID(r.ID), Score: r.Score})
 	}
 	for _, cid := range step.Keys(in.refusals) {
-		w.Clusters = append(w.Clusters, in.refusals[cid].why)
+		if r := in.refusals[cid]; !r.eased {
+			w.Clusters = append(w.Clusters, r.why)
+		}
 	}
 	if at := in.notUntil; at.After(c.now) {
 		w.NextTry = c.clock.Real(at)
 	}
 	for _, r := range in.refusals {
-		if at := c.clock.Real(r.until); r.until.After(c.now) && (w.NextTry.IsZero() || at.Before(w.NextTry)) {
+		if at := c.clock.Real(r.until); r.until.After(c.now) && !r.eased && (w.NextTry.IsZero() || at.Before(w.NextTry)) {
 			w.NextTry = at
 		}
 	}
 	w.Summary = c.summary(in, &w, now.Sub(in.Since).Round(time.Second))
+	if yields && in.State == api.Requested {
+		w.Summary += "; it fits where less urgent instances make way"
+	}
 	if in.State == api.Requested || in.Violated != "" {
 		w.WouldHelp = WouldHelp(w)
 	}
@@ -47,25 +52,31 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 }
 
 // rank is how the clusters stand now. That of an instance which has a place is
-// judged as if the instance were to come: with the room that it has there.
-func (c *Core) rank(in *instance) sched.Result {
+// judged as if the instance were to come: with the room that it has there. Where
+// none fits but one in which others would make way, it ranks those, and says so.
+func (c *Core) rank(in *instance) (res sched.Result, yields bool) {
 	req := c.wish(in)
 	for _, id := range step.Keys(in.refusals) {
-		if in.refusals[id].until.After(c.now) && (id != in.Cluster || in.State == api.Requested) {
+		if r := in.refusals[id]; r.until.After(c.now) && !r.eased && (id != in.Cluster || in.State == api.Requested) {
 			req.Avoid = append(req.Avoid, string(id))
 		}
 	}
-	own := c.table.Get(string(in.Cluster))
-	if own == nil || in.State == api.Requested {
-		return c.table.Place(&req, c.plugin(in), in.seed())
+	all := c.table.All()
+	if own := c.table.Get(string(in.Cluster)); own != nil && in.State != api.Requested {
+		all = slices.Clone(all)
+		i := slices.IndexFunc(all, func(o sched.Candidate) bool { return o.ID == own.ID })
+		all[i] = without(*own, in)
+		req.Domains = slices.DeleteFunc(req.Domains, func(d sched.Domain) bool {
+			return d.Apart == "" && d.Name == own.ID && d.Have <= d.Limit
+		})
 	}
-	all := slices.Clone(c.table.All())
-	i := slices.IndexFunc(all, func(o sched.Candidate) bool { return o.ID == own.ID })
-	all[i] = without(*own, in)
-	req.Domains = slices.DeleteFunc(req.Domains, func(d sched.Domain) bool {
-		return d.Apart == "" && d.Name == own.ID && d.Have <= d.Limit
-	})
-	return sched.Place(&req, all, c.plugin(in), in.seed())
+	res = sched.Place(&req, all, c.plugin(in), in.seed())
+	if len(res.Ranked) == 0 {
+		if other := c.rankYielding(in, &req, all); len(other.Ranked) > 0 {
+			return other, true
+		}
+	}
+	return res, false
 }
 
 // without is the candidate as if the instance did not have its room there yet.

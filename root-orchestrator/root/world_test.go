@@ -43,6 +43,7 @@ type twin struct {
 	known     map[api.InstanceID]api.Epoch
 	at        *api.Position // of all its nodes
 	devices   []api.SlotDevice
+	yields    []api.Yield
 	areas     []string
 }
 
@@ -182,6 +183,7 @@ func (tw *twin) report() Report {
 			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Free: free, Largest: free}},
 		},
 	}
+	r.Aggregate.Yields = tw.yields
 	r.Aggregate.Slots[0].Devices, r.Aggregate.Slots[0].Areas = tw.devices, tw.areas
 	if tw.at != nil {
 		r.Aggregate.Latency = &api.CoordSpread{Center: *tw.at.Coord, Nodes: 1}
