@@ -61,6 +61,20 @@ func (in *instance) stays() bool {
 	return slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Stays != nil })
 }
 
+// returns gives an instance that lost its new node, and has no other, back to the
+// one where its earlier placement goes on, if that takes work again: the room that
+// it has there counts.
+func (c *Core) returns(in *instance) bool {
+	for _, v := range in.Vacancies {
+		n := c.nodes[v.Node]
+		if v.Stays != nil && n != nil && n.out() == "" && c.fits(in, n, c.without(n, in.id())) {
+			c.moveTo(in, v.Node, in.cause, "goes on where it was")
+			return true
+		}
+	}
+	return false
+}
+
 // stay keeps an assignment in the node's desired set that is no longer its own.
 func (n *node) stay(a api.Assignment) {
 	if n.stays == nil {

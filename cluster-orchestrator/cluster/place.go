@@ -56,6 +56,9 @@ func (c *Core) tryPlace(in *instance) {
 		c.decide(in, &req, api.NodeID(best.ID), in.cause)
 		return
 	}
+	if c.returns(in) {
+		return
+	}
 	c.waiting.Add(in.id())
 	if c.preempts(in, &req) {
 		return
@@ -106,8 +109,10 @@ func (c *Core) searched(in *instance) {
 }
 
 // mustWait reports whether an earlier placement of the instance may still run on
-// a node that is heard.
-func (c *Core) mustWait(in *instance) bool { return len(in.Vacancies) > 0 }
+// a node that is heard, and is about to end. One that goes on is not.
+func (c *Core) mustWait(in *instance) bool {
+	return slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Stays == nil })
+}
 
 func (c *Core) explain(in *instance, r api.Reason, detail string, why *api.Explanation) {
 	in.why = why

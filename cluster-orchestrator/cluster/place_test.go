@@ -370,6 +370,44 @@ func TestMoveIsMakeBeforeBreak(t *testing.T) {
 	}
 }
 
+// TestWhatLosesItsNewNodeGoesOnWhereItWas: what moves off a node that drains still
+// runs there when its new node falls silent, and when that node may be used again
+// nothing else has room for it (seed 1431).
+func TestWhatLosesItsNewNodeGoesOnWhereItWas(t *testing.T) {
+	for _, undrain := range []string{"before", "after"} {
+		w := newWorld(t, 2)
+		w.wants(assignment(0, 1, spec(3, 100)))
+		w.beat()
+		first := w.at(0)
+		w.step(Drain{first.Node})
+		second := w.at(0)
+		if second.Node == first.Node {
+			t.Fatal("it did not move")
+		}
+		if undrain == "before" {
+			w.step(Cordon{Node: first.Node})
+		}
+		w.nodes[second.Node].off = true
+		w.pass(10 * time.Second)
+		if undrain == "after" {
+			if v := w.c.instances[web.Instance(0)].view(); !v.HandedBack || w.nodes[first.Node].want[web.Instance(0)].Epoch != first.Epoch {
+				t.Fatalf("while its old node drains: %+v", v)
+			}
+			w.checkBooks()
+			w.step(Cordon{Node: first.Node})
+		}
+		w.checkBooks()
+		w.pass(4 * time.Second)
+		w.expect(0, api.Running, first.Node)
+		w.nodes[second.Node].off = false
+		w.pass(4 * time.Second)
+		if w.expect(0, api.Running, first.Node); len(w.nodes[second.Node].has) != 0 || len(w.c.instances[web.Instance(0)].Vacancies) != 0 {
+			t.Errorf("%s: it runs twice", undrain)
+		}
+		w.checkBooks()
+	}
+}
+
 func TestWhatMovedOnlyEndsWhenTheNewPlacementListens(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -66,6 +66,9 @@ func (c *Core) retry(in *instance, grown []sched.Candidate) {
 	if in.asked != "" || in.exclusive() && c.mustWait(in) {
 		return
 	}
+	if lost := c.nodes[in.Node]; in.stays() && (lost == nil || lost.silent) && c.returns(in) {
+		return
+	}
 	if !slices.ContainsFunc(grown, func(cand sched.Candidate) bool {
 		return cand.Out == "" && in.demand.claim.Room.Fits(cand.Free.Max(api.Resources{}))
 	}) {

@@ -179,6 +179,9 @@ func (c *Core) displace(in *instance) {
 		c.decide(in, &req, api.NodeID(best.ID), api.ReasonNodeLost)
 		return
 	}
+	if c.returns(in) {
+		return
+	}
 	why := c.explanation(in, &req)
 	c.waiting.Add(in.id())
 	c.handBack(in, api.ReasonNodeLost, in.Detail+"; "+summary(why), &why)
