@@ -29,9 +29,26 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 		o.nodes = append(o.nodes, o.cluster.Node(fmt.Sprintf("n%d", i), lab.NodeOptions{Containers: true, CPUs: 2, Host: h, Overlay: true}))
 	}
 	o.ready(o.cluster, len(delays))
+	o.measured(func(i, j int) time.Duration { return 2 * (delays[i] + delays[j]) })
+
+	near := lab.Needing(o.Container("near", 1), 1, 100)
+	near.Connectivity = []api.Connectivity{{Target: "db." + lab.Namespace, Constraints: []api.LinkConstraint{{Type: api.LinkLatency, Threshold: 32}}}}
+	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Container("db", 1), 2, 100), "c1", "n0"))) // n0 is full then
+	o.Wait("the database runs", o.Running("shop", "db", 1))
+	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Container("db", 1), 2, 100), "c1", "n0"), near))
+	o.Wait("what is to be near runs", o.Running("shop", "near", 1))
+	if w := o.Workload(o.ID("shop", "near", 0)); w.Node != "n1" {
+		t.Errorf("it runs on %s", w.Node)
+	}
+}
+
+// measured waits until the cluster has learned how far each node is from each:
+// the round trips of the truth, about.
+func (o *overlay) measured(truth func(i, j int) time.Duration) {
+	o.t.Helper()
 	took := lab.Stopwatch()
-	within(t, 4*time.Minute, "the cluster knows all distances", func() error {
-		at := make([]api.Coordinate, len(delays))
+	within(o.t, 4*time.Minute, "the cluster knows all distances", func() error {
+		at := make([]api.Coordinate, len(o.nodes))
 		for i, n := range o.nodes {
 			shown, err := o.cluster.NodeOf(n.ID)
 			if err != nil {
@@ -44,7 +61,7 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 		}
 		for i := range at {
 			for j := range i {
-				truth := 2 * (delays[i] + delays[j])
+				truth := truth(i, j)
 				if d := vivaldi.Distance(at[i], at[j]); (d - truth).Abs() > truth*35/100 {
 					return fmt.Errorf("n%d and n%d are %s apart, and are believed to be %s", j, i, truth, d)
 				}
@@ -52,15 +69,5 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("all distances are known after %s", took().Round(100*time.Millisecond))
-
-	near := lab.Needing(o.Container("near", 1), 1, 100)
-	near.Connectivity = []api.Connectivity{{Target: "db." + lab.Namespace, Constraints: []api.LinkConstraint{{Type: api.LinkLatency, Threshold: 32}}}}
-	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Container("db", 1), 2, 100), "c1", "n0"))) // n0 is full then
-	o.Wait("the database runs", o.Running("shop", "db", 1))
-	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Container("db", 1), 2, 100), "c1", "n0"), near))
-	o.Wait("what is to be near runs", o.Running("shop", "near", 1))
-	if w := o.Workload(o.ID("shop", "near", 0)); w.Node != "n1" {
-		t.Errorf("it runs on %s", w.Node)
-	}
+	o.t.Logf("all distances are known after %s", took().Round(100*time.Millisecond))
 }

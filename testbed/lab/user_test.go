@@ -1,0 +1,174 @@
+package lab_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/testbed/lab"
+	"github.com/treeline-edge/treeline/testbed/netlab"
+)
+
+// Two users, far from each other, each with nodes near by: an instance that is to
+// be near to one is sent there by what the nodes' own probes say. One node cannot
+// reach the users, and is judged by its place and theirs.
+func TestAUserIsFoundByRealProbes(t *testing.T) {
+	const (
+		far        = 80 * time.Millisecond // between the coasts
+		home       = 2 * time.Millisecond  // from a user to the coast
+		west, east = "192.0.2.2", "192.0.2.6"
+	)
+	o := &overlay{Lab: lab.New(t, lab.Options{}), t: t, net: netlab.New(t)}
+	hubs := []*netlab.Host{o.net.Host("west"), o.net.Host("east")}
+	o.net.Slow(hubs[0], "east", "203.0.113.5/30", hubs[1], "west", "203.0.113.6/30", far, 0, 90)
+	for i, hub := range hubs {
+		hub.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+		hub.Route("default", fmt.Sprintf("203.0.113.%d", 6-i))
+	}
+	// end is a host at the end of a cable from a hub.
+	end := func(name string, hub *netlab.Host, network string, at int, delay time.Duration) *netlab.Host {
+		h := o.net.Host(name)
+		o.net.Slow(h, "eth0", fmt.Sprintf("%s.%d/30", network, at+2), hub, name, fmt.Sprintf("%s.%d/30", network, at+1), delay, 0, uint64(at))
+		h.Route("default", fmt.Sprintf("%s.%d", network, at+1))
+		return h
+	}
+	users := []*netlab.Host{end("u0", hubs[0], "192.0.2", 0, home), end("u1", hubs[1], "192.0.2", 4, home)}
+	users[0].Run("ip", "addr", "add", "10.99.0.2/32", "dev", "lo")
+	users[0].Run("ip", "addr", "add", "198.18.0.2/32", "dev", "lo")
+	hubs[0].Route("10.99.0.0/24", west)
+	hubs[0].Route("198.18.0.0/24", west)
+	for _, u := range users { // a rule's comment is what arrived names
+		u.Nft(`table ip user {
+	chain in {
+		type filter hook input priority 0;
+		ip daddr { 10.99.0.2, 198.18.0.2 } counter comment "within"
+		icmp type echo-request counter comment "echo"
+		tcp flags & (syn | ack) == syn counter comment "connection"
+	}
+}`)
+	}
+	users[1].Nft("add rule ip user in icmp type echo-request drop")
+
+	h := o.net.Host("c1")
+	o.net.Join(h, "eth0", "203.0.113.2/30", hubs[0], "c1", "203.0.113.1/30")
+	h.Route("default", "203.0.113.1")
+	o.cluster = o.Cluster("c1", lab.ClusterOptions{Host: h, Address: "203.0.113.2", Args: []string{"--dead", "30s", "--probe-allow", "192.0.2.0/24"}})
+	delays := []time.Duration{4 * time.Millisecond, 30 * time.Millisecond, 4 * time.Millisecond, 30 * time.Millisecond}
+	for i, d := range delays { // two in the west and two in the east; the farther ones have more room
+		h := end(fmt.Sprintf("n%d", i), hubs[i/2], "198.51.100", 4*i, d)
+		if i == 1 {
+			h.Nft("table ip mute {\n chain out {\n type filter hook output priority 0;\n ip daddr 192.0.2.0/24 drop\n }\n}")
+		}
+		o.nodes = append(o.nodes, o.cluster.Node(fmt.Sprintf("n%d", i), lab.NodeOptions{
+			Containers: true, CPUs: float64(2 + 2*(i%2)), Host: h, Overlay: true,
+		}))
+	}
+	o.ready(o.cluster, len(delays))
+	o.measured(func(i, j int) time.Duration {
+		d := delays[i] + delays[j]
+		if i/2 != j/2 {
+			d += far
+		}
+		return 2 * d
+	})
+
+	var met atomic.Int32
+	ln, port := listener(t, users[1])
+	go func() {
+		for c, err := ln.Accept(); err == nil; c, err = ln.Accept() {
+			met.Add(1)
+			_ = c.Close()
+		}
+	}()
+	near := func(name, target string, threshold float64) api.Microservice {
+		m := lab.Needing(o.Container(name, 1), 1, 100)
+		m.Constraints = []api.Constraint{{Type: api.ConstrainLatency, Target: target, Threshold: threshold}}
+		return m
+	}
+	runs := func(service, node string) {
+		t.Helper()
+		o.Wait(service+" runs", o.Running("shop", service, 1))
+		if w := o.Workload(o.ID("shop", service, 0)); w.Node != node {
+			t.Errorf("%s runs on %s, want %s", service, w.Node, node)
+		}
+	}
+	took := lab.Stopwatch()
+	of := []api.Microservice{
+		lab.Needing(near("echo", west, 30), 2, 100), near("refused", east, 30), near("port", fmt.Sprintf("%s:%d", east, port), 30),
+		near("private", "10.99.0.2", 500), near("testing", "198.18.0.2:22", 500),
+	}
+	o.Apply(lab.App("shop", of...))
+	runs("echo", "n0") // which is full then
+	runs("refused", "n2")
+	runs("port", "n2")
+	t.Logf("who is near to the users runs after %s", took().Round(100*time.Millisecond))
+	if arrived(t, users[0], "echo") == 0 || arrived(t, users[0], "connection") > 0 {
+		t.Error("who answers echoes was probed by something else")
+	}
+	if arrived(t, users[1], "echo") == 0 || met.Load() == 0 || arrived(t, users[1], "connection") <= int(met.Load()) {
+		t.Errorf("who answers no echo got %d of them, %d connections and %d to its port",
+			arrived(t, users[1], "echo"), arrived(t, users[1], "connection"), met.Load())
+	}
+
+	// What n1 did not measure is told by where it is and where the user is.
+	o.Apply(lab.App("shop", append(of, near("placed", west, 140))...))
+	runs("placed", "n1")
+
+	// The cluster knows the one for private, and leaves the other to its nodes.
+	for _, service := range []string{"private", "testing"} {
+		id := o.ID("shop", service, 0)
+		within(t, 30*time.Second, service+" is refused", func() error {
+			why, err := o.API.Why(t.Context(), id)
+			if err != nil {
+				return err
+			}
+			text, err := json.Marshal(why)
+			if err != nil {
+				return err
+			}
+			if !strings.Contains(string(text), "operator forbids to probe it") {
+				return fmt.Errorf("why says %s", text)
+			}
+			return blames(o.Lab, id, api.ConstrainLatency)
+		})
+		if i := o.Instance(id); i.State != api.Requested || len(o.WorkloadsOf(id)) > 0 {
+			t.Errorf("%s is %s on %s", service, i.State, i.Cluster)
+		}
+	}
+	if n := arrived(t, users[0], "within"); n > 0 {
+		t.Errorf("%d packets came to what is not to be probed", n)
+	}
+}
+
+// listener listens on a host, on a port that is free there.
+func listener(t *testing.T, h *netlab.Host) (ln net.Listener, port uint16) {
+	t.Helper()
+	var err error
+	h.Do(func() { ln, err = net.Listen("tcp4", ":0") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln, netip.MustParseAddrPort(ln.Addr().String()).Port()
+}
+
+// arrived is how many packets a host counted by the rule of that comment.
+func arrived(t *testing.T, h *netlab.Host, comment string) (n int) {
+	t.Helper()
+	for line := range strings.Lines(h.Run("nft", "list", "chain", "ip", "user", "in")) {
+		if _, counter, ok := strings.Cut(line, "counter packets "); ok && strings.Contains(line, `"`+comment+`"`) {
+			if _, err := fmt.Sscan(counter, &n); err != nil {
+				t.Fatalf("read %q: %v", line, err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("%s does not count %s", h.Name, comment)
+	return 0
+}
