@@ -20,7 +20,7 @@ import (
 const maxEvictions = 500
 
 // preempts has others make way for an instance, if that helps, and reports
-// whether it waits for them.
+// whether it waits for them. If it has a node, that has fallen silent.
 func (c *Core) preempts(in *instance, req *sched.Request) bool {
 	if !c.cfg.Preempt || !c.settled || c.lesser(in.demand.request.Urgency) == 0 {
 		return false
@@ -41,6 +41,10 @@ func (c *Core) preempts(in *instance, req *sched.Request) bool {
 	}
 	if best == nil {
 		return false
+	}
+	if in.Node != "" { // which is silent
+		c.unassign(in, false)
+		in.cause = in.Reason
 	}
 	c.reserve(in, best)
 	for _, v := range victims {

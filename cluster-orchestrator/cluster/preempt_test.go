@@ -96,6 +96,31 @@ func TestKeptRoomIsTakenOnce(t *testing.T) {
 	}
 }
 
+func TestWhoLosesItsNodeHasOthersMakeWay(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		w := line(t, 2, func(c *Config) { c.Preempt = true })
+		a := classed(0, 1, "urgent", 4)
+		a.Spec.Exclusive = alone
+		w.wants(a, classed(1, 1, "low", 2), classed(2, 1, "low", 2))
+		w.beat()
+		lost := w.at(0).Node
+		w.nodes[lost].off = true
+		for range 5 {
+			w.pass(3 * time.Second)
+			w.checkBooks()
+		}
+		if in := w.at(0); in.State != api.Running || in.Node == lost {
+			t.Fatalf("exclusive %v: it is %s on %q: %s", alone, in.State, in.Node, in.Detail)
+		}
+		w.nodes[lost].off = false
+		w.pass(10 * time.Second)
+		w.checkBooks()
+		if a, b := w.at(1), w.at(2); a.Node != lost || b.Node != lost {
+			t.Errorf("exclusive %v: who made way is on %q and %q", alone, a.Node, b.Node)
+		}
+	}
+}
+
 func TestNobodyMakesWayForEqualsOrForNothing(t *testing.T) {
 	w := line(t, 1, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "normal", 4))

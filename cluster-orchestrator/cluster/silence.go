@@ -182,7 +182,10 @@ func (c *Core) displace(in *instance) {
 	if c.returns(in) {
 		return
 	}
-	why := c.explanation(in, &req)
 	c.waiting.Add(in.id())
+	if c.preempts(in, &req) {
+		return
+	}
+	why := c.explanation(in, &req)
 	c.handBack(in, api.ReasonNodeLost, in.Detail+"; "+summary(why), &why)
 }
