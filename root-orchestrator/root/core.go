@@ -196,11 +196,11 @@ func (c *Core) start() {
 	for _, id := range step.Keys(c.instances) {
 		in := c.instances[id]
 		switch s := c.services[id.Service()]; {
+		case in.Leaving && in.Cluster == "":
+			c.remove(in) // the last of it went with its cluster
 		case s == nil || s.app == nil:
 			// Its application was not saved, or is gone.
 			c.leave(in, api.ReasonDeleted)
-		case in.Leaving && in.Cluster == "":
-			c.remove(in)
 		case in.Next != nil:
 		case in.Cluster == "" || in.Offered:
 			c.waiting.add(in)

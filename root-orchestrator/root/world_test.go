@@ -325,6 +325,21 @@ func (w *world) checkBooks() {
 			w.t.Fatalf("cluster %s is no candidate", id)
 		}
 	}
+	for id, in := range w.c.instances {
+		for _, at := range []api.ClusterID{in.Vacating, in.Cluster} {
+			if at == "" || at == in.Cluster && !in.Leaving {
+				continue
+			}
+			if cl := w.c.clusters[at]; cl == nil {
+				w.t.Fatalf("%s waits for the word of %s, which is not known", id, at)
+			} else if _, ok := cl.leaving[id]; !ok {
+				w.t.Fatalf("%s waits for the word of %s, which is not asked", id, at)
+			}
+		}
+		if in.Leaving && in.Cluster == "" {
+			w.t.Fatalf("%s is leaving nothing", id)
+		}
+	}
 	for id, s := range w.c.services {
 		peers := map[string]int{}
 		for _, in := range s.instances {
@@ -358,7 +373,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		id := func() api.ClusterID { return []api.ClusterID{"a", "b", "c"}[rng.IntN(3)] }
 		for range 80 {
 			var in Input
-			switch rng.IntN(17) {
+			switch rng.IntN(18) {
 			case 0:
 				in = Apply{Tenant: "acme", Spec: application(rng.IntN(9), code([]string{"1", "2", "3"}[rng.IntN(3)]))}
 			case 1:
@@ -392,6 +407,10 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 			case 16:
 				tw := w.twins[id()]
 				tw.full = !tw.full
+			case 17: // web is no service of it any more
+				app := application(0)
+				app.Services[0].Name = "other"
+				in = Apply{Tenant: "acme", Spec: app}
 			case 9:
 				w.now = w.now.Add(time.Duration(rng.IntN(40)) * time.Second)
 				in = Tick{}

@@ -1,0 +1,43 @@
+package root
+
+import (
+	"maps"
+	"testing"
+)
+
+// The cluster's end was saved and what it meant for instances was not: those whose
+// service is no longer in its application stayed on their way out for ever.
+func TestCrashWhileForgettingAClusterLeavesNothingLeaving(t *testing.T) {
+	for name, withdraw := range map[string]func(*world){
+		"scaled":  func(w *world) { w.must(Scale{Service: web, Replicas: 0}) },
+		"deleted": func(w *world) { w.must(DeleteApp{App: shop}) },
+		"service dropped": func(w *world) {
+			app := application(1)
+			app.Services[0].Name = "other"
+			w.must(Apply{Tenant: "acme", Spec: app})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "a")
+			w.apply(2)
+			w.settle()
+			w.twins["a"].off = true
+			withdraw(w)
+			before := maps.Clone(w.disk)
+			w.must(ForgetCluster{"a"})
+			for k, d := range before {
+				if d.Kind != kindCluster {
+					w.disk[k] = d
+				}
+			}
+			delete(w.twins, "a")
+			w.restart()
+			w.checkBooks()
+			for id, in := range w.c.instances {
+				if in.Leaving {
+					t.Errorf("%s is leaving for ever", id)
+				}
+			}
+		})
+	}
+}
