@@ -380,6 +380,7 @@ func (c *Core) update(in *instance, s *service) {
 		return // it may run there; when the cluster is heard again, the roll-out goes on
 	}
 	c.endTrial(in)
+	c.stopWaiting(in) // and what was asked about it was about what it was
 	if cl != nil {
 		c.takeBack(in, cl)
 		// What was exclusive before it was not may be on its way to its end there still.

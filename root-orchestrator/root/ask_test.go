@@ -198,3 +198,20 @@ func TestUrgentServicesOfOneDocumentComeFirst(t *testing.T) {
 		t.Error("the document's order counts")
 	}
 }
+
+// A question to the scheduler outside is about an SLA; with a new one it is void.
+func TestNewSLAVoidsTheOpenQuestion(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Asks = true
+	w.c = New(w.cfg)
+	w.do(Start{})
+	w.join("a", 10)
+	w.apply(1)
+	first := w.c.instances[web.Instance(0)].asked
+	w.apply(1, code("new"))
+	in := w.c.instances[web.Instance(0)]
+	if first == "" || in.asked == "" || in.asked == first {
+		t.Errorf("asked %q and then %q", first, in.asked)
+	}
+	w.checkBooks()
+}
