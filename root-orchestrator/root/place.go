@@ -103,12 +103,14 @@ func (c *Core) place(in *instance, cl *cluster, score float64, displaces bool) {
 	c.assign(in, cl, score, displaces)
 }
 
-// nowhere has others make way for an instance that fits nowhere, or lets it wait,
-// and says why.
+// nowhere has others make way for an instance that fits nowhere, or lets it wait.
 func (c *Core) nowhere(in *instance, req *sched.Request) {
-	if c.displace(in, req) {
-		return
+	if !c.displace(in, req) {
+		c.waitWhy(in, req)
 	}
+}
+
+func (c *Core) waitWhy(in *instance, req *sched.Request) {
 	c.wait(in)
 	if in.Cluster == "" {
 		c.explain(in, api.ReasonNoCluster, noCluster(sched.Explain(c.table.Place(req, c.plugin(in), in.seed()))))
@@ -369,7 +371,7 @@ func (c *Core) retryWaiting(cl *cluster, how grown) {
 		}
 		full[k] = in.Reason != api.ReasonViolated // which asks for more than the others
 		if in.Cluster == "" && in.Reason == api.ReasonNoCluster && len(full) <= mostExplained {
-			c.nowhere(in, &req)
+			c.waitWhy(in, &req)
 		}
 	}
 }
