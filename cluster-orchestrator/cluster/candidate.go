@@ -113,12 +113,16 @@ func (c *Core) without(n *node, id api.InstanceID) sched.Candidate {
 
 // weigh keeps the sums over all nodes that are not silent.
 func (c *Core) weigh(n *node, cand *sched.Candidate) {
+	_, before := c.offered()
 	c.capacity, c.used = c.capacity.Minus(n.weight.capacity), c.used.Minus(n.weight.used)
 	n.weight = weight{}
 	if cand != nil && !n.silent {
 		n.weight = weight{cand.Capacity, cand.Capacity.Minus(cand.Free)}
 	}
 	c.capacity, c.used = c.capacity.Plus(n.weight.capacity), c.used.Plus(n.weight.used)
+	if _, left := c.offered(); left != left.Min(before) && len(c.beyond) > 0 {
+		c.widened = true
+	}
 }
 
 // weight is what a node adds to the sums.

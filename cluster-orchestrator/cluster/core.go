@@ -104,6 +104,8 @@ type Core struct {
 
 	waiting step.Queue[api.InstanceID] // instances that fit nowhere, in the order they came
 	held    []api.InstanceID           // to be placed again at a pace, after half the cluster fell silent
+	beyond  map[api.InstanceID]bool    // went beyond the root's share
+	widened bool                       // since then more of that is free
 	grown   map[api.NodeID]bool
 	touched map[api.NodeID]bool
 	scale   int         // what the timing is multiplied with; it never shrinks
@@ -163,6 +165,7 @@ func New(cfg Config) *Core {
 		users:     map[string]*user{},
 		probes:    map[uint64]string{},
 		asks:      asks{open: map[string]*ask{}},
+		beyond:    map[api.InstanceID]bool{},
 		grown:     map[api.NodeID]bool{},
 		touched:   map[api.NodeID]bool{},
 		root:      newRoot(),

@@ -51,11 +51,11 @@ type node struct {
 	put       map[api.InstanceID]bool           // given or changed in this step
 	used      api.Resources
 	yields    [urgencies]api.Resources // of that what is booked for assigned instances, by their urgency
-	weight    weight         // in the sums over all nodes
-	free      map[string]int // devices by kind; the table refers to it
-	counts    bool           // and they may have changed
-	shifted   bool           // its place in the latency space is another
-	described bool           // the candidate has what info says
+	weight    weight                   // in the sums over all nodes
+	free      map[string]int           // devices by kind; the table refers to it
+	counts    bool                     // and they may have changed
+	shifted   bool                     // its place in the latency space is another
+	described bool                     // the candidate has what info says
 
 	ports     map[api.InstanceID][]sched.Port // that instances take on it, assigned or leaving
 	published map[sched.Port]int              // how many do

@@ -34,6 +34,46 @@ func TestTheRootGetsItsShareAndNoMore(t *testing.T) {
 	w.checkBooks()
 }
 
+// TestWhatFreesTheShareIsUsedAtOnce: what went beyond it has room on a node where
+// nothing changes.
+func TestWhatFreesTheShareIsUsedAtOnce(t *testing.T) {
+	w := line(t, 2, func(c *Config) { c.Offer.Share = 0.5 }) // 4 of 8 vCPUs
+	on := func(n int, node api.NodeID, alone bool) api.Assignment {
+		a := of(web, n, api.Revision(n+1), onNode(node))
+		a.Spec.VCPUs, a.Spec.Exclusive = 3, alone
+		return a
+	}
+	w.wants(on(0, "n0", false))
+	w.beat()
+	w.wants(on(1, "n1", false), on(2, "n1", true))
+	w.pass(10 * time.Second)
+	if a, b := w.at(1), w.at(2); a.Node != "" || b.Node != "" || !w.c.instances[web.Instance(2)].Bound {
+		t.Fatalf("beyond the share they are on %q and %q", a.Node, b.Node)
+	}
+	w.drops(web.Instance(0))
+	w.nodes["n0"].settle()
+	acks := func() {
+		for w.c.root.sent != 0 {
+			w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: w.c.root.seq}})
+		}
+	}
+	acks()
+	told := func() bool {
+		w.step(w.nodes["n0"].whole())
+		return len(w.reports()) > 0 && w.reports()[0].Aggregate.Free.MilliCPU == 1000
+	}
+	if !told() || w.at(1).Node != "n1" {
+		t.Errorf("when it is free, it is on %q, and the root is told %+v", w.at(1).Node, w.reports())
+	}
+	w.drops(web.Instance(1))
+	w.nodes["n1"].settle()
+	acks()
+	if w.step(w.nodes["n1"].whole()); len(w.reports()) == 0 || w.reports()[0].Aggregate.Largest.MilliCPU != 4000 {
+		t.Errorf("of room for what it alone may offer again the root is told %+v", w.reports())
+	}
+	w.checkBooks()
+}
+
 func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
 	told := func(o Offer) api.Aggregate {
 		w := line(t, 0, func(c *Config) { c.Offer = o })

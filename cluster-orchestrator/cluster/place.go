@@ -31,6 +31,7 @@ func (c *Core) tryPlace(in *instance) {
 		return
 	}
 	if why := c.overShare(in); why != nil {
+		c.beyond[in.id()] = true
 		c.waiting.Add(in.id())
 		c.handBack(in, api.ReasonNoCapacity, summary(*why), why)
 		return

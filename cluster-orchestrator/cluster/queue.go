@@ -25,7 +25,7 @@ func (c *Core) urgency(id api.InstanceID) int {
 
 // retryWaiting gives what waits the room that this step found.
 func (c *Core) retryWaiting() {
-	for len(c.grown)+len(c.lapsed) > 0 {
+	for len(c.grown)+len(c.lapsed) > 0 || c.widened {
 		lapsed := c.lapsed
 		c.lapsed = nil
 		for _, id := range lapsed {
@@ -53,6 +53,30 @@ func (c *Core) retryWaiting() {
 				cands[i] = *c.table.Get(cands[i].ID)
 			}
 			c.retry(in, cands)
+		}
+		if c.widened {
+			c.widened = false
+			c.retryBeyond()
+		}
+	}
+}
+
+// retryBeyond goes on with those that went beyond the root's share and do so no
+// more. Any node may have had room for them all the time. What may not be placed
+// here again unasked, the root is told of at once: it can ask now.
+func (c *Core) retryBeyond() {
+	ids := step.Keys(c.beyond)
+	slices.SortStableFunc(ids, func(a, b api.InstanceID) int { return cmp.Compare(c.urgency(b), c.urgency(a)) })
+	for _, id := range ids {
+		in := c.instances[id]
+		if in == nil || in.Node != "" || in.Leaving || in.Withdrawn {
+			delete(c.beyond, id)
+			continue
+		}
+		if c.overShare(in) == nil {
+			delete(c.beyond, id)
+			c.root.due = true
+			c.tryPlace(in)
 		}
 	}
 }
