@@ -41,7 +41,10 @@ type links struct {
 }
 
 // tellEvery bounds how often clusters are told where a service's links lead.
-const tellEvery = 10 * time.Second
+const (
+	tellEvery = 10 * time.Second
+	lookEvery = time.Second // whether there is anything to tell
+)
 
 // mostPositions bounds what is told of one end of a link, mostCentres the clusters
 // that stand for an area.
@@ -177,6 +180,8 @@ func (c *Core) bind(req *sched.Request, in *instance, s *service) {
 			// A link whose other end is nowhere yet binds that one, when it is placed.
 			if at := c.positions(s, l); len(at) > 0 {
 				req.Bounds = append(req.Bounds, l.Bound(at...))
+			} else if b, ok := c.roughBound(l, c.named(s, l)); ok {
+				req.Bounds = append(req.Bounds, b)
 			}
 		case l.Area != "":
 			if b, ok := c.areaBound(l); ok {
@@ -191,8 +196,13 @@ func (c *Core) bind(req *sched.Request, in *instance, s *service) {
 			continue
 		}
 		for _, l := range k.in {
+			b, ok := l.Bound(), false
 			if at := unserved(t, s, in, l); len(at) > 0 {
-				b := l.Bound(at...)
+				b, ok = l.Bound(at...), true
+			} else if len(s.instances) == 1 && len(t.positions(l, nil)) == 0 {
+				b, ok = c.roughBound(l, []*service{t})
+			}
+			if ok {
 				b.To = nameWithin(t.id)
 				req.Bounds = append(req.Bounds, b)
 			}
@@ -221,10 +231,8 @@ func nameWithin(id api.ServiceID) string { return strings.TrimPrefix(string(id),
 
 // positions are the known places of a link's other end.
 func (c *Core) positions(s *service, l sched.Link) (at []api.Position) {
-	for _, k := range s.link.kin {
-		if t := c.services[k.id]; t != nil && l.Names(s.id, k.id) {
-			at = append(at, t.positions(l, nil)...)
-		}
+	for _, t := range c.named(s, l) {
+		at = append(at, t.positions(l, nil)...)
 	}
 	return at
 }
@@ -287,6 +295,45 @@ func (c *Core) areaBound(l sched.Link) (sched.Bound, bool) {
 	if len(there) == 0 {
 		return sched.Bound{}, false // no cluster tells; theirs to say
 	}
+	return c.boundTo(l, there), true
+}
+
+// named are the services of the application that a link of s names.
+func (c *Core) named(s *service, l sched.Link) (out []*service) {
+	for _, k := range s.link.kin {
+		if t := c.services[k.id]; t != nil && l.Names(s.id, k.id) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// roughBound is a link to instances that were placed just now: where they are,
+// their clusters have yet to say, but it is in these.
+func (c *Core) roughBound(l sched.Link, to []*service) (sched.Bound, bool) {
+	var there []*sched.Candidate
+	for _, t := range to {
+		for _, id := range step.Keys(t.instances) {
+			in := t.instances[id]
+			if in.Leaving || in.Cluster == "" || in.Offered || in.State == api.Requested {
+				continue
+			}
+			cand := c.table.Get(string(in.Cluster))
+			if slices.Contains(there, cand) {
+				continue
+			}
+			if l.RTT == 0 || cand == nil || cand.Coord == nil || len(there) == mostCentres {
+				return sched.Bound{}, false // anybody may be near it
+			}
+			there = append(there, cand)
+		}
+	}
+	return c.boundTo(l, there), len(there) > 0
+}
+
+// boundTo is a link to somewhere in some clusters: as near as a candidate may be
+// to the nearest of them.
+func (c *Core) boundTo(l sched.Link, there []*sched.Candidate) sched.Bound {
 	b := l.Bound()
 	b.Measured = map[string]time.Duration{}
 	for i, all := 0, c.table.All(); i < len(all); i++ {
@@ -309,7 +356,7 @@ func (c *Core) areaBound(l sched.Link) (sched.Bound, bool) {
 		b.Points = append(b.Points, api.Position{Coord: a.Coord})
 	}
 	slices.SortFunc(b.Points, func(x, y api.Position) int { return slices.Compare(x.Coord.Vec, y.Coord.Vec) })
-	return b, true
+	return b
 }
 
 func distance(a, b api.Coordinate) time.Duration { return vivaldi.Distance(a, b) }

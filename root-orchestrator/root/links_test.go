@@ -255,3 +255,33 @@ func TestHostilePositionsAreNotReckonedWith(t *testing.T) {
 		t.Errorf("%+v", cand)
 	}
 }
+
+// Both come in one document, and no cluster has said yet where the first is.
+func TestLinkBindsBeforeAnythingRuns(t *testing.T) {
+	only := func(m *api.Microservice, cluster string) {
+		m.Constraints = append(m.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: []string{cluster}})
+	}
+	for _, turned := range []bool{false, true} {
+		for _, tt := range []struct {
+			to     api.ClusterID
+			placed int
+		}{{"near", 2}, {"far", 1}} {
+			w := newWorld(t, "here", "near", "far")
+			w.twins["here"].at, w.twins["near"].at, w.twins["far"].at = at(0, 0), at(12, 900), at(60, 9000)
+			w.settle()
+			app := linked(20, func(f, p *api.Microservice) { only(f, "here"); only(p, string(tt.to)) })
+			if turned {
+				app.Services[0], app.Services[1] = app.Services[1], app.Services[0]
+			}
+			w.must(Apply{Tenant: "acme", Spec: app})
+			if n := len(w.c.instances) - w.c.waiting.len(); n != tt.placed {
+				t.Errorf("turned %v: with the other end in %s, %d are placed, want %d", turned, tt.to, n, tt.placed)
+			}
+			w.settle()
+			if n := w.running(); n != tt.placed {
+				t.Errorf("turned %v: with the other end in %s, %d run, want %d", turned, tt.to, n, tt.placed)
+			}
+			w.checkBooks()
+		}
+	}
+}

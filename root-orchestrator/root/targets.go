@@ -145,11 +145,14 @@ func (c *Core) tellLinked() {
 			continue
 		}
 		s.link.toldAt = c.now
-		c.tellAbout(s)
+		if !c.tellAbout(s) {
+			s.link.toldAt = c.now.Add(lookEvery - tellEvery)
+		}
 	}
 }
 
-func (c *Core) tellAbout(s *service) {
+// tellAbout reports whether there was anything to tell.
+func (c *Core) tellAbout(s *service) bool {
 	changed := map[api.ClusterID]bool{}
 	for _, host := range step.Keys(s.peers) {
 		cl := c.clusters[api.ClusterID(host)]
@@ -179,6 +182,7 @@ func (c *Core) tellAbout(s *service) {
 			c.tryPlace(in)
 		}
 	}
+	return len(changed) > 0
 }
 
 // clusters are those that have the instance, or are to.
