@@ -33,6 +33,11 @@ func (w *world) checkBooks() {
 	if len(c.nodes) != len(c.table.All()) {
 		w.t.Fatalf("%d nodes, %d candidates", len(c.nodes), len(c.table.All()))
 	}
+	for id := range c.beyond {
+		if in := c.instances[id]; in == nil || in.Node != "" {
+			w.t.Fatalf("%s is beyond the share, and is not here or placed", id)
+		}
+	}
 	var placed [8]int
 	for _, id := range step.Keys(c.instances) {
 		in := c.instances[id]

@@ -265,6 +265,7 @@ func (c *Core) finish(in *instance) {
 		c.timers.Clear(timerKey{what: k, instance: id})
 	}
 	delete(c.instances, id)
+	delete(c.beyond, id)
 	for _, p := range c.net.book.PlacesOf(id) { // on silent nodes, too
 		c.net.moved[p] = true
 	}

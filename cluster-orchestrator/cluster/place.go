@@ -191,6 +191,7 @@ func (c *Core) moveTo(in *instance, id api.NodeID, reason api.Reason, detail str
 	n.put[in.id()] = true
 	delete(n.drop, in.id())
 	c.waiting.Remove(in.id())
+	delete(c.beyond, in.id())
 	c.become(in, lifecycle.NodeChosen, reason, detail)
 	c.refresh(n)
 }
