@@ -47,7 +47,7 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 		u.Nft(`table ip user {
 	chain in {
 		type filter hook input priority 0;
-		ip daddr { 10.99.0.2, 198.18.0.2 } counter comment "within"
+		ip daddr { 10.99.0.2, 198.18.0.2 } counter accept comment "within"
 		icmp type echo-request counter comment "echo"
 		tcp flags & (syn | ack) == syn counter comment "connection"
 	}
