@@ -375,7 +375,9 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 			var in Input
 			switch rng.IntN(18) {
 			case 0:
-				in = Apply{Tenant: "acme", Spec: application(rng.IntN(9), code([]string{"1", "2", "3"}[rng.IntN(3)]))}
+				in = Apply{Tenant: "acme", Spec: application(rng.IntN(9), code([]string{"1", "2", "3"}[rng.IntN(3)]), func(m *api.Microservice) {
+					m.Priority = api.Priorities[rng.IntN(len(api.Priorities))]
+				})}
 			case 1:
 				in = Apply{Tenant: "acme", Spec: application(rng.IntN(4), exclusive)}
 			case 2:
@@ -397,7 +399,12 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				tw := w.twins[id()]
 				tw.off = !tw.off
 			case 8:
-				w.twins[id()].room = rng.IntN(10)
+				tw := w.twins[id()]
+				tw.room, tw.yields = rng.IntN(10), nil
+				if rng.IntN(2) == 0 {
+					most := api.Resources{MilliCPU: rng.Int64N(9000), MemoryMB: rng.Int64N(900)}
+					tw.yields = []api.Yield{{Urgency: rng.IntN(4), Free: most, Largest: most}}
+				}
 			case 14:
 				tw := w.twins[id()]
 				tw.violated[web.Instance(rng.IntN(9))] = rng.IntN(3) > 0
