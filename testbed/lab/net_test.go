@@ -454,6 +454,10 @@ func TestServicesTalkAcrossClusters(t *testing.T) {
 	o.Root.Kill9()
 	c.more(t, 50)
 	o.StartRoot()
+	// Who calls hears by way of the root who leaves: both clusters must have it again.
+	o.Wait("the root hears both clusters", func(v lab.View) bool {
+		return v.Clusters["c1"].Status == api.ClusterReady && v.Clusters["c2"].Status == api.ClusterReady
+	})
 	o.Scale("shop", "web", 1)
 	o.Wait("one runs", o.Running("shop", "web", 1))
 	c.more(t, 50)
