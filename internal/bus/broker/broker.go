@@ -93,7 +93,7 @@ func New(o Options) (*Broker, error) {
 	})
 	// The engine's own Serve is never called: it only adds tickers that publish
 	// $SYS, stop the world to measure memory, and expire what never expires here.
-	if err := b.srv.AddHook(&guard{srv: b.srv, stats: &b.stats, log: o.Log}, nil); err != nil {
+	if err := b.srv.AddHook(&guard{srv: b.srv, stats: &b.stats, log: o.Log, sessions: map[string]*mqtt.Client{}}, nil); err != nil {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
 	b.bus = newInline(b.srv)

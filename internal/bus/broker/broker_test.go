@@ -262,6 +262,33 @@ func TestSessionsOfOneNodeAreKeptApartFromThoseOfOthers(t *testing.T) {
 	}
 }
 
+// A session that ends while the next of its name begins takes nothing of it along:
+// the engine forgets a session's subscriptions by its name.
+func TestASessionThatEndsLeavesTheNextAlone(t *testing.T) {
+	s := start(t)
+	about := topic.Delta.Of("n1")
+	for range 200 {
+		old, next := connected(t, s, "n1"), raw(t, s, "n1")
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			_, _ = old.Write([]byte{0xe0, 0}) // a farewell
+		}()
+		_, _ = next.Write(connectPacket(4, "n1"))
+		expect(t, next, 0x20, 2, 0, 0)
+		_, _ = next.Write(packet(0x82, []byte{0, 1}, str(about), []byte{0}))
+		expect(t, next, 0x90, 3, 0, 1, 0)
+		<-gone
+		_, _ = io.Copy(io.Discard, old) // the engine is done with it, or about to be
+		_ = old.NetConn().Close()
+		if err := s.Bus().Publish(t.Context(), bus.Message{Topic: about, Payload: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, next, append([]byte{0x30, byte(3 + len(about)), 0, byte(len(about))}, about+"x"...)...)
+		_ = next.NetConn().Close()
+	}
+}
+
 func TestTakeoverPublishesNoWill(t *testing.T) {
 	s := start(t)
 	wills := make(chan bus.Message, 8)

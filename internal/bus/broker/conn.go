@@ -27,7 +27,8 @@ type conn struct {
 	net.Conn
 	id         api.NodeID
 	stats      *Stats
-	superseded atomic.Bool // a newer session of the same client id took over
+	session    string      // its name, once it is let in
+	superseded atomic.Bool // a newer session of the same name took over
 	complained atomic.Bool // a refusal has been logged; more are only counted
 
 	head []byte          // the CONNECT packet, read already; only the reader touches it

@@ -3,7 +3,9 @@ package broker
 import (
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -23,6 +25,10 @@ type guard struct {
 	srv   *mqtt.Server
 	stats *Stats
 	log   *slog.Logger
+
+	mu       sync.Mutex // guards both below
+	sessions map[string]*mqtt.Client
+	count    uint64 // of sessions so far
 }
 
 func (*guard) ID() string { return "guard" }
@@ -30,14 +36,16 @@ func (*guard) ID() string { return "guard" }
 func (*guard) Provides(b byte) bool {
 	return slices.Contains([]byte{
 		mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnSessionEstablish, mqtt.OnPublish,
-		mqtt.OnPacketSent, mqtt.OnPublishDropped, mqtt.OnWill,
+		mqtt.OnPacketSent, mqtt.OnPublishDropped, mqtt.OnWill, mqtt.OnDisconnect,
 	}, b)
 }
 
 // OnConnectAuthenticate decides whether the connection, whose certificate has
 // been identified, may have the session that it asks for, and gives the session
 // a name that no other identity's can equal: node "a" with client id "a-b" must
-// not meet node "a-b".
+// not meet node "a-b". Within the engine each session has a number besides: the
+// engine ends a session by its name, after it has looked whether a newer one of that
+// name is there, and one that came in between lost its subscriptions without a word.
 func (g *guard) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
 	c := cl.Net.Conn.(*conn)
 	suffix, ok := strings.CutPrefix(pk.Connect.ClientIdentifier, string(c.id))
@@ -49,7 +57,11 @@ func (g *guard) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
 		g.refuse(c, "will", pk.Connect.WillTopic)
 		return false
 	}
-	cl.ID = string(c.id) + "/" + suffix
+	c.session = string(c.id) + "/" + suffix
+	g.mu.Lock()
+	g.count++
+	cl.ID = c.session + "#" + strconv.FormatUint(g.count, 10)
+	g.mu.Unlock()
 	cl.Properties.Will.Retain = false
 	cl.Properties.Clean = true // sessions are disposable; state is repeated instead
 	if cl.State.Keepalive == 0 || cl.State.Keepalive > maxKeepAlive {
@@ -59,10 +71,29 @@ func (g *guard) OnConnectAuthenticate(cl *mqtt.Client, pk packets.Packet) bool {
 	return true
 }
 
-// OnSessionEstablish runs before an older session of the same name is ended.
+// OnSessionEstablish ends an older session of the same name (MQTT-3.1.4-2).
 func (g *guard) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
-	if old, ok := g.srv.Clients.Get(cl.ID); ok {
+	name := cl.Net.Conn.(*conn).session
+	g.mu.Lock()
+	old := g.sessions[name]
+	g.sessions[name] = cl
+	g.mu.Unlock()
+	if old != nil {
 		old.Net.Conn.(*conn).superseded.Store(true)
+		_ = g.srv.DisconnectClient(old, packets.ErrSessionTakenOver) // it says no more than the code
+	}
+}
+
+// OnDisconnect forgets a session that has ended.
+func (g *guard) OnDisconnect(cl *mqtt.Client, _ error, _ bool) {
+	c, ok := cl.Net.Conn.(*conn)
+	if !ok {
+		return // our own
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.sessions[c.session] == cl {
+		delete(g.sessions, c.session)
 	}
 }
 

@@ -465,7 +465,10 @@ func takesOver(t *testing.T, s System, _ Deviations) {
 	closeAll(t, n1) // else the two would take over from each other for ever
 	await(t, second, true)
 	got := subscribe(t, second, topic.Delta.Of("n1"), 1)
-	for { // the second may be between two connections
+	for end := time.Now().Add(patience); ; { // the second may be between two connections
+		if time.Now().After(end) {
+			t.Fatal("the second connection hears nothing")
+		}
 		if err := c.Publish(within(t), bus.Message{Topic: topic.Delta.Of("n1"), Payload: []byte("to the second"), QoS: 1}); err != nil {
 			t.Fatal(err)
 		}
