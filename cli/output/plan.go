@@ -190,20 +190,7 @@ func obstacle(p Printer, i api.InstancePlan) string {
 		return "  " + none + "\n"
 	}
 	fmt.Fprintf(&b, "  %s%s: %s\n", Plural(i.Why.Considered, what), within, causes(i.Why.Causes))
-	candidates := i.Why.Candidates
-	if p.Format != Wide && len(candidates) > shownNodes {
-		candidates = candidates[:shownNodes]
-	}
-	width := 0
-	for _, r := range candidates {
-		width = max(width, len(r.Candidate))
-	}
-	for _, r := range candidates {
-		fmt.Fprintf(&b, "    %-*s  %s\n", width, Clean(r.Candidate), rejection(r))
-	}
-	if more := len(i.Why.Candidates) - len(candidates); more > 0 {
-		fmt.Fprintf(&b, "    and %d more; -o wide names them\n", more)
-	}
+	rejected(&b, p, 4, i.Why.Candidates)
 	if n := i.Why.Nearest; n != nil {
 		at := Clean(n.Candidate)
 		if at != "" {

@@ -170,19 +170,25 @@ func askedLine(b *strings.Builder, p Printer, c api.ClusterWhy, width int) {
 		fmt.Fprintf(b, " %s", p.Paint(Faint, "(said "+p.Age(c.At)+" ago)"))
 	}
 	b.WriteByte('\n')
-	nodes := a.Candidates
-	if p.Format != Wide && len(nodes) > shownNodes {
-		nodes = nodes[:shownNodes]
+	rejected(b, p, 4+width+4, a.Candidates)
+}
+
+// rejected lists candidates, each with what ruled it out; many of them only if
+// that is asked for.
+func rejected(b *strings.Builder, p Printer, indent int, all []api.Rejection) {
+	shown := all
+	if p.Format != Wide && len(shown) > shownNodes {
+		shown = shown[:shownNodes]
 	}
-	nameWidth := 0
-	for _, n := range nodes {
-		nameWidth = max(nameWidth, len(n.Candidate))
+	width := 0
+	for _, r := range shown {
+		width = max(width, len(r.Candidate))
 	}
-	for _, n := range nodes {
-		fmt.Fprintf(b, "    %-*s    %-*s  %s\n", width, "", nameWidth, Clean(n.Candidate), rejection(n))
+	for _, r := range shown {
+		fmt.Fprintf(b, "%*s%-*s  %s\n", indent, "", width, Clean(r.Candidate), rejection(r))
 	}
-	if more := len(a.Candidates) - len(nodes); more > 0 {
-		fmt.Fprintf(b, "    %-*s    and %d more; -o wide names them\n", width, "", more)
+	if more := len(all) - len(shown); more > 0 {
+		fmt.Fprintf(b, "%*sand %d more; -o wide names them\n", indent, "", more)
 	}
 }
 

@@ -20,18 +20,7 @@ func (l *Link) probe(ctx context.Context, m bus.Message) {
 	if !l.decode(m, &order) {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return
-	}
-	select {
-	case l.probes <- struct{}{}:
-	default:
-		return
-	}
-	l.wg.Go(func() {
-		defer func() { <-l.probes }()
+	l.aside(l.probes, func() {
 		b, err := json.Marshal(l.opt.Probe(ctx, order))
 		l.publishOne(ctx, topic.Probed, b, err)
 	})

@@ -19,19 +19,7 @@ func (l *Link) stream(ctx context.Context, m bus.Message) {
 	if !l.decode(m, &req) {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return
-	}
-	select {
-	case l.streams <- struct{}{}:
-	default:
-		l.opt.Log.Warn("too many streams at once, one more is refused", "instance", req.Instance)
-		return
-	}
-	l.wg.Go(func() {
-		defer func() { <-l.streams }()
+	taken := l.aside(l.streams, func() {
 		err := streams.Dial(ctx, l.opt.Client, l.opt.URL+"/v1/node/streams", req.ID, func(ctx context.Context) (io.ReadCloser, error) {
 			return l.open(ctx, req)
 		})
@@ -39,6 +27,29 @@ func (l *Link) stream(ctx context.Context, m bus.Message) {
 			l.opt.Log.Debug("stream ended early", "instance", req.Instance, "kind", req.Kind, "err", err)
 		}
 	})
+	if !taken {
+		l.opt.Log.Warn("too many streams at once, one more is refused", "instance", req.Instance)
+	}
+}
+
+// aside runs what must not hold messages up, while there is a slot for it, and
+// reports whether there was one. When the link has ended nothing is run any more.
+func (l *Link) aside(slots chan struct{}, run func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return true
+	}
+	select {
+	case slots <- struct{}{}:
+	default:
+		return false
+	}
+	l.wg.Go(func() {
+		defer func() { <-slots }()
+		run()
+	})
+	return true
 }
 
 func (l *Link) open(ctx context.Context, req api.StreamRequest) (io.ReadCloser, error) {
