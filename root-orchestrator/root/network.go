@@ -144,7 +144,6 @@ func (c *Core) network() {
 func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 	k := &cl.net
 	id := cl.Info.ID
-	k.speaks = true
 	c.net.talk[id] = true
 	held := c.heldBy(cl)
 	c.claimShares(cl, n.Shares)

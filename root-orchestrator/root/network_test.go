@@ -258,6 +258,62 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 	}
 }
 
+// TestARestartedRootSaysNothingOfWhoHasNotSpoken restarts the root under a route
+// to another cluster: until that one has said what it has, whoever calls it keeps
+// the route.
+func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.twins["a"].room, w.twins["b"].room = 1, 1
+	w.apply(2)
+	w.settle()
+	w.settle()
+	in := web.Instance(0)
+	if got, _ := w.c.Instance(in); got.Cluster != "b" {
+		in = web.Instance(1)
+	}
+	w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
+	w.net("b", api.ClusterNet{Whole: true, Subnets: 1})
+	own := w.shares("b")[0].Addr().Next()
+	want := api.Want{Service: web, For: web}
+	route := api.Route{
+		Service: web, Rev: 1,
+		Peers:    []api.Peer{{Key: api.PeerKey{1}, Subnets: []netip.Prefix{netip.PrefixFrom(own, 26).Masked()}, Rev: 1}},
+		Backends: []api.Backend{{Instance: in, Address: own, Peer: api.PeerKey{1}, State: api.BackendUp}},
+	}
+	records := api.Records{Routes: []api.Route{route}}
+	shares := map[api.ClusterID][]netip.Prefix{"a": w.shares("a"), "b": w.shares("b")}
+	routes := func(from api.ClusterID, n api.ClusterNet) (out []api.Route) {
+		n.Subnets, n.Shares = 1, shares[from]
+		r := w.twins[from].report()
+		r.Net = &n
+		for _, e := range w.must(r).Send {
+			if m, ok := e.Msg.(api.RootNet); ok && e.To == api.ClusterID("a").Addr() {
+				out = append(out, m.Routes...)
+				if m.Whole && len(m.Routes) == 0 {
+					t.Errorf("after %s spoke, a is told that there is nothing: %+v", from, m)
+				}
+			}
+		}
+		return out
+	}
+	mine := api.ClusterNet{Wants: []api.Want{want}, Wanted: want.Digest()}
+	routes("a", mine)
+	if got := routes("b", api.ClusterNet{Records: records}); len(got) != 1 || len(got[0].Backends) != 1 {
+		t.Fatalf("a is told %+v", got)
+	}
+	w.restart()
+	mine.Whole = true
+	if got := routes("a", mine); len(got) != 0 {
+		t.Errorf("before b is back, a is told %+v", got)
+	}
+	if got := routes("b", api.ClusterNet{}); len(got) != 0 { // a change, as it is the first report of a cluster that lives on
+		t.Errorf("before b has said what it has, a is told %+v", got)
+	}
+	if got := routes("b", api.ClusterNet{Whole: true, Records: records}); len(got) != 1 || len(got[0].Backends) != 1 {
+		t.Errorf("with b's word, a is told %+v", got)
+	}
+}
+
 // FuzzClusterNet feeds the core what a hostile cluster may say of the network,
 // while another one listens.
 func FuzzClusterNet(f *testing.F) {

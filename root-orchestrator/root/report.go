@@ -31,6 +31,7 @@ func (c *Core) report(r api.Report) error {
 			cl.free(id)
 		}
 	}
+	cl.net.speaks = cl.net.speaks || r.Net != nil // before what it was asked counts as answered
 	c.heardAgain(cl)
 	c.observe(cl, r)
 	if r.Net != nil {

@@ -458,7 +458,6 @@ func TestServicesTalkAcrossClusters(t *testing.T) {
 	o.Wait("the root hears both clusters", func(v lab.View) bool {
 		return v.Clusters["c1"].Status == api.ClusterReady && v.Clusters["c2"].Status == api.ClusterReady
 	})
-	c.more(t, 600) // and the root what they want of each other: it asks for that anew, within a second or so
 	o.Scale("shop", "web", 1)
 	o.Wait("one runs", o.Running("shop", "web", 1))
 	c.more(t, 50)
