@@ -92,13 +92,8 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 				w.now = w.now.Add(time.Duration(rng.IntN(8000)) * time.Millisecond)
 				do(Tick{})
 			case 5:
-				for _, id := range step.Keys(w.has) {
-					if ev := w.has[id]; ev.Phase == api.WorkloadRunning {
-						ev.Phase, ev.ExitCode = api.WorkloadExited, rng.IntN(2)
-						w.has[id] = ev
-						do(Workload{ev})
-						break
-					}
+				if ev, ok := w.exits(rng.IntN(2)); ok {
+					do(Workload{ev})
 				}
 			case 6:
 				if rng.IntN(4) == 0 {
@@ -149,4 +144,16 @@ func ordersOf(eff step.Effects) (out []any) {
 		}
 	}
 	return out
+}
+
+// exits has the first workload that runs end by itself.
+func (w *world) exits(code int) (api.WorkloadEvent, bool) {
+	for _, id := range step.Keys(w.has) {
+		if ev := w.has[id]; ev.Phase == api.WorkloadRunning {
+			ev.Phase, ev.ExitCode = api.WorkloadExited, code
+			w.has[id] = ev
+			return ev, true
+		}
+	}
+	return api.WorkloadEvent{}, false
 }

@@ -319,13 +319,8 @@ func TestADeviceIsNeverGivenTwice(t *testing.T) {
 				w.now = w.now.Add(time.Duration(rng.IntN(4000)) * time.Millisecond)
 				do(Tick{})
 			case 3:
-				for _, id := range step.Keys(w.has) {
-					if ev := w.has[id]; ev.Phase == api.WorkloadRunning {
-						ev.Phase, ev.ExitCode = api.WorkloadExited, rng.IntN(2)
-						w.has[id] = ev
-						do(Workload{ev})
-						break
-					}
+				if ev, ok := w.exits(rng.IntN(2)); ok {
+					do(Workload{ev})
 				}
 			case 4:
 				w.info.Devices = nil

@@ -94,10 +94,7 @@ func TestTrialEndsWhenItsClusterRefuses(t *testing.T) {
 }
 
 func TestTrialEndsWhenTheFirstPlaceIsWell(t *testing.T) {
-	w := placedOn(t)
-	w.twins["b"].slow = true
-	w.violated("a", 0, true)
-	w.settle()
+	w := onTrial(t)
 	w.violated("a", 0, false)
 	w.settle()
 	in := w.instance(0)
@@ -105,6 +102,16 @@ func TestTrialEndsWhenTheFirstPlaceIsWell(t *testing.T) {
 		t.Errorf("it is %s on %s, beside %v", in.State, in.Cluster, in.Next)
 	}
 	w.checkBooks()
+}
+
+// onTrial has an instance on a that is tried on b, where it does not run yet.
+func onTrial(t *testing.T) *world {
+	t.Helper()
+	w := placedOn(t)
+	w.twins["b"].slow = true
+	w.violated("a", 0, true)
+	w.settle()
+	return w
 }
 
 func TestTrialTakesOverWhenTheFirstPlaceIsLost(t *testing.T) {
@@ -120,10 +127,7 @@ func TestTrialTakesOverWhenTheFirstPlaceIsLost(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := placedOn(t)
-			w.twins["b"].slow = true
-			w.violated("a", 0, true)
-			w.settle()
+			w := onTrial(t)
 			lose(w)
 			w.checkBooks()
 			if in := w.instance(0); name != "fails" && (in.Cluster != "b" || in.Next != nil) {
@@ -145,10 +149,7 @@ func TestTrialEndsWithItsCluster(t *testing.T) {
 		"forgotten": func(w *world) { w.must(ForgetCluster{"b"}); delete(w.twins, "b") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := placedOn(t)
-			w.twins["b"].slow = true
-			w.violated("a", 0, true)
-			w.settle()
+			w := onTrial(t)
 			lose(w)
 			w.checkBooks()
 			if in := w.instance(0); in.Cluster != "a" || in.Next != nil || in.State != api.Running {
@@ -160,10 +161,7 @@ func TestTrialEndsWithItsCluster(t *testing.T) {
 
 func TestInstanceThatLeavesLeavesItsTrial(t *testing.T) {
 	for _, in := range []Input{Scale{Service: web, Replicas: 0}, DeleteApp{App: shop}} {
-		w := placedOn(t)
-		w.twins["b"].slow = true
-		w.violated("a", 0, true)
-		w.settle()
+		w := onTrial(t)
 		w.must(in)
 		w.checkBooks()
 		w.settle()
@@ -174,10 +172,7 @@ func TestInstanceThatLeavesLeavesItsTrial(t *testing.T) {
 }
 
 func TestNewSLAEndsATrial(t *testing.T) {
-	w := placedOn(t)
-	w.twins["b"].slow = true
-	w.violated("a", 0, true)
-	w.settle()
+	w := onTrial(t)
 	w.violated("a", 0, false)
 	w.apply(1, code("new"))
 	w.checkBooks()
