@@ -191,12 +191,22 @@ func targetRule(c checker, at string, v *value) {
 	}
 }
 
-// narrowingRule refuses constraints that together leave no cluster, no node or no label.
+// narrowingRule refuses constraints that together leave no cluster, no node or no
+// label, and two limits for the same spread, of which one was not meant.
 func narrowingRule(c checker, at string, v *value) {
 	var clusters, nodes map[string]bool // nil: all
 	var labels []string
+	spreads := map[string]int{} // by what they count
 	for i := range v.items {
 		k := &v.items[i]
+		if k.get("type").text == ConstrainSpread {
+			by := cmp.Or(k.get("by").text, "node")
+			if first, twice := spreads[by]; twice {
+				c.fault(at+"/"+itoa(i), "constraints", "keep one of them", "it is spread per %s already, at %s/%d", shorten(by), at, first)
+			} else {
+				spreads[by] = i
+			}
+		}
 		clusters = narrow(clusters, texts(k.get("allowed")))
 		clusters = narrow(clusters, split(k.get("cluster").text))
 		nodes = narrow(nodes, split(k.get("node").text))

@@ -138,6 +138,8 @@ func TestFaultsOfPlaces(t *testing.T) {
 		{"is and is not", one(`"type":"labels","labels":["a=1","a!=1"]`), at + "/constraints", `both "a=1" and "a!=1"`},
 		{"over the limit", one(`"type":"spread","limit":10001`), k + "/limit", "0 to 10000"},
 		{"by anything", one(`"type":"spread","by":"a b"`), k + "/by", "node, cluster"},
+		{"spread twice", pair(`"constraints":[{"type":"spread","limit":2},{"type":"spread","by":"node"}]`), k[:len(k)-1] + "1", "per node already, at " + k + "; keep one of them"},
+		{"spread twice by a label", pair(`"constraints":[{"type":"spread","by":"rack"},{"type":"spread"},{"type":"spread","by":"rack","limit":3}]`), k[:len(k)-1] + "2", "per rack already, at " + k + "; keep one of them"},
 		{"apart from nobody", one(`"type":"apart"`), k + "/services", "list at least one"},
 		{"apart from itself", one(`"type":"apart","services":["c.d"]`), k + "/services/0", "type spread"},
 		{"apart from a stranger", one(`"type":"apart","services":["e.g"]`), k + "/services/0", "did you mean e.f?"},

@@ -238,7 +238,7 @@ var Fields = []Field{
 	},
 	{
 		Pointer: servicePath + "/constraints", Type: ArrayField, Status: Enforced, Max: 64,
-		Doc: "Where it may run. Several narrow one another.", Rule: "they leave something to choose",
+		Doc: "Where it may run. Several narrow one another.", Rule: "they leave something to choose; no two of type `spread` with the same `by`",
 	},
 	{Pointer: constraintPath, Type: ObjectField, Status: Enforced, Doc: "One constraint."},
 	{
