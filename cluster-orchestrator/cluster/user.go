@@ -199,12 +199,21 @@ func (c *Core) probers(t string, round uint64) (out []api.NodeID) {
 	}
 	all := c.table.All()
 	chance := drawsOf("user", t, round)
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
+	}
+	drawn := order[:min(len(all), 8*probers)]
+	for i := range drawn { // none twice: of a few nodes all are asked, and three that answer are needed
+		j := i + chance.below(len(order)-i)
+		order[i], order[j] = order[j], order[i]
+	}
 	for _, blind := range []bool{false, true} { // a node whose place is not known tells of itself alone
-		for range min(len(all), 8*probers) {
+		for _, i := range drawn {
 			if len(out) >= probers {
 				return out
 			}
-			take(api.NodeID(all[chance.below(len(all))].ID), blind)
+			take(api.NodeID(all[i].ID), blind)
 		}
 	}
 	return out

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -125,6 +126,16 @@ func TestThoseThatSeemNearestAreAskedToo(t *testing.T) {
 		t.Errorf("%d probes are open, %d rounds under way", len(w.c.probes), w.c.underWay)
 	}
 	w.checkBooks()
+}
+
+func TestOfAFewNodesAllAreAsked(t *testing.T) {
+	w := line(t, probers, nil)
+	for i := range 50 {
+		w.wants(of(web, i, 1, toUser(fmt.Sprintf("%s:%d", there, 1000+i), 12)))
+		if n := len(w.probed(w.last.Send, 20, nil)); n != probers {
+			t.Errorf("of %d nodes %d are asked for the user %d", probers, n, i)
+		}
+	}
 }
 
 func TestANodeThatDiesWhileItMeasuresHoldsNothingUp(t *testing.T) {
