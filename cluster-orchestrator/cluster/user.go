@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/probe"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Probe is the operator's policy on probing the users that SLAs name. Addresses
-// that are not public are refused unless they are allowed.
+// Probe is the operator's policy on probing the users that SLAs name, of whom
+// nobody is probed if it is off; see probe.Permitted.
 type Probe struct {
 	Off   bool
 	Allow []netip.Prefix
@@ -84,22 +85,11 @@ func (c *Core) forbidden(target string) string {
 		return "it is no target: " + err.Error()
 	}
 	a, err := netip.ParseAddr(host)
-	if err != nil || c.cfg.Probe.allows(a.Unmap()) {
+	if err != nil || probe.Permitted(a, c.cfg.Probe.Allow, c.cfg.Probe.Deny) {
 		return ""
 	}
 	return "the cluster's operator forbids to probe it"
 }
-
-func (p Probe) allows(a netip.Addr) bool {
-	in := func(of []netip.Prefix) bool {
-		return slices.ContainsFunc(of, func(n netip.Prefix) bool { return n.Contains(a) })
-	}
-	public := a.IsGlobalUnicast() && !a.IsPrivate() && !sharedSpace.Contains(a)
-	return !in(p.Deny) && (public || in(p.Allow))
-}
-
-// sharedSpace is carriers' own (RFC 6598).
-var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
 
 // refersTo notes that an instance's SLA names users, or does so no longer: what
 // nobody asks for is forgotten.
@@ -335,8 +325,8 @@ func (c *Core) endRound(u *user) {
 	if u.asked == nil {
 		return
 	}
-	for _, probe := range u.asked {
-		delete(c.probes, probe)
+	for _, order := range u.asked {
+		delete(c.probes, order)
 	}
 	u.asked, u.refines = nil, false
 	c.underWay--

@@ -31,7 +31,7 @@ func (w *world) probed(envs []api.Envelope, ms float64, change func(api.NodeID, 
 	return answers
 }
 
-const there = "198.51.100.7"
+const there = "8.8.8.8" // nothing is sent: the test answers
 
 func TestAUserIsFoundByProbes(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -169,10 +169,15 @@ func TestTheOperatorSaysWhoMayBeProbed(t *testing.T) {
 		"local":                {Probe{}, "127.0.0.1", false},
 		"link-local":           {Probe{}, "fe80::1", false},
 		"a carrier's":          {Probe{}, "100.64.1.1", false},
+		"documentation":        {Probe{}, "198.51.100.7", false},
+		"a benchmark's":        {Probe{}, "198.18.0.1:443", false},
+		"documentation, v6":    {Probe{}, "[2001:db8::7]:443", false},
+		"NAT64":                {Probe{}, "64:ff9b::808:808", false},
+		"public, v6":           {Probe{}, "2001:4860:4860::8888", true},
 		"unique local":         {Probe{}, "fd00::1", false},
 		"private in disguise":  {Probe{}, "::ffff:10.9.1.2", false},
 		"allowed":              {Probe{Allow: []netip.Prefix{lab}}, "10.9.1.2", true},
-		"denied":               {Probe{Deny: []netip.Prefix{netip.MustParsePrefix("198.51.0.0/16")}}, there, false},
+		"denied":               {Probe{Deny: []netip.Prefix{netip.MustParsePrefix("8.8.0.0/16")}}, there, false},
 		"denied over allowed":  {Probe{Allow: []netip.Prefix{lab}, Deny: []netip.Prefix{lab}}, "10.9.1.2", false},
 		"off":                  {Probe{Off: true}, "example.org", false},
 		"allowed in disguise?": {Probe{Allow: []netip.Prefix{lab}}, "::ffff:10.9.1.2", true},

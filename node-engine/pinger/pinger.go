@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/probe"
 )
 
 const (
@@ -170,7 +171,7 @@ func (p *Pinger) addresses(ctx context.Context, host string, o *api.ProbeOrder) 
 	}
 	var out []netip.Addr
 	for _, a := range all[:min(len(all), mostAddrs)] {
-		if permitted(a, o) && (len(out) == 0 || len(out) == 1 && out[0].Is4() != a.Unmap().Is4()) {
+		if probe.Permitted(a, o.Allow, o.Deny) && (len(out) == 0 || len(out) == 1 && out[0].Is4() != a.Unmap().Is4()) {
 			out = append(out, a.Unmap())
 		}
 	}

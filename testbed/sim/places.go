@@ -99,7 +99,7 @@ func firstOnes(devices []string) (out []string) {
 }
 
 // Users that people name; the last is none that nodes may measure.
-var users = []string{"198.51.100.1", "198.51.100.2:443", "gate.example.org:443", "10.9.9.9"}
+var users = []string{"8.8.8.8", "1.1.1.1:443", "gate.example.org:443", "10.9.9.9"}
 
 // probe has a node measure a user: it answers by the true round trip, mostly.
 func (m *NodeMachine) probe(o api.ProbeOrder) {
