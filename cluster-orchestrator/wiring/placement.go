@@ -1,7 +1,6 @@
 package wiring
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -10,12 +9,8 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
-	"github.com/treeline-edge/treeline/scheduler-plugins/binpack"
-	"github.com/treeline-edge/treeline/scheduler-plugins/ldp"
+	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
-	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
-	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
-	"github.com/treeline-edge/treeline/scheduler-plugins/spread"
 )
 
 // OfferConfig is what the root may use of the cluster, and know of it.
@@ -32,20 +27,12 @@ type ProbeConfig struct {
 	Deny  []string `yaml:"deny" usage:"networks that may not be probed, public or not"`
 }
 
-// builtin are the schedulers of the house.
-var builtin = map[string]sched.Plugin{
-	rom.Plugin{}.Name():     rom.Plugin{},
-	ldp.Plugin{}.Name():     ldp.Plugin{},
-	spread.Plugin{}.Name():  spread.Plugin{},
-	binpack.Plugin{}.Name(): binpack.Plugin{},
-}
-
 func (c Config) validatePlacement() error {
 	bad := func(key, format string, args ...any) error {
 		return fmt.Errorf("%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
 	}
-	if builtin[c.Scheduler] == nil && !outside.Is(c.Scheduler) {
-		return bad("scheduler", "%q is none of %s, wasm:/path/to/module or an http:// or https:// URL", c.Scheduler, strings.Join(schedulers(), ", "))
+	if err := choice.Validate(c.Scheduler); err != nil {
+		return err
 	}
 	if c.Offer.Share <= 0 || c.Offer.Share > 1 {
 		return bad("offer.share", "%g is not above 0 and at most 1", c.Offer.Share)
@@ -67,15 +54,6 @@ func (c Config) validatePlacement() error {
 	return nil
 }
 
-func schedulers() []string {
-	var names []string
-	for name := range builtin {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // networks reads a setting that lists networks.
 func networks(key string, list []string) (out []netip.Prefix, err error) {
 	for _, text := range list {
@@ -90,7 +68,7 @@ func networks(key string, list []string) (out []netip.Prefix, err error) {
 
 // placement adds to the core's configuration what the operator says of placing.
 func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *outside.Scheduler) {
-	conf.Plugin = builtin[c.Scheduler] // of a scheduler outside rom takes the place where it fails
+	conf.Plugin = choice.BuiltIn(c.Scheduler) // of a scheduler outside rom takes the place where it fails
 	if out != nil {
 		conf.Asks = out.Name()
 	}
@@ -105,14 +83,6 @@ func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *outsi
 	if conf.MovesPerHour = c.MovesPerHour; c.MovesPerHour == 0 {
 		conf.MovesPerHour = -1
 	}
-}
-
-// openScheduler makes the scheduler outside ready, if the operator chose one.
-func (c Config) openScheduler(ctx context.Context) (*outside.Scheduler, error) {
-	if !outside.Is(c.Scheduler) {
-		return nil, nil
-	}
-	return outside.Open(ctx, c.Scheduler)
 }
 
 // tell writes down what the core wants its operator to know.

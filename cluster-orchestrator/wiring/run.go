@@ -35,6 +35,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -144,7 +145,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if err != nil {
 		return err
 	}
-	out, err := o.cfg.openScheduler(ctx)
+	out, err := choice.Open(ctx, o.cfg.Scheduler)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ const purityReason = "a core is decided by its inputs alone: clocks, chance, I/O
 var pure = append([]string{"internal/ipam", "internal/lifecycle", "internal/step", "internal/vivaldi", "scheduler-plugins"}, cores...)
 
 // impure are the rooms within pure ones that do what was decided.
-var impure = []string{"scheduler-plugins/outside"}
+var impure = []string{"scheduler-plugins/choice", "scheduler-plugins/outside"}
 
 var (
 	impureImports = []string{

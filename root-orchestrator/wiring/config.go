@@ -18,6 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 )
@@ -114,8 +115,13 @@ func (c Config) Validate() error {
 	if c.Dead < 0 {
 		return bad("dead", "%s is less than nothing", c.Dead)
 	}
-	if err := c.validateScheduler(); err != nil {
-		return err
+	if c.Scheduler != "" {
+		if err := choice.Validate(c.Scheduler); err != nil {
+			return err
+		}
+	}
+	if c.MovesPerHour < 0 || c.MovesPerHour > 60 {
+		return bad("moves_per_hour", "%d, want 0 to 60", c.MovesPerHour)
 	}
 	if c.CertLife != 0 && (c.CertLife < 5*time.Second || c.CertLife > ca.ClusterLife) {
 		return bad("cert_life", "%s, want 5s to %s", c.CertLife, ca.ClusterLife)
@@ -132,6 +138,6 @@ func (c Config) core() root.Config {
 	return root.Config{
 		Dead: c.Dead, Ranges: ranges, MovesPerHour: moves,
 		// Where a scheduler outside fails, the default takes its place.
-		Plugin: builtin[c.Scheduler], Asks: outside.Is(c.Scheduler),
+		Plugin: choice.BuiltIn(c.Scheduler), Asks: outside.Is(c.Scheduler),
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -77,7 +78,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	scheduler, err := cfg.openScheduler(ctx)
+	scheduler, err := choice.Open(ctx, cfg.Scheduler)
 	if err != nil {
 		return err
 	}
