@@ -59,6 +59,7 @@ const (
 	ReasonViolated      Reason = "sla_violated"        // where it ran broke its SLA for longer than its rigidness
 	ReasonPreempted     Reason = "preempted"           // a more urgent instance took its place
 	ReasonNoDevice      Reason = "device_missing"      // the node has lost a device that it offered
+	ReasonNoScheduler   Reason = "scheduler_failed"    // of an event: the scheduler outside gave no good answer, and the built-in one decided
 )
 
 // Observed is what is true of one instance, written only from below. It is

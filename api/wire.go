@@ -98,8 +98,19 @@ type Report struct {
 	Whole     bool       `json:"whole,omitempty"`
 	Aggregate Aggregate  `json:"aggregate"`
 	Observed  []Observed `json:"observed,omitempty"`
+	// Notices are those that no acknowledged report has carried, oldest first, few.
+	Notices []Notice `json:"notices,omitempty"`
 	// Net is nil where no node of the cluster has an overlay network.
 	Net *ClusterNet `json:"net,omitempty"`
+}
+
+// Notice is what happened in a cluster and is no instance's alone, such as that
+// its scheduler failed. The root makes an event of it, for whoever runs the cluster.
+type Notice struct {
+	No     uint64 `json:"no"` // counts notices within a boot, from 1, so that none is told twice
+	Reason Reason `json:"reason"`
+	Text   string `json:"text"`  // "scheduler http://…: no answer within 5s"
+	Times  int    `json:"times"` // how often it, or the like of it, happened since the notice before
 }
 
 // ReportAck answers a report once it is durable. WantWhole asks for all

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,18 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// ToOperator is whoever runs the cluster, to whom go Notices.
-const ToOperator api.Addr = "operator"
-
-// Notice is something that the cluster's operator should know of: a scheduler of
-// theirs that fails. It is said at most once in noticeEvery.
-type Notice struct {
-	What  string // "scheduler http://…: no answer within 5s"
-	Times int    // how often since the last one
-}
-
 const (
-	noticeEvery = 10 * time.Second
 	maxAsked    = 1000                   // candidates that a scheduler outside is asked about: the built-in's best
 	answerSlack = 250 * time.Millisecond // for an answer to travel
 )
@@ -73,10 +61,8 @@ func (c *Core) decide(in *instance, req *sched.Request, node api.NodeID, reason 
 
 // asks are the questions to the scheduler outside.
 type asks struct {
-	last   uint64
-	open   map[string]*ask
-	faults int       // since the last notice
-	said   time.Time // when it was
+	last uint64
+	open map[string]*ask
 }
 
 func clonePeers(peers map[string]int) map[string]int {
@@ -131,8 +117,9 @@ func (c *Core) answered(a *ask, ranked []sched.Choice, fault string) {
 	req, best, ok := c.find(in, own...)
 	detail := ""
 	if fault != "" {
-		detail = fmt.Sprintf("scheduler %s: %s; %s decided", c.cfg.Asks, fault, c.cfg.Plugin.Name())
-		c.notice("scheduler " + c.cfg.Asks + ": " + fault)
+		fault = "scheduler " + c.cfg.Asks + ": " + fault
+		detail = fault + "; " + c.cfg.Plugin.Name() + " decided"
+		c.notice(api.ReasonNoScheduler, fault)
 	}
 	for _, choice := range ranked {
 		if c.fitsNow(&req, choice.ID, in.seed()) {
@@ -162,15 +149,6 @@ func (c *Core) askDue(key string) {
 	if a := c.asks.open[key]; a != nil {
 		c.answered(a, nil, "no answer within "+cmp.Or(a.in.demand.request.Convergence, convergence).String())
 	}
-}
-
-func (c *Core) notice(what string) {
-	c.asks.faults++
-	if !c.asks.said.IsZero() && c.now.Sub(c.asks.said) < noticeEvery {
-		return
-	}
-	c.emit(ToOperator, Notice{what, c.asks.faults})
-	c.asks.faults, c.asks.said = 0, c.now
 }
 
 // goTo gives an instance to a node, make before break where it runs already.

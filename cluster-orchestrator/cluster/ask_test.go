@@ -59,8 +59,8 @@ func TestASchedulerOutsideDecidesAndIsNotTrusted(t *testing.T) {
 			c.then(w, qs[0])
 			in := w.at(0)
 			for _, e := range w.last.Send {
-				if n, ok := e.Msg.(Notice); ok {
-					noticed = n.What
+				if n, ok := e.Msg.(api.Notice); ok {
+					noticed = n.Text
 				}
 			}
 			if c.node != "" && in.Node != c.node || in.Node == "" {

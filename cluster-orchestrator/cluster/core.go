@@ -99,6 +99,7 @@ type Core struct {
 	underWay  int                // users that are being measured
 	rounds    step.Queue[string] // users to be measured when others are done
 	asks      asks
+	notices   notices
 	tied      [checkSlots]map[api.InstanceID]bool
 	slot      int
 

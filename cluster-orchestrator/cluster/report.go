@@ -85,9 +85,10 @@ func (c *Core) report() {
 		r.gone[id] = g
 		rep.Observed = append(rep.Observed, g.Observed)
 	}
+	rep.Notices = c.notices.carry(r.seq)
 	c.net.whole = c.net.whole || r.wantAll
 	rep.Net = c.clusterNet()
-	c.rest(len(rep.Observed) > 0 || c.net.sent == r.seq)
+	c.rest(len(rep.Observed)+len(rep.Notices) > 0 || c.net.sent == r.seq)
 	r.sent, r.sentAt, r.due, r.wantAll, r.fresh = r.seq, c.now, false, false, false
 	c.emit(api.ToRoot, rep)
 }

@@ -26,7 +26,7 @@ type root struct {
 	known   api.Digest                // of all observations
 	dirty   map[api.InstanceID]uint64 // changed, with the report that last carried it; 0: none did
 	gone    map[api.InstanceID]goneReport
-	fresh   bool // something of dirty or gone was in no report yet
+	fresh   bool // something of dirty, gone or the notices was in no report yet
 
 	dead time.Duration // silence after which it takes the cluster for lost; 0: not said
 	idle time.Duration // from the last report to the next, if nothing changes
@@ -240,6 +240,7 @@ func (c *Core) acked(a api.ReportAck) {
 			delete(r.gone, id)
 		}
 	}
+	c.notices.taken(a.Seq)
 	r.dead = a.Dead
 	if a.WantWhole {
 		r.wantAll, r.due = true, true

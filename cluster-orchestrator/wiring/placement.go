@@ -87,7 +87,7 @@ func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *outsi
 
 // tell writes down what the core wants its operator to know.
 func tell(log *slog.Logger, msg any) {
-	if n, ok := msg.(cluster.Notice); ok {
-		log.Warn(n.What, "times", n.Times)
+	if n, ok := msg.(api.Notice); ok {
+		log.Warn(n.Text, "times", n.Times)
 	}
 }

@@ -138,10 +138,6 @@ func (c *Core) unanswered(in *instance) {
 
 // decideInstead has the built-in plugin decide, and says why.
 func (c *Core) decideInstead(in *instance, why string) {
-	const most = 200
-	if len(why) > most {
-		why = why[:most] + "…"
-	}
-	c.event(c.about(in, in.State, in.Reason, "the scheduler outside did not place it ("+why+"); "+c.cfg.Plugin.Name()+" decides"))
+	c.event(c.about(in, in.State, api.ReasonNoScheduler, clip("scheduler "+c.cfg.Asks+": "+why)+"; "+c.cfg.Plugin.Name()+" decides"))
 	c.decide(in)
 }

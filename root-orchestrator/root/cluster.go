@@ -45,6 +45,7 @@ type cluster struct {
 
 	observed map[api.InstanceID]api.Digest
 	known    api.Digest
+	noticed  noticed
 
 	net clusterNet
 }

@@ -27,9 +27,9 @@ type Config struct {
 	RetryMax   time.Duration // up to: 60 s
 	EventsKept int           // 4096
 	Plugin     sched.Plugin  // rom
-	// Asks has a scheduler outside of the core rank the clusters that fit (api.ToScheduler);
-	// Plugin decides where it does not answer well and in time.
-	Asks bool
+	// Asks names the scheduler outside of the core that ranks the clusters that fit
+	// (api.ToScheduler); Plugin decides where it does not answer well and in time.
+	Asks string
 	// MovesPerHour bounds how often an instance moves because its place breaks its SLA: 4; below 0 never.
 	MovesPerHour int
 	// Ranges are the network's, for the installation's whole life: api.DefaultNetRanges

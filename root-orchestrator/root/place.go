@@ -70,7 +70,7 @@ func (c *Core) tryPlace(in *instance) {
 		c.timers.Set(timerKey{what: timerRetry, instance: in.ID}, at)
 		return
 	}
-	if c.cfg.Asks {
+	if c.cfg.Asks != "" {
 		c.askOutside(in)
 		return
 	}

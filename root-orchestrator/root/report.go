@@ -34,6 +34,7 @@ func (c *Core) report(r api.Report) error {
 	cl.net.speaks = cl.net.speaks || r.Net != nil // before what it was asked counts as answered
 	c.heardAgain(cl)
 	c.observe(cl, r)
+	c.notices(cl, r)
 	if r.Net != nil {
 		c.netReport(cl, r.Net)
 	}
@@ -81,6 +82,7 @@ func (c *Core) observe(cl *cluster, r api.Report) {
 			cl.known = cl.known.Toggle(o.Digest())
 		}
 		o = plausible(o)
+		o.Detail = clip(o.Detail)
 		in := cl.assigned[o.Instance]
 		if in != nil && o.Epoch.Root() > in.epochAt(cl).Root() {
 			c.overtaken(cl, in, o)

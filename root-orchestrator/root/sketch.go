@@ -13,7 +13,7 @@ import (
 // What is done to it is neither saved nor told to anybody.
 func (c *Core) sketch(apps []api.AppID, services []api.ServiceID) *Core {
 	d := New(c.cfg)
-	d.cfg.Asks = false
+	d.cfg.Asks = ""
 	d.dry = true
 	d.counter, d.clock, d.wall, d.now = c.counter, c.clock, c.wall, c.now
 	for id, cl := range c.clusters {

@@ -129,15 +129,18 @@ func (c Config) Validate() error {
 	return nil
 }
 
-func (c Config) core() root.Config {
+func (c Config) core(out *outside.Scheduler) root.Config {
 	ranges, _ := c.Network.ranges() // validated
 	moves := c.MovesPerHour
 	if moves == 0 {
 		moves = -1
 	}
-	return root.Config{
+	conf := root.Config{
 		Dead: c.Dead, Ranges: ranges, MovesPerHour: moves,
-		// Where a scheduler outside fails, the default takes its place.
-		Plugin: choice.BuiltIn(c.Scheduler), Asks: outside.Is(c.Scheduler),
+		Plugin: choice.BuiltIn(c.Scheduler), // of a scheduler outside the default takes the place where it fails
 	}
+	if out != nil {
+		conf.Asks = out.Name()
+	}
+	return conf
 }

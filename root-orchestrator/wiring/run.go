@@ -82,7 +82,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	core := root.New(cfg.core())
+	core := root.New(cfg.core(scheduler))
 	if err := core.Restore(loaded); err != nil {
 		return fmt.Errorf("restore the root: %w", err)
 	}

@@ -77,11 +77,11 @@ func (s *Scheduler) Name() string { return s.name }
 func (s *Scheduler) Close(ctx context.Context) error { return s.ranker.Close(ctx) }
 
 // Rank asks, and takes at most the ask's Deadline. The answer has the ask's Key,
-// and an Error that names the scheduler if it gave none that can be read.
+// and an Error if it gave none that can be read; who asked knows whom.
 func (s *Scheduler) Rank(ctx context.Context, ask sched.Ask) sched.Answer {
 	ranked, err := s.rank(ctx, ask)
 	if err != nil {
-		return sched.Answer{Key: ask.Key, Error: fmt.Sprintf("scheduler %s: %s", s.name, err)}
+		return sched.Answer{Key: ask.Key, Error: err.Error()}
 	}
 	return sched.Answer{Key: ask.Key, Ranked: ranked}
 }

@@ -57,7 +57,7 @@ func TestTheAnswerIsTheServices(t *testing.T) {
 	}
 }
 
-func TestEveryFaultIsAnAnswerThatNamesTheScheduler(t *testing.T) {
+func TestEveryFaultIsAnAnswerWithAnError(t *testing.T) {
 	for name, tt := range map[string]struct {
 		serve func(w http.ResponseWriter, a sched.Ask)
 		says  string
@@ -83,7 +83,7 @@ func TestEveryFaultIsAnAnswerThatNamesTheScheduler(t *testing.T) {
 			o := service(t, tt.serve)
 			t.Cleanup(func() { close(hung) }) // before the server waits for it
 			a := o.Rank(t.Context(), ask(within))
-			if a.Key != "k1" || len(a.Ranked) != 0 || !strings.Contains(a.Error, tt.says) || !strings.Contains(a.Error, o.Name()) {
+			if a.Key != "k1" || len(a.Ranked) != 0 || !strings.Contains(a.Error, tt.says) {
 				t.Fatalf("%+v", a)
 			}
 		})

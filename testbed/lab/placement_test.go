@@ -105,6 +105,15 @@ func TestSchedulersFromOutsidePlace(t *testing.T) {
 		if !strings.Contains(solar.Log(), url) {
 			return errors.New("the cluster's log does not name " + url)
 		}
+		events, _, err := l.API.Events(l.Context(), client.ListOptions{}, "")
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(events, func(e api.Event) bool {
+			return e.Kind == "cluster" && e.Object == "solar" && e.Reason == api.ReasonNoScheduler && strings.Contains(e.Detail, url)
+		}) {
+			return errors.New("no event of the cluster names " + url)
+		}
 		return nil
 	})
 }
