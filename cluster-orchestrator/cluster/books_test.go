@@ -44,7 +44,7 @@ func (w *world) checkBooks() {
 		if in.Node != "" {
 			placed[in.Want.Spec.Urgency()]++
 		}
-		if n := c.nodes[in.Reserved]; in.Reserved != "" && (n == nil || n.reserved[id] != in || in.Node != "") {
+		if n := c.nodes[in.Reserved]; in.Reserved != "" && (n == nil || n.reserved[id] != in || in.Node == in.Reserved || in.Node != "" && in.exclusive()) {
 			w.t.Fatalf("%s on %q has room reserved on %q, which does not know", id, in.Node, in.Reserved)
 		}
 		if c.tied[slotOf(id)][id] != in.demand.tied {

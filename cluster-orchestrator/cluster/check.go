@@ -72,6 +72,9 @@ func (c *Core) judge(in *instance) {
 	case wrong == "":
 		c.timers.Clear(due)
 		in.since = time.Time{}
+		if !in.Moving {
+			c.unreserve(in)
+		}
 		if in.Violated != "" || in.Strained {
 			in.Violated = ""
 			c.relax(in)
@@ -150,6 +153,13 @@ func (c *Core) relieve(in *instance) {
 		in.Moves = append(in.Moves, c.wall)
 		c.save(in)
 		c.decide(in, &req, api.NodeID(best.ID), api.ReasonViolated)
+		return
+	}
+	if kept := in.Reserved; c.preempts(in, &req) {
+		if kept == "" { // the move begins with those that make way
+			in.Moves = append(in.Moves, c.wall)
+			c.save(in)
+		}
 		return
 	}
 	if in.Strained {

@@ -261,6 +261,9 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 		in.Offered = false
 		c.waiting.Remove(in.id())
 	}
+	if o.State == api.Completed {
+		c.unreserve(in)
+	}
 	if o.State == api.Running || o.State == api.Completed {
 		c.made(in)
 	}

@@ -125,7 +125,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	} else {
 		in.Node = ""
 	}
-	if n := c.nodes[in.Reserved]; n != nil && in.Node == "" {
+	if n := c.nodes[in.Reserved]; n != nil && in.Reserved != in.Node {
 		n.reserve(in)
 	} else {
 		in.Reserved = ""

@@ -263,7 +263,7 @@ func (c *Core) removeNode(id api.NodeID) error {
 	}
 	for _, rid := range step.Keys(reserved) {
 		reserved[rid].Reserved = ""
-		c.tryPlace(reserved[rid])
+		c.elsewhere(reserved[rid])
 	}
 	c.aggregateChanged(true)
 	return nil

@@ -21,6 +21,7 @@ func (c *Core) cordon(id api.NodeID, on bool) error {
 		for _, in := range n.sorted() {
 			if in.Moving {
 				in.Moving, in.Offered = false, false
+				c.unreserve(in)
 				if !n.silent {
 					c.waiting.Remove(in.id())
 				}

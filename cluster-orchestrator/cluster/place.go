@@ -279,7 +279,7 @@ func (c *Core) evict(in *instance) {
 	default:
 		in.Moving = true
 		c.waiting.Add(in.id())
-		if !in.exclusive() {
+		if !c.preempts(in, &req) && !in.exclusive() {
 			why := c.explanation(in, &req)
 			in.why, in.Offered = &why, true
 		}

@@ -20,10 +20,35 @@ import (
 const maxEvictions = 500
 
 // preempts has others make way for an instance, if that helps, and reports
-// whether it waits for them. If it has a node, that has fallen silent.
+// whether it waits for them. One whose node is heard goes on there meanwhile; an
+// exclusive one could not, and goes when there is room.
 func (c *Core) preempts(in *instance, req *sched.Request) bool {
-	if !c.cfg.Preempt || !c.settled || c.lesser(in.demand.request.Urgency) == 0 {
+	n := c.nodes[in.Node]
+	runs := n != nil && !n.silent
+	if runs && in.exclusive() {
 		return false
+	}
+	if in.Reserved == "" {
+		k := c.makeWay(in, req)
+		if k == 0 {
+			return false
+		}
+		if !runs {
+			c.explain(in, api.ReasonNone, fmt.Sprintf("waits until %d less urgent instances have made way", k), nil)
+		}
+	}
+	if n != nil && !runs {
+		c.unassign(in, false)
+		in.cause = in.Reason
+	}
+	return true
+}
+
+// makeWay has others leave the node where that costs least, if there is one, and
+// keeps what they leave for the instance. It reports how many.
+func (c *Core) makeWay(in *instance, req *sched.Request) int {
+	if !c.cfg.Preempt || !c.settled || c.lesser(in.demand.request.Urgency) == 0 {
+		return 0
 	}
 	bare := *req
 	bare.Needs, bare.Devices, bare.Ports = api.Resources{}, nil, nil
@@ -40,21 +65,16 @@ func (c *Core) preempts(in *instance, req *sched.Request) bool {
 		}
 	}
 	if best == nil {
-		return false
-	}
-	if in.Node != "" { // which is silent
-		c.unassign(in, false)
-		in.cause = in.Reason
+		return 0
 	}
 	c.reserve(in, best)
 	for _, v := range victims {
 		c.preempt(v)
 	}
-	c.explain(in, api.ReasonNone, fmt.Sprintf("waits until %d less urgent instances have made way", len(victims)), nil)
 	for _, v := range victims {
 		c.tryPlace(v)
 	}
-	return true
+	return len(victims)
 }
 
 // lesser is how many placed instances are less urgent.
@@ -205,8 +225,15 @@ func (c *Core) redeem(n *node) {
 		if in.exclusive() && c.mustWait(in) {
 			continue
 		}
+		reason := api.ReasonNone
+		switch {
+		case in.Moving:
+			reason = api.ReasonDrained
+		case in.Node != "":
+			reason = api.ReasonViolated
+		}
 		if n.out() == "" && c.fits(in, n, c.without(n, id)) {
-			c.moveTo(in, n.info.ID, api.ReasonNone, "less urgent instances made way")
+			c.goTo(in, n.info.ID, reason, "less urgent instances made way")
 		}
 	}
 }
@@ -222,7 +249,7 @@ func (c *Core) awaitsRoom(in *instance) bool {
 		return false
 	}
 	c.redeem(n)
-	return in.Node == ""
+	return in.Reserved != ""
 }
 
 // lapse has those look elsewhere for which room is reserved on a node that takes
@@ -231,6 +258,17 @@ func (c *Core) lapse(n *node) {
 	for _, id := range step.Keys(n.reserved) {
 		in := n.reserved[id]
 		c.unreserve(in)
-		c.tryPlace(in)
+		c.elsewhere(in)
 	}
+}
+
+// elsewhere looks for another place for an instance for which room was kept.
+func (c *Core) elsewhere(in *instance) {
+	own := c.nodes[in.Node]
+	switch {
+	case own == nil:
+		c.tryPlace(in)
+	case in.Moving && !own.silent:
+		c.evict(in)
+	} // what breaks its SLA is looked at again, and what fell silent is displaced
 }

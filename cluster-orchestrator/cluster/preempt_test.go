@@ -135,6 +135,167 @@ func TestNobodyMakesWayForEqualsOrForNothing(t *testing.T) {
 	w.expect(0, api.Running, "n0")
 }
 
+// crowd is two nodes of which the urgent has one to itself and others fill the other.
+func crowd(t *testing.T, change func(*api.Assignment)) (w *world, own, other api.NodeID) {
+	w = line(t, 2, func(c *Config) { c.Preempt = true })
+	a := classed(0, 1, "urgent", 4)
+	if change != nil {
+		change(&a)
+	}
+	w.wants(a, classed(1, 1, "low", 2), classed(2, 1, "low", 2))
+	w.beat()
+	own, other = w.at(0).Node, w.at(1).Node
+	if own == other || w.at(2).Node != other {
+		t.Fatalf("they are on %s, %s and %s", own, other, w.at(2).Node)
+	}
+	return w, own, other
+}
+
+func TestWhoMustLeaveHasOthersMakeWay(t *testing.T) {
+	w, own, other := crowd(t, nil)
+	w.step(Drain{own})
+	in := w.c.instances[web.Instance(0)]
+	if in.Node != own || in.Reserved != other || in.Offered || w.at(1).Node+w.at(2).Node != "" {
+		t.Fatalf("it is on %q with room on %q, the others on %q and %q", in.Node, in.Reserved, w.at(1).Node, w.at(2).Node)
+	}
+	w.checkBooks()
+	w.step(Drain{own}) // twice
+	w.restart()
+	w.checkBooks()
+	for range 15 {
+		w.pass(2 * time.Second)
+		w.checkBooks()
+		runs := 0
+		for _, n := range w.nodes {
+			if n.has[web.Instance(0)].State == api.Running {
+				runs++
+			}
+		}
+		if runs == 0 {
+			t.Fatal("it was broken before it was made")
+		}
+	}
+	w.expect(0, api.Running, other)
+	w.step(Cordon{own, false})
+	w.pass(10 * time.Second)
+	w.expect(1, api.Running, own)
+	w.expect(2, api.Running, own)
+	w.checkBooks()
+}
+
+func TestWhoNeedNotLeaveAfterAllStays(t *testing.T) {
+	for name, ends := range map[string]func(w *world, own, other api.NodeID){
+		"it is taken back":              func(w *world, own, _ api.NodeID) { w.step(Cordon{own, false}) },
+		"the other is drained too":      func(w *world, _, other api.NodeID) { w.step(Drain{other}) },
+		"the other falls silent":        func(w *world, _, other api.NodeID) { w.nodes[other].off = true },
+		"nobody wants it any more":      func(w *world, _, _ api.NodeID) { w.drops(web.Instance(0)) },
+		"what it should be has changed": func(w *world, _, _ api.NodeID) { w.wants(classed(0, 2, "low", 1)) },
+	} {
+		w, own, other := crowd(t, nil)
+		w.step(Drain{own})
+		ends(w, own, other)
+		w.checkBooks()
+		for range 5 {
+			w.pass(5 * time.Second)
+			w.checkBooks()
+		}
+		for id, n := range w.c.nodes {
+			if len(n.reserved) > 0 {
+				t.Errorf("%s: %s keeps room for %d", name, id, len(n.reserved))
+			}
+		}
+		if in := w.c.instances[web.Instance(0)]; in != nil && in.State != api.Running && in.Want.SpecRev == 1 {
+			t.Errorf("%s: it is %s on %q", name, in.State, in.Node)
+		}
+	}
+}
+
+// It has to stop before it moves: it goes when there is room, and asks nobody.
+func TestNobodyMakesWayForAnExclusiveOneThatRuns(t *testing.T) {
+	w, own, other := crowd(t, func(a *api.Assignment) { a.Spec.Exclusive = true })
+	w.step(Drain{own})
+	w.pass(10 * time.Second)
+	w.expect(0, api.Running, own)
+	w.expect(1, api.Running, other)
+	w.checkBooks()
+}
+
+func TestWhoBreaksItsSLAHasOthersMakeWay(t *testing.T) {
+	for _, may := range []bool{true, false} {
+		w := line(t, 2, func(c *Config) { c.Preempt = may })
+		target := []api.Target{{Service: pre, Positions: []api.Position{{Coord: at(5)}}}}
+		a := classed(0, 1, "urgent", 2)
+		a.Spec.Constraints, a.Targets = []api.Constraint{near("pre.prod", 12)}, target
+		w.wants(a)
+		w.beat()
+		own := w.at(0).Node
+		other := map[api.NodeID]api.NodeID{"n0": "n1", "n1": "n0"}[own]
+		w.step(Cordon{own, true})
+		w.wants(classed(1, 2, "low", 2), classed(2, 2, "low", 2))
+		w.step(Cordon{own, false})
+		w.beat()
+		w.stands(own, 90)
+		w.pass(15 * time.Second)
+		w.expect(0, api.Running, own) // within its rigidness
+		w.expect(1, api.Running, other)
+		for range 15 {
+			w.pass(2 * time.Second)
+			w.checkBooks()
+		}
+		in := w.c.instances[web.Instance(0)]
+		if !may {
+			if in.Node != own || !in.Offered {
+				t.Errorf("without leave it is on %q, offered %v", in.Node, in.Offered)
+			}
+			continue
+		}
+		w.expect(0, api.Running, other)
+		if len(in.Moves) != 1 || in.Violated != "" {
+			t.Errorf("it moved %d times, violated %q", len(in.Moves), in.Violated)
+		}
+		if a, b := w.at(1).Node, w.at(2).Node; a == b || a == "" || b == "" {
+			t.Errorf("the others are on %q and %q: one was enough", a, b)
+		}
+		// So often an hour and no oftener.
+		for i := range 20 {
+			w.stands([]api.NodeID{own, other}[i%2], 5)
+			w.stands(w.at(0).Node, 90)
+			w.pass(40 * time.Second)
+			w.checkBooks()
+		}
+		if n := len(in.Moves); n != 4 || int(in.Epoch-api.EpochOf(1, 0)) > 6 {
+			t.Errorf("within the hour it moved %d times, epoch %v", n, in.Epoch)
+		}
+	}
+}
+
+func TestRoomIsGivenUpWhenThePlaceIsGoodAgain(t *testing.T) {
+	w := line(t, 2, func(c *Config) { c.Preempt = true })
+	a := classed(0, 1, "urgent", 4)
+	a.Spec.Constraints = []api.Constraint{near("pre.prod", 12)}
+	a.Targets = []api.Target{{Service: pre, Positions: []api.Position{{Coord: at(5)}}}}
+	w.wants(a, classed(1, 1, "low", 4))
+	w.beat()
+	own, in := w.at(0).Node, w.c.instances[web.Instance(0)]
+	w.stands(own, 90)
+	for range 40 { // nodes do not settle: who makes way goes on
+		w.now = w.now.Add(time.Second)
+		w.step(Tick{})
+		for id := range w.nodes {
+			w.speak(id)
+		}
+	}
+	if in.Node != own || in.Reserved == "" {
+		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
+	}
+	w.stands(own, 10)
+	w.pass(20 * time.Second)
+	w.checkBooks()
+	if in.Node != own || in.Reserved != "" || w.at(1).State != api.Running {
+		t.Errorf("it is on %q with room on %q, the other is %s", in.Node, in.Reserved, w.at(1).State)
+	}
+}
+
 // TestPreemptionNeverHitsEquals gives instances of all classes at random.
 func TestPreemptionNeverHitsEquals(t *testing.T) {
 	for seed := range uint64(60) {

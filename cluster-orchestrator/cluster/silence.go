@@ -52,6 +52,7 @@ func (c *Core) reclaim(n *node) {
 			c.waiting.Remove(in.id())
 			in.Offered = false
 			c.unask(in)
+			c.unreserve(in)
 			c.become(in, lifecycle.NodeChosen, api.ReasonNone, "its node is back")
 			if o, ok := n.observed[in.id()]; ok && o.Epoch == in.Epoch {
 				c.observed(n, in, o)
