@@ -162,13 +162,17 @@ func (r *Raw) Send(packet []byte) error {
 	return unix.Sendto(r.fd, packet, 0, &unix.SockaddrInet4{Addr: [4]byte(packet[16:20])})
 }
 
-// RSS is the resident memory of the process, in bytes; 0 if it does not run.
-func (p *Proc) RSS() int64 {
+// Memory is what the process holds for itself, in bytes. Of its pages from files the
+// kernel takes and gives back as it likes.
+func (p *Proc) Memory() (sum int64) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
-	_, rest, _ := strings.Cut(string(text), "VmRSS:")
-	kib, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-	n, _ := strconv.ParseInt(kib, 10, 64)
-	return n << 10
+	for line := range strings.Lines(string(text)) {
+		if name, kib, _ := strings.Cut(line, ":"); name == "RssAnon" || name == "VmSwap" {
+			n, _ := strconv.ParseInt(strings.Fields(kib)[0], 10, 64)
+			sum += n << 10
+		}
+	}
+	return sum
 }
 
 // NetStatus is what the node's netmanager says of itself.

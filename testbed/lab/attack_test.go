@@ -106,9 +106,9 @@ func (s *siege) undisturbed(t *testing.T, bound int64, attack func()) {
 	for _, n := range s.nodes {
 		daemons = append(daemons, n.Proc, n.Net)
 	}
-	pid, rss := make([]int, len(daemons)), make([]int64, len(daemons))
+	pid, held := make([]int, len(daemons)), make([]int64, len(daemons))
 	for i, p := range daemons {
-		pid[i], rss[i] = p.PID(), p.RSS()
+		pid[i], held[i] = p.PID(), p.Memory()
 	}
 	s.caller.forget()
 	attack()
@@ -117,14 +117,14 @@ func (s *siege) undisturbed(t *testing.T, bound int64, attack func()) {
 		t.Errorf("%d requests of others were lost: %v", len(f), f)
 	}
 	for i, p := range daemons {
-		now := p.RSS()
+		now := p.Memory()
 		switch {
 		case p.PID() != pid[i]:
 			t.Errorf("%s has ended", p.Name)
-		case now > rss[i]+bound:
-			t.Errorf("%s grew from %d to %d KiB", p.Name, rss[i]>>10, now>>10)
+		case now > held[i]+bound:
+			t.Errorf("%s grew from %d to %d KiB", p.Name, held[i]>>10, now>>10)
 		case p.PID() != 0:
-			t.Logf("%s: %d KiB before, %d KiB after", p.Name, rss[i]>>10, now>>10)
+			t.Logf("%s: %d KiB before, %d KiB after", p.Name, held[i]>>10, now>>10)
 		}
 	}
 }
