@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"testing"
@@ -9,8 +10,18 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
+// atOnce is how many tests that may run beside others do: they wait more than they
+// work, so that a machine has time for more of them than it has processors.
+const atOnce = "4"
+
 func TestMain(m *testing.M) {
 	lab.Main()
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+	if !asked {
+		_ = flag.Set("test.parallel", atOnce)
+	}
 	code := m.Run()
 	lab.Forget()
 	os.Exit(code)
