@@ -154,6 +154,7 @@ func (w *World) look() {
 	if w.opts.Plans && w.chaos != nil {
 		w.plan()
 	}
+	w.checkLeases()
 	if w.Network {
 		w.checkAddresses()
 	}

@@ -15,6 +15,11 @@ func (c *clock) at(t moment) time.Time {
 	return dawn.Add(c.offset + t + moment(int64(t)/1000*c.ppm/1000))
 }
 
+// takes is how long it truly is until the clock has advanced by d.
+func (c *clock) takes(d time.Duration) time.Duration {
+	return d / time.Duration(1_000_000+c.ppm) * 1_000_000
+}
+
 // when is the true moment at which the clock shows local, or a little later,
 // never earlier.
 func (c *clock) when(local time.Time) moment {

@@ -64,16 +64,19 @@ type NodeMachine struct {
 	runtime *FakeRuntime
 	net     *NetMachine // nil: its workloads have no network
 
-	sent  api.Desired // by the cluster, last
-	alive api.Alive   // sent last
-	gone  bool        // its provider took it away for good
-	wiped bool        // its identity went with its store: it has to join anew
+	sent   api.Desired // by the cluster, last
+	alive  api.Alive   // sent last
+	beats  [16]beat    // sent last, as many as a node remembers
+	leased moment      // when the newest of them was sent that the cluster answered
+	gone   bool        // its provider took it away for good
+	wiped  bool        // its identity went with its store: it has to join anew
 }
 
 func (w *World) addRoot() *RootMachine {
 	m := &RootMachine{w: w, name: "root"}
 	m.proc = process[root.Input]{w: w, name: m.name, clock: w.newClock(), disk: newDisk(), tick: root.Tick{}, send: m.send}
 	m.proc.fell = func() { m.fell(); w.after(w.downTime(), m.start) }
+	m.proc.holds = m.holds
 	w.root = m
 	m.start()
 	return m
@@ -95,7 +98,7 @@ func (m *RootMachine) start() {
 func (m *RootMachine) crash() {
 	if m.proc.alive {
 		m.w.note(m.name, "crashes")
-		m.proc.stop()
+		m.proc.crash()
 		m.fell()
 	}
 }
@@ -148,6 +151,7 @@ func (w *World) addCluster(id api.ClusterID) *ClusterMachine {
 	m := &ClusterMachine{w: w, name: string(id), id: id, retained: map[api.NodeID]func() api.Desired{}, moved: map[api.InstanceID]api.Epoch{}, lastUrgent: map[int]moment{}}
 	m.proc = process[cluster.Input]{w: w, name: m.name, clock: w.newClock(), disk: newDisk(), tick: cluster.Tick{}, send: m.send}
 	m.proc.fell = func() { m.fell(); w.after(w.downTime(), m.start) }
+	m.proc.holds = m.holds
 	m.link = &link{
 		w: w, q: w.quality,
 		lower: end{m.name, m.isAlive, m.proc.running, m.linked},
@@ -200,7 +204,7 @@ func (m *ClusterMachine) start() {
 func (m *ClusterMachine) crash() {
 	if m.proc.alive {
 		m.w.note(m.name, "crashes")
-		m.proc.stop()
+		m.proc.crash()
 		m.fell()
 	}
 }
@@ -251,7 +255,10 @@ func (m *ClusterMachine) send(e api.Envelope) {
 		n.link.carry(down, msg, func() { n.proc.give(node.Desired{Desired: get()}) })
 	case api.Lease:
 		get := wire(msg)
-		n.link.carry(down, msg, func() { n.proc.give(node.Lease{Lease: get()}) })
+		n.link.carry(down, msg, func() {
+			n.answered(msg)
+			n.proc.give(node.Lease{Lease: get()})
+		})
 	case api.ProbeOrder:
 		get := wire(msg)
 		n.link.carry(down, msg, func() {
@@ -325,6 +332,7 @@ func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine 
 	}
 	n.proc = process[node.Input]{w: m.w, name: n.name, clock: n.clock, disk: newDisk(), tick: node.Tick{}, send: n.send}
 	n.proc.fell = func() { n.fell(true); m.w.after(m.w.downTime(), n.start) }
+	n.proc.holds = n.holds
 	broker := end{m.name, m.isAlive, m.proc.running, n.willed}
 	if m.w.externalBroker {
 		always := func() bool { return true }
@@ -376,11 +384,18 @@ func (m *NodeMachine) start() {
 	}
 }
 
+// present is what the node says of itself.
 func (m *NodeMachine) present() api.NodeInfo {
-	info := m.info
+	info := m.truth()
 	if m.w.opts.Plant == PlantOldLabels {
 		info.Labels, info.Addons = m.asJoined.Labels, m.asJoined.Addons
 	}
+	return info
+}
+
+// truth is what the node is.
+func (m *NodeMachine) truth() api.NodeInfo {
+	info := m.info
 	if m.runtime.down {
 		info.RuntimeError = runtimeDownDetail
 	}
@@ -394,7 +409,7 @@ func (m *NodeMachine) present() api.NodeInfo {
 func (m *NodeMachine) crash() {
 	if m.proc.alive {
 		m.w.note(m.name, "the node engine crashes")
-		m.proc.stop()
+		m.proc.crash()
 		m.fell(true)
 	}
 }
@@ -402,11 +417,12 @@ func (m *NodeMachine) crash() {
 // crashMachine ends the machine with its workloads.
 func (m *NodeMachine) crashMachine(wipe bool) {
 	m.w.note(m.name, "the machine crashes")
+	m.proc.crash()
 	if m.wiped = m.wiped || wipe; wipe {
 		m.w.note(m.name, "and loses its store")
 		m.proc.disk.wipe()
+		m.proc.before = nil
 	}
-	m.proc.stop()
 	if m.net != nil {
 		m.net.machineEnds(wipe)
 	}
@@ -492,6 +508,7 @@ func (m *NodeMachine) sendCluster(msg any) {
 		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NodeReport{NodeReport: get()}) })
 	case api.Alive:
 		m.alive = msg
+		m.beats[msg.Seq%uint64(len(m.beats))] = beat{msg.Boot, msg.Seq, m.w.now}
 		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NodeAlive{Node: m.id, Alive: msg}) })
 		if m.w.opts.Plant == PlantIgnoreLeases {
 			m.w.after(time.Millisecond, func() {

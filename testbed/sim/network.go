@@ -38,6 +38,7 @@ func (m *NodeMachine) addNet() {
 	n.plane.Sync(plane.State{})
 	n.proc = process[overlay.Input]{w: m.w, name: n.name, clock: m.clock, disk: newDisk(), tick: overlay.Tick{}, send: n.send, watch: n.noticed}
 	n.proc.fell = func() { n.fell(); m.w.after(m.w.downTime(), n.start) }
+	n.proc.holds = n.holds
 	m.net = n
 }
 
@@ -68,7 +69,7 @@ func (n *NetMachine) start() {
 func (n *NetMachine) crash() {
 	if n.proc.alive {
 		n.w.note(n.name, "the netmanager crashes")
-		n.proc.stop()
+		n.proc.crash()
 		n.fell()
 	}
 }
@@ -77,10 +78,11 @@ func (n *NetMachine) fell() { n.noticed() }
 
 // machineEnds takes the kernel's state away, and the store with the disk.
 func (n *NetMachine) machineEnds(wipe bool) {
-	n.proc.stop()
+	n.proc.crash()
 	n.plane.Sync(plane.State{})
 	if wipe {
 		n.proc.disk.wipe()
+		n.proc.before = nil
 	}
 	n.fell()
 }

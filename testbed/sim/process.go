@@ -29,12 +29,15 @@ type process[In any] struct {
 	fuse   int // crash within the step that brings this to zero; 0: no plan
 	snip   int // crash within the next step of more saves than this, after as many; negative: no plan
 
+	before []string // what it held when it last crashed between two steps; nil: it did not
+
 	last  moment // of the last step, and how many there were in that instant:
 	burst int    // a core that wakes itself for ever would stop time
 
 	send  func(api.Envelope)
-	fell  func() // after a crash within a step
-	watch func() // after every step
+	fell  func()          // after a crash within a step
+	watch func()          // after every step
+	holds func() []string // what no crash may take, see durable.go
 }
 
 // answer is what became of one input.
@@ -156,12 +159,21 @@ func (p *process[In]) wake(local time.Time) {
 
 func (p *process[In]) start(core step.Core[In], first In) {
 	p.core, p.alive, p.paused, p.snip = core, true, false, -1
+	p.recall()
 	p.step(first)
 }
 
 func (p *process[In]) stop() {
 	p.alive, p.paused, p.inbox, p.due, p.fuse, p.snip = false, false, nil, false, 0, -1
 	p.plan++
+}
+
+// crash stops the process between two steps.
+func (p *process[In]) crash() {
+	if p.alive {
+		p.before = p.holds()
+		p.stop()
+	}
 }
 
 func (p *process[In]) pause() { p.paused = p.alive }

@@ -63,6 +63,9 @@ func (w *World) unsettled() []complaint {
 		w.misled(say)
 	}
 	w.unsynced(say)
+	if len(out) == 0 {
+		w.misknown(say)
+	}
 	return out
 }
 
@@ -178,14 +181,15 @@ func (w *World) orphans(say sayFunc) {
 			}
 		}
 		for _, n := range c.living() {
-			for _, in := range n.core.Instances() {
+			known := n.core.Instances()
+			for _, in := range known {
 				at, ok := c.core.Instance(in.ID)
 				if !ok || at.Node != n.id || at.Epoch != in.Epoch || at.State != in.State {
 					say(string(in.ID), "is %s %s on %s and %s %s on %q for its cluster", in.Epoch, in.State, n.name, at.Epoch, at.State, at.Node)
 				}
 			}
 			for _, v := range n.runtime.all() {
-				if !slices.ContainsFunc(n.core.Instances(), func(in api.Instance) bool { return in.ID == v.Instance && in.Epoch == v.Epoch }) {
+				if !slices.ContainsFunc(known, func(in api.Instance) bool { return in.ID == v.Instance && in.Epoch == v.Epoch }) {
 					say(string(v.Instance), "the runtime of %s has %s, which its engine does not know", n.name, v.Key)
 				}
 			}
@@ -202,6 +206,18 @@ func (w *World) unsynced(say sayFunc) {
 		for _, n := range c.living() {
 			if n.alive.Gen != n.sent.Gen || n.alive.Desired != n.sent.Digest {
 				say(n.name, "holds generation %d, its cluster sent %d (digests equal: %v)", n.alive.Gen, n.sent.Gen, n.alive.Desired == n.sent.Digest)
+			}
+		}
+	}
+}
+
+// misknown compares what nodes are with what their cluster has them for, whether
+// anything that runs asks for it or not.
+func (w *World) misknown(say sayFunc) {
+	for _, c := range w.living() {
+		for _, n := range c.living() {
+			if at, _ := c.core.Node(n.id); at.NodeInfo.Digest() != n.truth().Digest() {
+				say(n.name, "is %+v, and for its cluster %+v", n.truth(), at.NodeInfo)
 			}
 		}
 	}

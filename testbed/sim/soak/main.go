@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,7 @@ func main() {
 	plant := flag.String("plant", "", "put a known `bug` in, to see it found: "+strings.Join(sim.Plants(), ", "))
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "how many seeds run at once")
 	flag.Parse()
+	debug.SetGCPercent(800) // worlds are small and short-lived
 	opts := sim.Options{Plant: sim.Plant(*plant)}
 	if *plant != "" && !slices.Contains(sim.Plants(), *plant) {
 		fail("--plant %s: there is no such bug; there are %s", *plant, strings.Join(sim.Plants(), ", "))

@@ -1,0 +1,71 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+)
+
+// A crash between two steps takes nothing that was decided: it is on the disk
+// before anybody hears of it, and the next life begins with it. What is only
+// observed may be observed again.
+
+// recall holds what a process begins with against what its last life ended with.
+func (p *process[In]) recall() {
+	before := p.before
+	p.before = nil
+	if before == nil || p.w.violation != nil {
+		return
+	}
+	now := p.holds()
+	for i := range max(len(before), len(now)) {
+		if i >= len(before) || i >= len(now) || before[i] != now[i] {
+			p.w.violate("durable", p.name, "held %q when it crashed and begins with %q", before[min(i, len(before)):min(i+1, len(before))], now[min(i, len(now)):min(i+1, len(now))])
+			return
+		}
+	}
+}
+
+// holds is what the root promised, and to whom it gave it.
+func (m *RootMachine) holds() []string {
+	out := []string{}
+	for _, s := range m.core.Services("") {
+		out = append(out, fmt.Sprintf("%s×%d spec %d at %v", s.ID, s.Replicas, s.SpecRev, s.Addresses.RoundRobin))
+	}
+	for _, in := range m.core.Instances("") {
+		out = append(out, fmt.Sprintf("%s@%s on %q leaving %v", string(in.ID), in.Epoch, in.Cluster, in.Leaving))
+	}
+	return out
+}
+
+// holds is what the root wants of the cluster, and where the cluster has it.
+func (m *ClusterMachine) holds() []string {
+	wanted, _ := m.core.Digests()
+	out := []string{fmt.Sprintf("generation %d %v", m.core.Gen(), wanted)}
+	for _, n := range m.core.Nodes() {
+		out = append(out, fmt.Sprintf("%s %v %v", n.ID, n.Labels, n.Subnet))
+	}
+	for _, in := range m.core.Instances() {
+		out = append(out, fmt.Sprintf("%s@%s on %q leaving %v", string(in.ID), in.Epoch, in.Node, in.Leaving))
+	}
+	return out
+}
+
+// holds is what the cluster wants of the node, and what each instance was given.
+func (m *NodeMachine) holds() []string {
+	wanted, _ := m.core.Digests()
+	out := []string{fmt.Sprintf("generation %d %v", m.core.Gen(), wanted)}
+	for _, in := range m.core.Instances() {
+		out = append(out, fmt.Sprintf("%s@%s leaving %v with %v", string(in.ID), in.Epoch, in.Leaving, in.Devices))
+	}
+	return out
+}
+
+// holds is who has which address.
+func (n *NetMachine) holds() []string {
+	out := []string{}
+	for _, a := range n.core.List() {
+		out = append(out, fmt.Sprintf("%s at %s", key(a.Key), a.Address))
+	}
+	slices.Sort(out)
+	return out
+}
