@@ -8,6 +8,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/ipam"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -73,6 +74,7 @@ func (c *Core) attach(a api.Attach) error {
 		c.unplace(old)
 	}
 	c.place(n)
+	c.sayOf(n)
 	c.journal.Put(kindAttachment, a.Key.String(), n)
 	return nil
 }
@@ -134,13 +136,14 @@ func (c *Core) detach(k api.Key) {
 		return
 	}
 	c.unplace(a)
+	c.say(a.Address, k.Epoch, notice.Gone)
 	c.dirty.end[a.Address] = struct{}{}
 	c.journal.Delete(kindAttachment, k.String())
 	if c.pool != nil && c.pool.Taken(a.Address) {
 		// It is written down that the address rests, so that a restart does not hand it
 		// out while others still send to it.
 		c.pool.Give(c.now, a.Address)
-		c.journal.Put(kindFreed, a.Address.String(), struct{}{})
+		c.journal.Put(kindFreed, a.Address.String(), freedRecord{k.Epoch})
 		c.timers.Set(timerKey{what: timerFreed, addr: a.Address}, c.now.Add(c.cfg.Quarantine))
 	}
 	if s := c.services[a.service()]; len(s.local) == 0 {
@@ -155,6 +158,7 @@ func (c *Core) ready(in Ready) {
 		return
 	}
 	a.Ready = true
+	c.sayOf(a)
 	c.journal.Put(kindAttachment, in.Key.String(), a)
 	c.touch(a.service())
 }
@@ -165,6 +169,7 @@ func (c *Core) drain(k api.Key) {
 		return
 	}
 	a.Draining = true
+	c.sayOf(a)
 	c.journal.Put(kindAttachment, k.String(), a)
 	c.touch(a.service())
 }

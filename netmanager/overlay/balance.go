@@ -18,6 +18,7 @@ type backend struct {
 	address  netip.Addr
 	peer     *peer // nil: on this node
 	draining bool
+	gone     bool // its node says so
 	load     uint8
 }
 
@@ -38,16 +39,22 @@ func (c *Core) backends(s *service) []backend {
 			if k, ok := c.peerAt(b.Address); !ok || k != b.Peer || c.owners[b.Address] != s.id {
 				continue
 			}
-			out = append(out, backend{b.Instance, b.Epoch, b.Address, p, b.State == api.BackendDraining, b.Load})
+			// That a record says otherwise of the same placement is older than its node's word.
+			m := p.marks[b.Address]
+			marked := b.Epoch != 0 && m.Epoch == b.Epoch
+			out = append(out, backend{b.Instance, b.Epoch, b.Address, p, b.State == api.BackendDraining || marked, marked && m.Gone, b.Load})
 		}
 	}
 	for k, a := range s.local {
 		if !a.Ready {
 			continue
 		}
-		out = append(out, backend{k.Instance, k.Epoch, a.Address, nil, a.Draining, c.ownLoad(s, k)})
+		out = append(out, backend{k.Instance, k.Epoch, a.Address, nil, a.Draining, false, c.ownLoad(s, k)})
 	}
 	for _, b := range out {
+		if b.gone {
+			continue // nobody's successor
+		}
 		newest[b.instance] = max(newest[b.instance], b.epoch)
 	}
 	for i := range out {
@@ -70,8 +77,12 @@ func (c *Core) ownLoad(s *service, k api.Key) uint8 {
 }
 
 // open are the backends that new flows go to: the best kind of which there is one.
-// A backend of which one must fear that it is dead is better than none.
+// A backend of which one must fear that it is dead is better than none, and even one
+// that its node says is gone: a word may be as wrong as a record.
 func open(all []backend) []backend {
+	if left := slices.DeleteFunc(slices.Clone(all), func(b backend) bool { return b.gone }); len(left) > 0 {
+		all = left
+	}
 	for _, good := range []func(backend) bool{
 		func(b backend) bool { return !b.draining && !b.silent() },
 		func(b backend) bool { return !b.silent() },

@@ -77,7 +77,7 @@ type Core struct {
 	described bool // self has come
 	coord     place
 	measure   map[api.PeerKey]*measure // peers that are measured whether or not they are spoken to
-	freed     []netip.Addr             // that rested when the last life ended
+	freed     map[netip.Addr]api.Epoch // that rested when the last life ended, and of which placements
 
 	pool     *ipam.Pool // of the lease's subnet; nil without one
 	attached map[api.Key]*attachment
@@ -106,6 +106,7 @@ type Core struct {
 	link     link
 	usage    plane.Usage
 	strange  bucket
+	notices  notices
 
 	told    told
 	dirty   dirty
@@ -138,6 +139,8 @@ const (
 	timerClosest                  // a closer backend is in sight
 	timerLeft                     // a service has been away for long
 	timerMeasure                  // a peer's round trip is to be measured
+	timerTell                     // a notice was not confirmed by all
+	timerMark                     // a peer's word is believed no longer
 )
 
 // New is the core of a node that nothing is known of yet.
@@ -163,6 +166,7 @@ func New(cfg Config) *Core {
 		asking:   map[api.ServiceID]*asker{},
 		doubted:  map[api.Want]struct{}{},
 		measure:  map[api.PeerKey]*measure{},
+		freed:    map[netip.Addr]api.Epoch{},
 		told:     newTold(),
 		dirty:    newDirty(),
 	}
@@ -178,6 +182,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.expire()
 	c.thin()
 	c.sweep()
+	c.tell()
 	c.flush()
 	c.report()
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.timers.Next(), Err: err}
@@ -213,6 +218,14 @@ func (c *Core) take(in Input) error {
 		c.measured(in)
 	case Used:
 		c.used(in.Usage)
+	case Session:
+		c.session(in)
+	case Noticed:
+		c.noticed(in)
+	case Heeded:
+		c.heeded(in)
+	case Stray:
+		c.stray(in)
 	case Tick:
 	}
 	return nil
@@ -233,7 +246,8 @@ func (c *Core) start() {
 		c.peers[k].untold = true
 		c.dirty.peers[k] = struct{}{}
 	}
-	for _, a := range c.freed {
+	c.remember(c.freed)
+	for _, a := range sortedKeys(c.freed) {
 		c.pool.Give(c.now, a)
 		c.timers.Set(timerKey{what: timerFreed, addr: a}, c.now.Add(c.cfg.Quarantine))
 	}
@@ -246,6 +260,9 @@ func (c *Core) start() {
 	}
 	if len(c.wants) > 0 {
 		c.timers.Set(timerKey{what: timerPoll}, c.now.Add(c.cfg.Poll))
+	}
+	for _, k := range sortedKeys(c.peers) {
+		c.awaitMarks(c.peers[k])
 	}
 	c.link.whole, c.link.self = true, true
 }
@@ -279,6 +296,12 @@ func (c *Core) expire() {
 			c.measureAgain(k.peer)
 		case timerLeft:
 			c.left(k.service)
+		case timerTell:
+			c.tellPeers()
+		case timerMark:
+			if q := c.peers[k.peer]; q != nil {
+				c.unmark(q)
+			}
 		case timerClosest:
 			if s := c.services[k.service]; s != nil {
 				c.weigh(s, api.PeerKey{}, true)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -85,6 +86,23 @@ type (
 		RTT   time.Duration
 		Coord *api.Coordinate // where the peer was at that time; nil: it did not say
 	}
+	// Session says that a session with a peer began, or replaced one.
+	Session struct{ Key api.PeerKey }
+	// Noticed is what a peer says of its instances.
+	Noticed struct {
+		Key api.PeerKey
+		notice.Notice
+	}
+	// Heeded is a peer's confirmation of what it was told.
+	Heeded struct {
+		Key api.PeerKey
+		notice.Ack
+	}
+	// Stray is a packet of a peer's to an address of this node's subnet where nobody is.
+	Stray struct {
+		Key     api.PeerKey
+		Address netip.Addr
+	}
 	// Used is what the plane counted since it was made.
 	Used struct{ plane.Usage }
 )
@@ -103,4 +121,8 @@ func (Query) input()       {}
 func (PeerUnknown) input() {}
 func (Path) input()        {}
 func (Measured) input()    {}
+func (Session) input()     {}
+func (Noticed) input()     {}
+func (Heeded) input()      {}
+func (Stray) input()       {}
 func (Used) input()        {}

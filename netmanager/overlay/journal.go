@@ -28,6 +28,7 @@ const (
 	kindPeer       = "peer"   // by key, those that came by themselves
 	kindPath       = "path"   // by key, kernel paths in use
 	kindWant       = "want"   // that were answered
+	kindMarks      = "marks"  // by peer's key
 
 	keyMeta, keyLease, keyIdent = "overlay", "lease", "ident"
 )
@@ -35,6 +36,11 @@ const (
 type metaRecord struct {
 	Boot  uint64         `json:"boot"`
 	Coord api.Coordinate `json:"coord"`
+}
+
+// freedRecord is which placement had an address that rests; 0 where that is not known.
+type freedRecord struct {
+	Epoch api.Epoch `json:"epoch,omitempty"`
 }
 
 type identRecord struct {
@@ -47,7 +53,7 @@ func (c *Core) saveMeta() {
 
 // order in which documents are taken in, so that each finds what it needs.
 var order = []string{
-	kindMeta, kindLease, kindCounter, kindIdent, kindAttachment, kindFreed, kindPeer, kindRoute, kindSource, kindWant, kindPath,
+	kindMeta, kindLease, kindCounter, kindIdent, kindAttachment, kindFreed, kindPeer, kindRoute, kindSource, kindWant, kindPath, kindMarks,
 }
 
 // Restore takes in what an earlier life saved, or any prefix of it, before Start.
@@ -142,7 +148,11 @@ func (c *Core) restore(d store.Doc) (kept bool, err error) {
 		c.place(a)
 		return true, nil
 	case kindFreed:
-		return c.restoreFreed(d.Key), nil
+		var r freedRecord
+		if err = json.Unmarshal(d.Data, &r); err != nil {
+			return true, err
+		}
+		return c.restoreFreed(d.Key, r.Epoch), nil
 	case kindPeer:
 		var p api.Peer
 		if err = json.Unmarshal(d.Data, &p); err == nil && c.lease != nil {
@@ -177,24 +187,42 @@ func (c *Core) restore(d store.Doc) (kept bool, err error) {
 		if err = json.Unmarshal(d.Data, &k); err != nil {
 			return true, err
 		}
-		for key, q := range c.peers {
-			if key.String() == d.Key {
-				q.kernel = k
-				return true, nil
-			}
+		q := c.peerNamed(d.Key)
+		if q == nil {
+			return false, nil
 		}
-		return false, nil
+		q.kernel = k
+	case kindMarks:
+		var r marksRecord
+		if err = json.Unmarshal(d.Data, &r); err != nil {
+			return true, err
+		}
+		q := c.peerNamed(d.Key)
+		if q == nil {
+			return false, nil
+		}
+		q.serial, q.marks = r.Serial, r.Marks
 	}
 	return true, nil
 }
 
+// peerNamed is the peer that documents of that name are about, or nil.
+func (c *Core) peerNamed(key string) *peer {
+	for k, q := range c.peers {
+		if k.String() == key {
+			return q
+		}
+	}
+	return nil
+}
+
 // restoreFreed has an address rest for as long again: nobody knows since when it did.
-func (c *Core) restoreFreed(key string) bool {
+func (c *Core) restoreFreed(key string, e api.Epoch) bool {
 	a, err := netip.ParseAddr(key)
 	if err != nil || c.pool == nil || c.at[a] != nil || c.pool.Mark(a) != nil {
 		return false
 	}
-	c.freed = append(c.freed, a)
+	c.freed[a] = e
 	return true
 }
 

@@ -4,12 +4,13 @@ import (
 	"net/netip"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 )
 
 // The adapters that a node's network core gives orders to, beside api.ToCluster.
 const (
 	ToPlane    api.Addr = "plane"    // plane.Change, in order
-	ToTunnel   api.Addr = "tunnel"   // TunnelSelf, TunnelPeer, TunnelDrop, TunnelMeasure, TunnelCoord
+	ToTunnel   api.Addr = "tunnel"   // Tunnel…
 	ToHold     api.Addr = "hold"     // Release, Refuse
 	ToResolver api.Addr = "resolver" // Answered
 )
@@ -27,6 +28,20 @@ type (
 	TunnelMeasure struct{ Key api.PeerKey }
 	// TunnelCoord is where the node is, for peers that measure it.
 	TunnelCoord struct{ api.Coordinate }
+	// TunnelHere are the addresses of all instances of this node: what peers send to
+	// others of its subnet is a Stray.
+	TunnelHere struct{ Addresses []netip.Addr }
+	// TunnelTell tells a peer, in a session that begins for that where there is none. It
+	// may be lost.
+	TunnelTell struct {
+		Key api.PeerKey
+		notice.Notice
+	}
+	// TunnelHeed confirms a peer's notice, once the plane has taken what follows from it.
+	TunnelHeed struct {
+		Key    api.PeerKey
+		Serial uint64
+	}
 	// Release sends on what is held for the remote address: the plane knows it now.
 	Release struct{ Remote netip.Addr }
 	// Refuse answers what is held of Local, or of everybody where that is zero, for

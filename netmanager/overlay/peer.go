@@ -23,6 +23,12 @@ type peer struct {
 	kernel   kernel
 	prepared time.Time // from when on ours take the kernel path; zero: they do
 	distrust bool      // because it fell silent
+
+	heeded  uint64    // the last notice of ours that it has confirmed
+	deaf    bool      // it has not confirmed one, however often it was told
+	strayed time.Time // when it was last told what it did not hear
+	serial  uint64    // of its last notice
+	marks   map[netip.Addr]mark
 }
 
 // kernel is a way to a peer in the clear that needs no tunnel.
@@ -114,6 +120,8 @@ func (c *Core) sweep() {
 		delete(c.peers, k)
 		c.settleSubnets(q.record.Subnets)
 		c.timers.Clear(timerKey{what: timerPath, peer: k})
+		c.timers.Clear(timerKey{what: timerMark, peer: k})
+		c.journal.Delete(kindMarks, k.String())
 		c.setKernel(q, kernel{})
 		c.touchPeer(q)
 	}

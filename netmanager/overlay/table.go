@@ -125,6 +125,9 @@ func (c *Core) flush() {
 	}
 	c.flushServices(&ch)
 	c.flushPairs(&ch)
+	if len(d.endpoints) > 0 || d.quiet {
+		c.emit(ToTunnel, TunnelHere{sortedKeys(c.at)})
+	}
 	for _, a := range sortedKeys(d.endpoints) {
 		e, ok := c.planeEndpoint(a)
 		was, had := c.told.endpoints[a]

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -55,6 +56,7 @@ type Engine struct {
 	// Read on the data path, replaced whole under mu.
 	lease   atomic.Pointer[lease]
 	routes  atomic.Pointer[routes]
+	here    atomic.Pointer[map[uint32]struct{}] // nil: nobody said
 	indexes atomic.Pointer[map[uint32]*keys]
 
 	queue chan handshake // to the keeper
@@ -150,6 +152,17 @@ func (e *Engine) Rebind() error {
 // SetSelf says what is ours.
 func (e *Engine) SetSelf(l Lease) {
 	e.lease.Store(newLease(l))
+}
+
+// SetHere says which addresses of our subnet somebody has: packets to others are
+// told of by Stray. They are handed on as all are.
+func (e *Engine) SetHere(addresses []netip.Addr) {
+	m := make(map[uint32]struct{}, len(addresses))
+	for _, a := range addresses {
+		b := a.As4()
+		m[binary.BigEndian.Uint32(b[:])] = struct{}{}
+	}
+	e.here.Store(&m)
 }
 
 // SetPeer makes a node a peer, or changes its subnets and endpoints. The caller has

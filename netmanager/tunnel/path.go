@@ -40,7 +40,7 @@ type Hooks struct {
 // engine hands through: they belong to those who find and keep paths.
 const RawType = 0x20
 
-// Event is UnknownPeer, Established, Silent, Heard, Moved or Traffic.
+// Event is UnknownPeer, Established, Silent, Heard, Moved, Traffic or Stray.
 type Event interface{ event() }
 
 // UnknownPeer says that a well-formed initiation came whose key we do not know.
@@ -81,9 +81,17 @@ type Moved struct {
 // without, or for the first time.
 type Traffic struct{ Peer api.PeerKey }
 
+// Stray says that a packet of the peer came for an address of our subnet that
+// SetHere does not name, at most ten times a second for each peer.
+type Stray struct {
+	Peer    api.PeerKey
+	Address netip.Addr
+}
+
 func (UnknownPeer) event() {}
 func (Established) event() {}
 func (Silent) event()      {}
 func (Heard) event()       {}
 func (Moved) event()       {}
 func (Traffic) event()     {}
+func (Stray) event()       {}

@@ -50,6 +50,7 @@ type peer struct {
 	silent  atomic.Bool  // Silent was posted, and Heard was not
 	from    Path         // of the last message; the receiver's
 	carried Path         // of the last data; the receiver's
+	strayed time.Time    // when Stray was last posted; the receiver's
 	traffic counters
 
 	// Guarded by Engine.mu.

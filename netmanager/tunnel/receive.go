@@ -2,8 +2,10 @@ package tunnel
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -62,6 +64,8 @@ type receiver struct {
 
 	index  *map[uint32]*keys
 	last   *keys // of the message before, found in index
+	here   *map[uint32]struct{}
+	dst    uint32 // of the packet before, found in here
 	conn   *udp.Conn
 	sender *udp.Sender // of hints to strangers
 	hints  int         // left in this second
@@ -148,7 +152,7 @@ func (r *receiver) message(now time.Time, lease *lease, from Path, m udp.Message
 				}
 			case kind != session.Data && kind != session.Partial:
 				p.traffic.drops.add(Malformed, 1)
-			case len(packet) > 0 && r.packet(lease, p, packet, kind == session.Partial):
+			case len(packet) > 0 && r.packet(now, lease, p, packet, kind == session.Partial):
 				data = true
 				bytes += len(packet)
 				packets++
@@ -179,11 +183,18 @@ func (r *receiver) keys(index uint32) *keys {
 }
 
 // packet checks an inner packet and adds it to what is written.
-func (r *receiver) packet(lease *lease, p *peer, packet []byte, partial bool) bool {
+func (r *receiver) packet(now time.Time, lease *lease, p *peer, packet []byte, partial bool) bool {
 	src, dst, ok := lease.addresses(packet)
 	if !ok || !p.owns(src) || !lease.subnet.holds(dst) {
 		p.traffic.drops.add(Forged, 1)
 		return false
+	}
+	if here := r.e.here.Load(); here != nil && (here != r.here || dst != r.dst) {
+		if _, ok := (*here)[dst]; ok {
+			r.here, r.dst = here, dst
+		} else {
+			r.stray(now, p, dst)
+		}
 	}
 	if partial && !r.e.cfg.Device.Partial() {
 		partial = !offload.Complete(packet)
@@ -194,6 +205,21 @@ func (r *receiver) packet(lease *lease, p *peer, packet []byte, partial bool) bo
 	}
 	r.bytes += len(packet)
 	return true
+}
+
+// strayEvery bounds how often a peer's packets to nobody are told of.
+const strayEvery = 100 * time.Millisecond
+
+func (r *receiver) stray(now time.Time, p *peer, dst uint32) {
+	if now.Sub(p.strayed) < strayEvery {
+		return
+	}
+	p.strayed = now
+	var a [4]byte
+	binary.BigEndian.PutUint32(a[:], dst)
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	r.e.post(Stray{p.key, netip.AddrFrom4(a)})
 }
 
 func (r *receiver) flush() {

@@ -1,7 +1,8 @@
 // Package wayfinder keeps the way to each peer: it gives every peer's
 // overlay/paths.Machine its life, carries its probes inside the tunnel's sessions,
 // has the tunnel send by the way that the machine has found, and tells the core
-// what is observed. It decides nothing: which way is best is the machine's, which
+// what is observed. It carries the core's notices to peers as well, and theirs to
+// it. It decides nothing: which way is best is the machine's, which
 // peers there are is the core's, where our own relay sees us is relaylink's.
 //
 // A peer that nobody talks to costs nothing.
@@ -26,6 +27,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/relaywire"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 	"github.com/treeline-edge/treeline/netmanager/tunnel"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
@@ -49,6 +51,9 @@ type Options struct {
 	Report func(overlay.Path)
 	// Measured takes round trips to peers. It must not block. nil: nobody does.
 	Measured func(overlay.Measured)
+	// Notice takes what is to be known of notices: overlay.Session, Noticed and Heeded.
+	// It must not block. nil: nobody does.
+	Notice func(overlay.Input)
 	// Cluster is the node's own: private addresses are kept from peers of others.
 	Cluster api.ClusterID
 	// Refuse reports addresses that must not be probed: the overlay's own.
@@ -78,6 +83,9 @@ const (
 	often = time.Second
 	// maxQueue is how many messages of peers may wait.
 	maxQueue = 1024
+	// noticeRate and noticeBurst bound the notices of one peer that are taken, a second
+	// and at once. Those beyond are repeated by who told them.
+	noticeRate, noticeBurst = 20, 100
 )
 
 // Finder finds ways. Its methods are safe for concurrent use and do not block.
@@ -118,6 +126,9 @@ type peer struct {
 	sampled time.Time // when a round trip was told
 	path    tunnel.Path
 	mtu     int
+
+	notices float64 // that may still be taken at noticed
+	noticed time.Time
 }
 
 // New is a finder that does nothing before Run.
@@ -130,6 +141,9 @@ func New(o Options) *Finder {
 	}
 	if o.Measured == nil {
 		o.Measured = func(overlay.Measured) {}
+	}
+	if o.Notice == nil {
+		o.Notice = func(overlay.Input) {}
 	}
 	return &Finder{
 		opt: o, filled: make(chan struct{}, 1), peers: map[api.PeerKey]*peer{},
@@ -201,12 +215,47 @@ func (f *Finder) Measure(k api.PeerKey) {
 	})
 }
 
+// Tell tells a peer, in a session that begins for that where there is none. Before
+// there is one it is lost.
+func (f *Finder) Tell(k api.PeerKey, m notice.Message) {
+	f.about(k, func(p *peer) {
+		f.t.Connect(k)
+		if p.path == (tunnel.Path{}) {
+			return
+		}
+		if err := f.t.SendControl(k, p.path, m.Append(nil)); err != nil {
+			f.opt.Log.Debug("notice not sent", "peer", k, "via", p.path.Addr, "err", err)
+		}
+	})
+}
+
+// notice takes what a peer says of its instances, or has heard of ours.
+func (f *Finder) notice(p *peer, m notice.Message) {
+	now := time.Now()
+	p.notices = min(noticeBurst, p.notices+noticeRate*now.Sub(p.noticed).Seconds())
+	p.noticed = now
+	if p.notices < 1 {
+		return
+	}
+	p.notices--
+	switch m := m.(type) {
+	case notice.Notice:
+		f.opt.Notice(overlay.Noticed{Key: p.record.Key, Notice: m})
+	case notice.Ack:
+		f.opt.Notice(overlay.Heeded{Key: p.record.Key, Ack: m})
+	}
+}
+
 // Control is tunnel.Hooks'. Of a flood some is lost, as on the network.
 func (f *Finder) Control(k api.PeerKey, from tunnel.Path, payload []byte) {
 	f.mu.Lock()
 	full := len(f.queue) >= maxQueue
 	f.mu.Unlock()
 	if full {
+		return
+	}
+	if m, err := notice.Parse(payload); err == nil {
+		f.about(k, func(p *peer) { f.notice(p, m) })
 		return
 	}
 	payload = slices.Clone(payload)
@@ -224,6 +273,7 @@ func (f *Finder) Event(e tunnel.Event) {
 			}
 			f.step(p, paths.Established{From: found(e.From)})
 			f.watch(p)
+			f.opt.Notice(overlay.Session{Key: e.Peer})
 		})
 	case tunnel.Traffic:
 		f.about(e.Peer, func(p *peer) {

@@ -7,8 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -25,6 +27,9 @@ type (
 		Refuse(local, remote netip.Addr, denied bool)
 	}
 	answerer interface{ Answered(name string) }
+	teller   interface {
+		Tell(api.PeerKey, notice.Message)
+	}
 )
 
 // orders carries out what the core orders, one after the other, in their order: a
@@ -36,6 +41,7 @@ type orders struct {
 	links    *links
 	hold     holder
 	resolver answerer
+	tunnel   teller
 
 	state func(context.Context) (plane.State, error) // all that the plane should hold now
 	used  func(plane.Usage)
@@ -146,6 +152,8 @@ func (o *orders) carryOut(ctx context.Context, m any) {
 		o.hold.Refuse(m.Local, m.Remote, m.Denied)
 	case overlay.Answered:
 		o.resolver.Answered(m.Name)
+	case overlay.TunnelHeed:
+		o.tunnel.Tell(m.Key, notice.Ack{Serial: m.Serial})
 	case barrier:
 		close(m)
 	case resync:

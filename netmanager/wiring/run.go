@@ -106,7 +106,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	m.orders = newOrders()
 	m.chooser = newChooser(cfg, data, m.log)
 	m.orders.open, m.orders.links, m.orders.log = m.chooser.open, m.links, m.log
-	m.orders.hold, m.orders.resolver = hold, names
+	m.orders.hold, m.orders.resolver, m.orders.tunnel = hold, names, m.tunnel
 	m.orders.state, m.orders.used, m.orders.synced = m.plane, m.used, m.synced
 	ln, err := socket.Listen(cfg.Socket)
 	if err != nil {
@@ -183,6 +183,10 @@ func (m *manager) send(envs []api.Envelope) {
 			m.tunnel.Measure(msg.Key)
 		case overlay.TunnelCoord:
 			m.tunnel.SetCoord(msg.Coordinate)
+		case overlay.TunnelHere:
+			m.tunnel.engine.SetHere(msg.Addresses)
+		case overlay.TunnelTell:
+			m.tunnel.Tell(msg.Key, msg.Notice)
 		default:
 			m.orders.order(msg)
 		}

@@ -88,12 +88,40 @@ func (m *manager) Detach(ctx context.Context, k api.Key) error {
 	return m.followed(ctx)
 }
 
-// Drain is socket.Overlay's.
+// Drain is socket.Overlay's. It returns when the kernel and the peers, as far as they
+// answer, send no new flows to the workload.
 func (m *manager) Drain(ctx context.Context, k api.Key) error {
 	if err := m.loop.Do(ctx, overlay.Drain{Key: k}, nil); err != nil {
 		return err
 	}
-	return m.followed(ctx)
+	if err := m.followed(ctx); err != nil {
+		return err
+	}
+	return m.heeded(ctx)
+}
+
+// How long a drain waits for peers to confirm that they avoid the workload, and how
+// often it looks.
+const (
+	heedWait = time.Second
+	heedLook = 10 * time.Millisecond
+)
+
+// heeded returns when all peers that can be told have confirmed what they were
+// told, or soon: who does not answer may be dead.
+func (m *manager) heeded(ctx context.Context) error {
+	end := time.Now().Add(heedWait)
+	for {
+		ok := false
+		if err := m.loop.Read(ctx, func() { ok = m.core.Heeded() }); err != nil || ok || !time.Now().Before(end) {
+			return err
+		}
+		select {
+		case <-time.After(heedLook):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // Attachments is socket.Overlay's.

@@ -53,7 +53,7 @@ const portFile = "port"
 func (m *manager) openTunnel(key *ecdh.PrivateKey) (*tunnel, error) {
 	t := &tunnel{post: m.post, mapped: m.sayWhere, leases: make(chan api.NetLease, 1), log: m.log}
 	t.Finder = wayfinder.New(wayfinder.Options{
-		Report: func(p overlay.Path) { m.post(p) }, Measured: func(s overlay.Measured) { m.post(s) }, Cluster: m.creds.Cluster, Refuse: t.refuse, Log: m.log,
+		Report: func(p overlay.Path) { m.post(p) }, Measured: func(s overlay.Measured) { m.post(s) }, Notice: m.post, Cluster: m.creds.Cluster, Refuse: t.refuse, Log: m.log,
 		Lost: t.rebind,
 	})
 	if m.cfg.Relay {
@@ -230,11 +230,14 @@ func (t *tunnel) refuse(a netip.Addr) bool {
 }
 
 func (t *tunnel) event(e tunnels.Event) {
-	if u, ok := e.(tunnels.UnknownPeer); ok {
-		t.post(overlay.PeerUnknown{Key: u.Key, Claim: u.Claim})
-		return
+	switch e := e.(type) {
+	case tunnels.UnknownPeer:
+		t.post(overlay.PeerUnknown{Key: e.Key, Claim: e.Claim})
+	case tunnels.Stray:
+		t.post(overlay.Stray{Key: e.Peer, Address: e.Address})
+	default:
+		t.Event(e)
 	}
-	t.Event(e)
 }
 
 // dialRelay connects to the node's own cluster, whose port is its relay's by TLS.
