@@ -56,20 +56,21 @@ func network(r *run) error {
 	if r.net.quick {
 		rounds = 1
 	}
-	s.retries = max(2, len(figures)*rounds/4)
+	s.retries = max(2, len(figures)*rounds/6)
 	s.patience = time.Now().Add(retryTime)
 	for i := range rounds {
 		r.logf("round %d of %d, %d figures", i+1, rounds, len(figures))
-		for _, f := range figures {
-			if err := s.sample(f); err != nil {
-				return fmt.Errorf("%s: %w", f, err)
-			}
+		if err = s.round(figures); err != nil {
+			break // what there is is worth having
 		}
+	}
+	if err == nil {
+		s.inUse(figures)
 	}
 	if s.polluted > 0 {
 		r.logf("others used the machine during %d samples that could not be taken again", s.polluted)
 	}
-	if err := s.report(rows, figures); err != nil {
+	if err := errors.Join(err, s.report(rows, figures)); err != nil {
 		return err
 	}
 	if len(s.failed) > 0 {
@@ -146,7 +147,9 @@ type session struct {
 // bedInUse is a bed with its path up and its servers running.
 type bedInUse struct {
 	*netbench.Bed
-	path netbench.Path
+	path   netbench.Path
+	rested func() (clocks, error) // of its processes, once they had their rest; waits for that
+	made   time.Time
 }
 
 func (s *session) close() {
@@ -157,8 +160,73 @@ func (s *session) close() {
 	}
 }
 
+// round takes a sample of each figure. Those of processes at rest are taken of new
+// ones, which are left alone while others are measured.
+func (s *session) round(figures []figure) error {
+	var resting []figure
+	for _, f := range figures {
+		if l := netLoads[f.load]; l.rest {
+			resting = append(resting, f)
+			s.forget(f.path)
+		}
+	}
+	for _, f := range resting {
+		if err := s.wake(f); err != nil {
+			s.logf("%s: %v", f, err) // and again when its sample is due
+		}
+	}
+	for _, f := range figures {
+		l := netLoads[f.load]
+		if l.rest || l.measure == nil {
+			continue
+		}
+		for len(resting) > 0 && s.due(resting[0]) {
+			if err := s.sample(resting[0]); err != nil {
+				return err
+			}
+			resting = resting[1:]
+		}
+		if err := s.sample(f); err != nil {
+			return err
+		}
+	}
+	for _, f := range resting {
+		if err := s.sample(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wake makes the bed of a figure, so that its processes can come to rest.
+func (s *session) wake(f figure) error {
+	ctx, cancel := context.WithTimeout(s.ctx, sampleTime)
+	defer cancel()
+	_, err := s.bed(ctx, f.path, false)
+	return err
+}
+
+// due reports whether the figure can be taken without waiting.
+func (s *session) due(f figure) bool {
+	b := s.beds[f.path]
+	return b == nil || time.Since(b.made) > restTime+idleTime
+}
+
+// forget ends the bed of a path.
+func (s *session) forget(name string) {
+	if b := s.beds[name]; b != nil {
+		delete(s.beds, name)
+		if err := b.Close(); err != nil {
+			s.logf("close a bed: %v", err)
+		}
+	}
+}
+
 // retryTime is for how long samples are taken again: a run ends.
 const retryTime = 18 * time.Minute
+
+// sampleTime bounds one sample.
+const sampleTime = 2 * time.Minute
 
 // mostFailed is after how many failures a figure is given up.
 const mostFailed = 2
@@ -187,7 +255,7 @@ func (s *session) sample(f figure) error {
 			return nil
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", f, err)
 		}
 		if try == 0 || got.Foreign < best.Foreign {
 			best, s.notes[f] = got, note
@@ -211,7 +279,7 @@ func (s *session) sample(f figure) error {
 }
 
 func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
-	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(s.ctx, sampleTime)
 	defer cancel()
 	b, err := s.bed(ctx, f.path, l.slow)
 	if err != nil {
@@ -222,7 +290,7 @@ func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
 	}
 	for try := 0; ; try++ {
 		d, chosen := b.path.(*netbench.DaemonPath)
-		if chosen {
+		if chosen && !l.rest {
 			if err := d.Settle(ctx, b.Bed); err != nil {
 				return netbench.Sample{}, "", err
 			}
@@ -267,6 +335,8 @@ func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, e
 	if err != nil { // what is half made serves nobody
 		return nil, errors.Join(fmt.Errorf("set up %s: %w", key, err), bed.Close())
 	}
+	b.made = time.Now()
+	b.rest(s.ctx, s.net.quick)
 	s.beds[key] = b
 	return b, nil
 }

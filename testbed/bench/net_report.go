@@ -14,8 +14,9 @@ import (
 // verdict is how a row did.
 type verdict struct {
 	row
-	measured float64
-	n        int // 0: not measured
+	measured  float64
+	n         int     // 0: not measured
+	low, high float64 // of the samples, or of the rounds' ratios
 }
 
 // held is whether the limit is, to the hundredths that limits have.
@@ -58,13 +59,17 @@ func (s *session) report(rows []row, figures []figure) error {
 		of, base := s.taken[w.of], s.taken[w.base]
 		switch {
 		case of == nil || w.base != (figure{}) && base == nil: // a path that this machine cannot make
+		case w.p99:
+			v.measured, v.n = quantile(of.values, 0.99), len(of.values)
 		case w.base == (figure{}):
 			v.measured, v.n = medians[w.of], len(of.values)
 		default:
 			v.measured, v.n = medians[w.of]/medians[w.base], min(len(of.values), len(base.values))
 		}
+		r := s.recordOf(v, medians)
+		v.low, v.high = quantile(r.Samples, 0), quantile(r.Samples, 1)
 		verdicts = append(verdicts, v)
-		s.emit(s.recordOf(v, medians))
+		s.emit(r)
 	}
 	if s.net.quick {
 		s.logf("a quick run holds nothing to its limit")
@@ -101,7 +106,9 @@ func (s *session) recordOf(v verdict, medians map[figure]float64) Record {
 		unit = "ratio"
 	}
 	r := ratios.record("net."+v.name, unit).noting("%s", v.what)
-	r.Median, r.Limit = v.measured, v.limit // of the medians, which a single round does not move
+	if r.Limit = v.limit; !v.p99 {
+		r.Median = v.measured // of the medians, which a single round does not move
+	}
 	if base != nil {
 		r.Baseline, r.Ratio = &Baseline{v.base.String(), medians[v.base]}, v.measured
 	}
@@ -111,13 +118,14 @@ func (s *session) recordOf(v verdict, medians map[figure]float64) Record {
 
 // table writes the rows for people.
 func table(w io.Writer, verdicts []verdict) {
-	_, _ = fmt.Fprintf(w, "\n%-22s %-62s %9s %9s  %s\n", "ROW", "", "MEASURED", "LIMIT", "")
+	const line = "%-20s %-66s %8s %9s %3s %15s  %s\n"
+	_, _ = fmt.Fprintf(w, "\n"+line, "ROW", "", "LIMIT", "MEASURED", "N", "LEAST–MOST", "")
 	for _, v := range verdicts {
-		measured := "–"
+		measured, n, span := "–", "", ""
 		if v.n > 0 {
-			measured = number(v.measured)
+			measured, n, span = number(v.measured), fmt.Sprint(v.n), number(v.low)+"–"+number(v.high)
 		}
-		_, _ = fmt.Fprintf(w, "%-22s %-62s %9s %9s  %s\n", v.name, v.what, measured, v.bound(), v.held())
+		_, _ = fmt.Fprintf(w, line, v.name, v.what, v.bound(), measured, n, span, v.held())
 	}
 }
 

@@ -20,6 +20,7 @@ type row struct {
 	beside []figure
 	quick  bool // also in quick runs, which have some of everything
 	atMost bool // else at least
+	p99    bool // is held, not the median
 	limit  float64
 }
 
@@ -47,6 +48,9 @@ var netPaths = map[string]struct {
 
 	"netmanager":      {daemons("auto", api.PathDirect), netbench.Shape{}},
 	"netmanager-1000": {crowded, netbench.Shape{}},
+
+	"cluster": {}, // two nodes of one, see net_route.go
+	"across":  {}, // one of another
 }
 
 // alone is a path that needs no program.
@@ -75,8 +79,9 @@ type load struct {
 	unit    string
 	title   string
 	wire    netbench.Wire
-	slow    bool // through the wire of userspace, with its delay and loss
-	measure measurement
+	slow    bool        // through the wire of userspace, with its delay and loss
+	rest    bool        // of processes that nothing happens to
+	measure measurement // nil: net_route.go
 }
 
 // measurement takes a sample of a path, in a short time if it is to be quick. It
@@ -96,12 +101,14 @@ var netLoads = map[string]load{
 	"fetch-100ms":      fetch("100 ms of round trip", netbench.Wire{RTT: 100 * time.Millisecond}),
 	"fetch-250ms":      fetch("250 ms of round trip", netbench.Wire{RTT: 250 * time.Millisecond}),
 	"fetch-loss":       fetch("1 % of loss each way", netbench.Wire{Loss: 0.01}),
-	"rss":              {unit: "MiB", title: "netmanager's resident memory", measure: resident},
+	"rss":              {unit: "MiB", title: "netmanager's resident memory", rest: true, measure: resident},
 	"rss-speed":        {unit: "MiB", title: "netmanager's resident memory at full tunnel speed, at most", measure: residentAtSpeed},
-	"cpu-idle":         {unit: "% core", title: "netmanager's CPU when idle", measure: idleCPU},
+	"cpu-idle":         {unit: "% core", title: "netmanager's CPU when idle", rest: true, measure: idleCPU},
 	"lookup":           {unit: "µs", title: "10,000 routes: added to a round trip", measure: lookup((*netbench.PlanePath).LookupInTrip)},
 	"lookup-new":       {unit: "µs", title: "10,000 routes: added to a new connection", measure: lookup((*netbench.PlanePath).LookupInConnect)},
 	"sync":             {unit: "s", title: "10,000 routes: full sync of a new plane", measure: fullSync},
+	"route-first":      {unit: "ms", title: "a service's first instance listens → it answers who asked all the time"},
+	"route-next":       {unit: "ms", title: "one more instance listens → it answers who asks all the time"},
 	"http-9":           {unit: "µs", title: "HTTP GET on a new connection, 9 replicas, p50", measure: gets(netbench.Path.Replicas)},
 }
 
@@ -156,7 +163,7 @@ var netRows = []row{
 	},
 	{
 		name: "tunnel-tcp-4", what: "encrypted tunnel: TCP, 4 flows ÷ wireguard-go", limit: 2,
-		of: figure{"ebpf-tunnel", "tcp-4"}, base: figure{"wireguard", "tcp-4"}, beside: each("tcp-4", "raw", "routed", "vxlan", "one-a-time"),
+		of: figure{"ebpf-tunnel", "tcp-4"}, base: figure{"wireguard", "tcp-4"}, beside: each("tcp-4", "raw", "one-a-time"),
 	},
 	{
 		name: "tunnel-per-packet", quick: true, what: "encrypted tunnel, wire without offloads: TCP ÷ raw veth", limit: 0.3,
@@ -230,6 +237,11 @@ var netRows = []row{
 	{name: "cpu-idle", quick: true, what: "netmanager, idle: CPU, % of a core", limit: 0.1, atMost: true, of: figure{"netmanager", "cpu-idle"}},
 	{name: "rss-1000", quick: true, what: "netmanager with 1,000 routes and 100 peers: resident, MiB", limit: 30, atMost: true, of: figure{"netmanager-1000", "rss"}},
 	{name: "rss-speed", quick: true, what: "netmanager at full tunnel speed: resident, MiB", limit: 40, atMost: true, of: figure{"ebpf-tunnel", "rss-speed"}},
+
+	{name: "use-first", what: "a service's first instance in use within its cluster, p99, ms", limit: routeInCluster, atMost: true, p99: true, of: figure{"cluster", "route-first"}},
+	{name: "use-next", what: "one more instance in use within its cluster, p99, ms", limit: routeInCluster, atMost: true, p99: true, of: figure{"cluster", "route-next"}},
+	{name: "use-first-across", what: "a service's first instance in use in another cluster, p99, ms", limit: routeAcross, atMost: true, p99: true, of: figure{"across", "route-first"}},
+	{name: "use-next-across", what: "one more instance in use in another cluster, p99, ms", limit: routeAcross, atMost: true, p99: true, of: figure{"across", "route-next"}},
 }
 
 // each is some paths under one load.
@@ -313,14 +325,14 @@ func gets(to func(netbench.Path) []netip.Addr) measurement {
 const manyRoutes = 10_000
 
 // lookup is what many routes add to a load, on a path that has a table.
-func lookup(fn func(*netbench.PlanePath, int, time.Duration) (netbench.Sample, error)) measurement {
+func lookup(fn func(*netbench.PlanePath, int, time.Duration) (netbench.Sample, float64, error)) measurement {
 	return func(_ context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
-		routes, length := manyRoutes, 300*time.Millisecond
+		routes, length := manyRoutes, 250*time.Millisecond
 		if quick {
-			routes, length = 100, 50*time.Millisecond
+			routes, length = 100, 20*time.Millisecond
 		}
-		s, err := fn(b.path.(*netbench.PlanePath), routes, length)
-		return s, "", err
+		s, swing, err := fn(b.path.(*netbench.PlanePath), routes, length)
+		return s, fmt.Sprintf("a sample is the median of five comparisons of a full plane with an empty one; the last's lay within %.2f µs", swing), err
 	}
 }
 

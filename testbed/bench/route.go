@@ -51,7 +51,7 @@ func routes(r *run) error {
 			}
 			r.emit(held(first.record("route."+c.name+".first", "ms"), c.limit).
 				noting("a service's first instance, wanted since before it was there; the limit holds the p99"))
-			r.emit(held(next.record("route."+c.name, "ms"), c.limit).
+			r.emit(held(next.record("route."+c.name+".next", "ms"), c.limit).
 				noting("a second instance beside one that answers; the limit holds the p99"))
 		}
 		return nil

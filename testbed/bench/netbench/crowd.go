@@ -82,20 +82,17 @@ func (c *cluster) absent(id api.NodeID) (*api.NetSelf, error) {
 	return self, err
 }
 
-// Rest has nothing happen for so long, while the first node holds all of the crowd:
-// what nobody has used for some minutes it lets go of.
-func (d *DaemonPath) Rest(ctx context.Context, b *Bed, long time.Duration) error {
-	if d.services > 0 {
-		if err := d.touched(ctx, b); err != nil {
-			return err
-		}
-	}
-	select {
-	case <-time.After(long):
+// Crowded reports whether the first node still holds all of the crowd: what nobody
+// has used for some minutes it lets go of.
+func (d *DaemonPath) Crowded(ctx context.Context) error {
+	if d.services == 0 {
 		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
+	have, err := d.cluster.hosts[0].routes(ctx)
+	if err == nil && have < d.services {
+		err = fmt.Errorf("the node holds %d of %d routes", have, d.services)
+	}
+	return err
 }
 
 // touched has the first container use each service of the crowd, until the node

@@ -1,17 +1,14 @@
 package netbench
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -23,7 +20,6 @@ import (
 func init() {
 	roles["serve"] = as(serve)
 	roles["ask"] = as(ask)
-	roles["ask-again"] = as(askAgain)
 }
 
 // Ports of the servers in each container of the second node.
@@ -32,6 +28,7 @@ const (
 	portAccept   = 7002 // takes connections and drops them
 	portHTTP     = 7003 // GET /
 	portTransfer = 7004 // sends as many bytes as asked for
+	portNobody   = 7006 // refuses connections
 )
 
 const message = 64
@@ -172,7 +169,7 @@ func (b blockingConn) write(p []byte) error {
 
 // question is what a client in the first container is to find out.
 type question struct {
-	What    string // rtt, connect, connect-time, http, transfer
+	What    string // rtt, connect, http, transfer
 	Target  netip.Addr
 	Targets []netip.Addr  // of http, instead
 	For     time.Duration // all but transfer
@@ -185,30 +182,12 @@ func ask(ctx context.Context, q question, _ func()) (any, error) {
 		return roundTrips(ctx, q)
 	case "connect":
 		return connects(ctx, q)
-	case "connect-time":
-		return connectTime(ctx, q)
 	case "http":
 		return gets(ctx, q)
 	case "transfer":
 		return transfer(ctx, q)
 	}
 	return nil, fmt.Errorf("nobody knows %q", q.What)
-}
-
-// askAgain asks whenever its parent says a line, and answers each time: from one
-// process to the next, what is asked alike takes a microsecond more or less.
-func askAgain(ctx context.Context, q question, _ func()) (any, error) {
-	out := json.NewEncoder(os.Stdout)
-	for in := bufio.NewScanner(stdin); in.Scan(); {
-		v, err := ask(ctx, q, nil)
-		if err != nil {
-			return nil, err
-		}
-		if err := out.Encode(v); err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
 }
 
 func dialer() *net.Dialer { return &net.Dialer{Timeout: 10 * time.Second, Control: cubic} }
@@ -292,38 +271,6 @@ func connects(ctx context.Context, q question) (float64, error) {
 	return float64(sum) / time.Since(began).Seconds(), errors.Join(errs...)
 }
 
-// connectTime is the median time to make a connection, one after the other, in µs:
-// a thread waits in the system call, so that it is the network's and not Go's.
-func connectTime(ctx context.Context, q question) (float64, error) {
-	connect := func() (time.Duration, error) {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return 0, err
-		}
-		defer unix.Close(fd)
-		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
-			return 0, err
-		}
-		began := time.Now()
-		err = unix.Connect(fd, &unix.SockaddrInet4{Port: portAccept, Addr: q.Target.As4()})
-		return time.Since(began), err
-	}
-	for range 100 { // as in roundTrips
-		if _, err := connect(); err != nil {
-			return 0, err
-		}
-	}
-	var all []time.Duration
-	for end := time.Now().Add(q.For); time.Now().Before(end) && ctx.Err() == nil; {
-		took, err := connect()
-		if err != nil {
-			return 0, err
-		}
-		all = append(all, took)
-	}
-	return micros(median(all)), ctx.Err()
-}
-
 // gets is the median of GETs, each on a connection of its own and to the next
 // target, in µs.
 func gets(ctx context.Context, q question) (float64, error) {
@@ -372,6 +319,7 @@ func transfer(ctx context.Context, q question) (float64, error) {
 		return 0, err
 	}
 	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	if err := binary.Write(c, binary.BigEndian, q.Bytes); err != nil {
 		return 0, err
 	}

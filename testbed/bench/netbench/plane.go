@@ -28,6 +28,7 @@ type PlanePath struct {
 	state [2]plane.State
 
 	keepers [2]*keeper
+	twin    *PlanePath // on a bed of its own, to compare with
 }
 
 const (
@@ -55,6 +56,16 @@ func (*PlanePath) Target() netip.Addr { return one }
 
 // Up is Path's.
 func (k *PlanePath) Up(ctx context.Context, b *Bed) error {
+	twin, err := NewBed(ctx, b.Node[0].Name+"'s twin", Shape{OneCPU: true})
+	if err != nil {
+		return err
+	}
+	b.ends = append(b.ends, twin.Close)
+	k.twin = &PlanePath{plane: k.plane}
+	return errors.Join(k.up(ctx, b), k.twin.up(ctx, twin))
+}
+
+func (k *PlanePath) up(ctx context.Context, b *Bed) error {
 	k.bed = b
 	for i, n := range b.Node {
 		s := &k.state[i]
@@ -192,33 +203,44 @@ func (k *PlanePath) FullSync(ctx context.Context, n int) (_ Sample, made time.Du
 	return got, made, err
 }
 
-// LookupInTrip is what n services more add to a round trip to the first, in µs, and
-// LookupInConnect to a new connection. It takes a while: the plane is filled and emptied
-// in turn, and each time asked for d.
-func (k *PlanePath) LookupInTrip(n int, d time.Duration) (Sample, error) {
-	return k.lookup(n, question{What: "rtt", Target: one, For: d})
+// LookupInTrip is what n services more add to a round trip to the first in a flow
+// that there is, in µs, and LookupInConnect to that of a new connection. It takes a
+// while. Of the swings between the samples of which theirs is the median, they give
+// the greatest.
+func (k *PlanePath) LookupInTrip(n int, d time.Duration) (_ Sample, swing float64, _ error) {
+	return k.lookup("ping", n, d)
 }
 
 // LookupInConnect is beside LookupInTrip.
-func (k *PlanePath) LookupInConnect(n int, d time.Duration) (Sample, error) {
-	return k.lookup(n, question{What: "connect-time", Target: one, For: d})
+func (k *PlanePath) LookupInConnect(n int, d time.Duration) (_ Sample, swing float64, _ error) {
+	return k.lookup("refusal", n, d)
 }
 
-// lookup compares each filling with the emptiness before it and after it, so that
-// what drifts meanwhile cancels out; the median of the differences is the sample.
-func (k *PlanePath) lookup(n int, q question) (_ Sample, err error) {
-	const turns = 9
-	c, err := k.bed.Container[0].start("ask-again", q)
+// lookup compares a full plane with an empty one on another bed, question by
+// question, and then the one with the other when they are filled the other way
+// round: what the beds differ in by themselves cancels out.
+func (k *PlanePath) lookup(what string, n int, d time.Duration) (_ Sample, swing float64, err error) {
+	const turns = 5 // odd, and so many pairs of turns
+	c, err := k.bed.Container[0].start("compare", comparison{What: what, Target: one, Other: k.twin.bed.Container[0].Path(), For: d})
 	if err != nil {
-		return Sample{}, err
+		return Sample{}, 0, err
 	}
 	defer func() { err = errors.Join(err, c.stop()) }()
-	in, states := json.NewDecoder(c.out), [2]plane.State{k.state[0], k.with(n)}
-	return metered(func() (float64, error) {
-		var all, added []float64
-		for i := range 2*turns + 1 {
-			if _, err := k.keepers[0].sync(states[i%2]); err != nil {
-				return 0, err
+	if err := c.ready(); err != nil {
+		return Sample{}, 0, err
+	}
+	in, planes := json.NewDecoder(c.out), [2]*PlanePath{k, k.twin}
+	s, err := metered(func() (float64, error) {
+		var more, added []float64
+		for i := range turns + 1 {
+			for j, p := range planes {
+				s := p.state[0]
+				if i%2 == j {
+					s = p.with(n)
+				}
+				if _, err := p.keepers[0].sync(s); err != nil {
+					return 0, err
+				}
 			}
 			var v float64
 			_, err := fmt.Fprintln(c.stdin)
@@ -228,13 +250,19 @@ func (k *PlanePath) lookup(n int, q question) (_ Sample, err error) {
 			if err != nil {
 				return 0, fmt.Errorf("%s: %w", c.name, c.why(err))
 			}
-			all = append(all, v)
+			if i%2 == 1 {
+				v = -v
+			}
+			more = append(more, v)
 		}
-		for i := 1; i < len(all); i += 2 {
-			added = append(added, all[i]-(all[i-1]+all[i+1])/2)
+		for i := range turns {
+			added = append(added, (more[i]+more[i+1])/2)
 		}
-		return median(added), nil
+		v := median(added) // sorts them
+		swing = added[turns-1] - added[0]
+		return v, nil
 	})
+	return s, swing, err
 }
 
 // with is the first node's state and n services more, two instances each, behind
