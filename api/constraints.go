@@ -18,8 +18,8 @@ var keysOf = map[string]struct{ oneOf, needs, may []string }{
 	ConstrainGeo:      {oneOf: []string{"area", "location", "polygon"}, may: []string{"threshold", "rigidness", "convergence_time"}},
 	ConstrainLatency:  {oneOf: []string{"area", "service", "target"}, needs: []string{"threshold"}, may: []string{"rigidness", "convergence_time"}},
 	ConstrainLabels:   {needs: []string{"labels"}, may: []string{"rigidness"}},
-	ConstrainSpread:   {may: []string{"by", "limit"}},
-	ConstrainApart:    {needs: []string{"services"}, may: []string{"by"}},
+	ConstrainSpread:   {may: []string{"by", "limit", "rigidness"}},
+	ConstrainApart:    {needs: []string{"services"}, may: []string{"by", "rigidness"}},
 }
 
 func constraintTypes() []string {

@@ -27,8 +27,8 @@ const constrained = `{"sla_version":"v2.0","applications":[{"application_name":"
 		{"type":"latency","service":"pre.v1","threshold":20},
 		{"type":"latency","target":"Gate.Example.org:443","threshold":30.5},
 		{"type":"labels","labels":["rack","disk=nvme","zone!=a","!retired"]},
-		{"type":"spread"},{"type":"spread","by":"rack","limit":2},
-		{"type":"apart","services":["store","pre.v1"],"by":"cluster"}],
+		{"type":"spread"},{"type":"spread","by":"rack","limit":2,"rigidness":30},
+		{"type":"apart","services":["store","pre.v1"],"by":"cluster","rigidness":5}],
 	 "connectivity":[{"target_microservice_id":"store","con_constraints":[
 		{"type":"latency","threshold":5,"rigidness":30,"convergence_time":5},{"type":"bandwidth","threshold":100},{"type":"geo","threshold":50}]}]}]}]}`
 
@@ -51,8 +51,8 @@ func TestEveryConstraintIsTaken(t *testing.T) {
 			{Type: "latency", Target: "gate.example.org:443", Threshold: 30.5},
 			{Type: "labels", Labels: []string{"rack", "disk=nvme", "zone!=a", "!retired"}},
 			{Type: "spread"},
-			{Type: "spread", By: "rack", Limit: 2},
-			{Type: "apart", Services: []string{"store.v1", "pre.v1"}, By: "cluster"},
+			{Type: "spread", By: "rack", Limit: 2, Rigidness: 30},
+			{Type: "apart", Services: []string{"store.v1", "pre.v1"}, By: "cluster", Rigidness: 5},
 		},
 		Connectivity: []api.Connectivity{{Target: "store.v1", Constraints: []api.LinkConstraint{
 			{Type: "latency", Threshold: 5, Rigidness: 30, ConvergenceTime: 5}, {Type: "bandwidth", Threshold: 100}, {Type: "geo", Threshold: 50},
@@ -94,7 +94,7 @@ func TestFaultsOfPlaces(t *testing.T) {
 		{"misplaced", pair(`"polygon":[]`), at + "/polygon", "it belongs in /applications/*/microservices/*/constraints/*"},
 		{"another type's key", one(`"type":"direct","node":"n","labels":["a"]`), k + "/labels", "use a constraint of type labels"},
 		{"another type's keys", one(`"type":"labels","labels":["a"],"threshold":5`), k + "/threshold", "use a constraint of type geo or latency"},
-		{"rigid names", one(`"type":"direct","node":"n","rigidness":5`), k + "/rigidness", "type addons or geo or latency or labels"},
+		{"rigid names", one(`"type":"direct","node":"n","rigidness":5`), k + "/rigidness", "type addons or geo or latency or labels or spread or apart"},
 
 		{"geo of nothing", one(`"type":"geo"`), k, "give one of area, location, polygon"},
 		{"geo of two", one(`"type":"geo","area":"de","location":"1,1","threshold":5`), k + "/location", "area is given too"},

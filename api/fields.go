@@ -293,7 +293,7 @@ var Fields = []Field{
 	},
 	{
 		Pointer: constraintPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "s", Max: maxRigidness, Default: defaultRigid,
-		Doc: "`addons`, `geo`, `labels`, `latency`: " + rigidnessDoc,
+		Doc: "`addons`, `geo`, `labels`, `latency`, `spread`, `apart`: " + rigidnessDoc,
 	},
 	{
 		Pointer: constraintPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: maxConvergence, Default: defaultConverg,

@@ -144,6 +144,17 @@ func (w *world) checkBooks() {
 				w.t.Fatalf("%d on %s, want %d", n, k, peers[k])
 			}
 		}
+		for by, known := range s.crowds {
+			have := map[string]int{}
+			for _, in := range s.instances {
+				if in.Node != "" {
+					have[c.nodes[in.Node].info.Labels[by]]++
+				}
+			}
+			if known.version == c.version && !maps.Equal(known.have, have) {
+				w.t.Fatalf("per %s there are %v, want %v", by, known.have, have)
+			}
+		}
 	}
 }
 
@@ -313,7 +324,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 func chance(rng *rand.Rand) []api.Constraint {
 	all := []api.Constraint{
 		{Type: api.ConstrainSpread},
-		{Type: api.ConstrainSpread, By: "zone", Limit: 3},
+		{Type: api.ConstrainSpread, By: "zone", Limit: 3, Rigidness: 1},
 		toUser(there, 25), toUser("example.org", 5),
 		{Type: api.ConstrainLatency, Area: "munich", Threshold: 20, Rigidness: 1},
 		{Type: api.ConstrainLabels, Labels: []string{"zone=a"}, Rigidness: 5},

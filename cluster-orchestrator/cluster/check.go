@@ -110,6 +110,7 @@ func (c *Core) relax(in *instance) {
 func (c *Core) violation(in *instance, n *node) (wrong string, borne time.Duration) {
 	req := in.demand.request
 	req.Needs, req.Devices, req.Ports = api.Resources{}, nil, nil // it has them
+	req.Domains = c.shared(in, n)
 	cand := c.candidate(n, "")
 	broken := func() *api.Rejection {
 		res := sched.Place(&req, []sched.Candidate{cand}, c.cfg.Plugin, 0)

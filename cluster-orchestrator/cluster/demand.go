@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"slices"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -28,7 +30,9 @@ func demandOf(id api.InstanceID, m *api.Microservice) demand {
 		}
 	}
 	r := &d.request
-	d.tied = len(d.links)+len(r.Zones)+len(r.Labels)+len(r.Addons) > 0
+	d.tied = len(d.links)+len(r.Zones)+len(r.Labels)+len(r.Addons) > 0 ||
+		slices.ContainsFunc(d.spreads, func(s sched.Spread) bool { return isLabel(s.By) }) ||
+		slices.ContainsFunc(d.aparts, func(a sched.Apart) bool { return isLabel(a.By) })
 	return d
 }
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
@@ -23,15 +24,13 @@ func (c *Core) domains(p placing) (out []sched.Domain) {
 	}
 	shun := func(other api.ServiceID, by string) {
 		for _, d := range c.census(other, by, p) {
-			d.Apart = strings.TrimPrefix(string(other), string(other.App())+".")
+			d.Apart = withinApp(other)
 			out = append(out, d)
 		}
 	}
 	for _, a := range p.demand.aparts {
-		for _, other := range step.Keys(c.apps[self.App()]) {
-			if other != self && a.Names(self, other) {
-				shun(other, a.By)
-			}
+		for _, other := range c.named(self, a) {
+			shun(other, a.By)
 		}
 	}
 	for _, other := range step.Keys(c.linkers[self.App()]) {
@@ -45,6 +44,71 @@ func (c *Core) domains(p placing) (out []sched.Domain) {
 		}
 	}
 	return out
+}
+
+// named are the services that one is to be apart from.
+func (c *Core) named(self api.ServiceID, a sched.Apart) []api.ServiceID {
+	return slices.DeleteFunc(step.Keys(c.apps[self.App()]), func(other api.ServiceID) bool {
+		return other == self || !a.Names(self, other)
+	})
+}
+
+func withinApp(id api.ServiceID) string { return strings.TrimPrefix(string(id), string(id.App())+".") }
+
+// shared are the domains in which an instance came to be with too many of its own
+// service, or with one that it is to be apart from. Only labels change while it is
+// placed: which node and which cluster it is on was minded when it came there.
+func (c *Core) shared(in *instance, n *node) (out []sched.Domain) {
+	self := in.id().Service()
+	for _, s := range in.demand.spreads {
+		if have := c.crowd(self, s.By, n); have > s.Limit {
+			out = append(out, sched.Domain{By: s.By, Name: n.info.Labels[s.By], Have: have, Limit: s.Limit})
+		}
+	}
+	for _, a := range in.demand.aparts {
+		if !isLabel(a.By) {
+			continue
+		}
+		for _, other := range c.named(self, a) {
+			if have := c.crowd(other, a.By, n); have > 0 {
+				out = append(out, sched.Domain{By: a.By, Name: n.info.Labels[a.By], Have: have, Apart: withinApp(other)})
+			}
+		}
+	}
+	return out
+}
+
+func isLabel(by string) bool { return by != "node" && by != "cluster" }
+
+// crowd is how many instances of a service are where a label of their nodes is
+// that of one node, 0 by anything else. They are counted once for all that look at
+// them while no candidate changes.
+func (c *Core) crowd(id api.ServiceID, by string, n *node) int {
+	s, value := c.services[id], n.info.Labels[by]
+	if s == nil || value == "" || !isLabel(by) {
+		return 0
+	}
+	known, ok := s.crowds[by]
+	if !ok || known.version != c.version {
+		known = crowds{c.version, map[string]int{}}
+		for name, count := range s.peers {
+			if at := c.nodes[api.NodeID(name)]; at != nil {
+				known.have[at.info.Labels[by]] += count
+			}
+		}
+		if s.crowds == nil {
+			s.crowds = map[string]crowds{}
+		}
+		s.crowds[by] = known
+	}
+	return known.have[value]
+}
+
+// crowds are instances by the value of a label of their nodes, as of a version of
+// the table.
+type crowds struct {
+	version uint64
+	have    map[string]int
 }
 
 // census is how many instances of a service each domain has, but the one that is

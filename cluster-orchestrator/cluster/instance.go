@@ -67,6 +67,7 @@ type service struct {
 	instances map[api.InstanceID]*instance
 	peers     map[string]int // instances per node
 	aparts    []sched.Apart  // as the SLA that came last says
+	crowds    map[string]crowds
 }
 
 func (in *instance) id() api.InstanceID { return in.Want.Instance }
