@@ -1,0 +1,163 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// relabelled has a node say that it has these labels, and nothing else new.
+func (w *world) relabelled(id api.NodeID, labels map[string]string) {
+	w.t.Helper()
+	r := w.nodes[id].whole()
+	info := nodeInfo(id, api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+	info.Labels = labels
+	r.Info = &info
+	w.step(r)
+}
+
+// zones is a world with a node in each zone, n0 in the first.
+func zones(t *testing.T, names ...string) *world {
+	w := newWorld(t, len(names))
+	for i, name := range names {
+		w.relabelled(api.NodeID(fmt.Sprintf("n%d", i)), map[string]string{"zone": name})
+	}
+	return w
+}
+
+func inZone(name string) map[string]string { return map[string]string{"zone": name} }
+
+var (
+	byZone   = api.Constraint{Type: api.ConstrainSpread, By: "zone", Rigidness: 30}
+	offStore = api.Constraint{Type: api.ConstrainApart, By: "zone", Services: []string{"pre.prod"}, Rigidness: 30}
+)
+
+func TestWhoComesToShareAZoneMoves(t *testing.T) {
+	for name, tt := range map[string]struct {
+		has  []api.Assignment // on n0, n1
+		says string
+	}{
+		"spread": {[]api.Assignment{of(web, 0, 1, byZone), of(web, 1, 1, byZone)}, "spread: 2 there, need at most 1 per zone"},
+		"apart":  {[]api.Assignment{of(pre, 0, 1), of(web, 0, 1, offStore)}, "apart: 1 there, need no pre.prod on the same zone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := zones(t, "a", "b", "c", "a")
+			w.step(Cordon{"n1", true})
+			w.step(Cordon{"n2", true})
+			w.step(Cordon{"n3", true})
+			w.wants(tt.has[0])
+			w.step(Cordon{"n1", false})
+			w.wants(tt.has[1])
+			one, other := tt.has[0].Instance, tt.has[1].Instance
+			if w.nodeOf(one) != "n0" || w.nodeOf(other) != "n1" {
+				t.Fatalf("they are on %q and %q", w.nodeOf(one), w.nodeOf(other))
+			}
+			epochs := func() int { return int(w.c.instances[one].Epoch) + int(w.c.instances[other].Epoch) }
+			moved := func(from int) int { return epochs() - from }
+			follow := func(d time.Duration) {
+				for range int(d / (2 * time.Second)) {
+					w.pass(2 * time.Second)
+					w.checkBooks()
+				}
+			}
+			start := epochs()
+
+			// A moment's violation, and another, moves nobody.
+			for range 4 {
+				w.relabelled("n1", inZone("a"))
+				follow(20 * time.Second)
+				if v := w.c.instances[other].Violated; v != tt.says {
+					t.Errorf("it says %q", v)
+				}
+				w.relabelled("n1", inZone("b"))
+				follow(12 * time.Second)
+			}
+			if moved(start) != 0 || w.c.instances[one].Violated+w.c.instances[other].Violated != "" {
+				t.Fatalf("%d moves for moments, %q", moved(start), w.c.instances[other].Violated)
+			}
+
+			// Where there is no better place they stay, and the root may look.
+			w.relabelled("n1", inZone("a"))
+			follow(time.Minute)
+			if in := w.c.instances[other]; moved(start) != 0 || !in.Offered || in.State != api.Running {
+				t.Fatalf("%d moves to nowhere; it is %s, offered %v", moved(start), in.State, in.Offered)
+			}
+			w.step(Cordon{"n3", false}) // is no better
+			follow(time.Minute)
+			if moved(start) != 0 {
+				t.Fatalf("%d moves to the same zone", moved(start))
+			}
+
+			// Where there is, one moves, once.
+			w.step(Cordon{"n2", false})
+			follow(5 * time.Minute)
+			a, b := w.nodeOf(one), w.nodeOf(other)
+			if moved(start) != 1 || (a == "n2") == (b == "n2") || name == "apart" && b != "n2" {
+				t.Errorf("%d moves, to %q and %q", moved(start), a, b)
+			}
+			for id, in := range w.c.instances {
+				if in.Violated != "" || in.Offered || in.Strained || in.State != api.Running {
+					t.Errorf("%s is %s, violated %q, offered %v", id, in.State, in.Violated, in.Offered)
+				}
+			}
+		})
+	}
+}
+
+func TestLabelsThatChangeMoveWhoAsksForThem(t *testing.T) {
+	w := zones(t, "a", "b")
+	w.wants(of(web, 0, 1, api.Constraint{Type: api.ConstrainLabels, Labels: []string{"zone=a"}, Rigidness: 10}))
+	w.beat()
+	w.expect(0, api.Running, "n0")
+	w.relabelled("n1", inZone("a"))
+	w.relabelled("n0", inZone("b"))
+	w.pass(6 * time.Second)
+	if in := w.c.instances[web.Instance(0)]; in.Node != "n0" || !strings.HasPrefix(in.Violated, "labels:") {
+		t.Fatalf("within its rigidness it is on %q, violated %q", in.Node, in.Violated)
+	}
+	w.pass(20 * time.Second)
+	w.expect(0, api.Running, "n1")
+	w.checkBooks()
+}
+
+// A limit above one bears as many, and of those beyond it so many move and no more.
+func TestSoManyMoveAsAreTooMany(t *testing.T) {
+	w := zones(t, "a", "b", "c", "d", "e")
+	two := byZone
+	two.Limit = 2
+	for i := range 5 { // one each
+		w.wants(of(web, i, 1, two, api.Constraint{Type: api.ConstrainSpread}))
+	}
+	w.beat()
+	sum := func() (n int) {
+		for i := range 5 {
+			n += int(w.at(i).Epoch)
+		}
+		return n
+	}
+	before := sum()
+	for _, id := range []api.NodeID{"n0", "n1"} {
+		w.relabelled(id, inZone("a"))
+	}
+	w.pass(2 * time.Minute)
+	if got := sum() - before; got != 0 {
+		t.Fatalf("%d moved where all are borne", got)
+	}
+	for i := range 2 { // room for those that are too many
+		w.join(api.NodeID(fmt.Sprintf("n%d", 5+i)), api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+		w.relabelled(api.NodeID(fmt.Sprintf("n%d", 5+i)), inZone("f"))
+	}
+	for _, id := range []api.NodeID{"n2", "n3"} { // four in a zone that bears two
+		w.relabelled(id, inZone("a"))
+	}
+	for range 60 {
+		w.pass(2 * time.Second)
+		w.checkBooks()
+	}
+	if got := sum() - before; got != 2 {
+		t.Errorf("%d moved of two that were too many", got)
+	}
+}
