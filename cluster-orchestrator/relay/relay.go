@@ -143,7 +143,7 @@ func (r *Relay) take(c *udp.Conn, out *udp.Sender, m udp.Message) {
 		switch {
 		case ok && c == r.main:
 			n := runOf(rest, m.Each)
-			r.forward(out, h, strip(rest[:n], m.Each), m.Each-relaywire.HeaderLen)
+			r.forward(out, h, rest[:n], m.Each)
 			rest = rest[n:]
 			continue
 		case first[0] == relaywire.TypeRequest:
@@ -172,17 +172,11 @@ func runOf(data []byte, each int) int {
 	return n
 }
 
-// strip takes the headers out of a run, in place.
-func strip(run []byte, each int) []byte {
-	to := 0
-	for from := 0; from < len(run); from += each {
-		to += copy(run[to:], run[from+relaywire.HeaderLen:min(from+each, len(run))])
-	}
-	return run[:to]
-}
-
-// forward sends a run of datagrams to a slot.
+// forward sends a run of frames with one header, each of so many bytes but the last, to
+// a slot, without that header.
 func (r *Relay) forward(out *udp.Sender, h relaywire.Header, run []byte, each int) {
+	count := (len(run) + each - 1) / each
+	bytes := len(run) - count*relaywire.HeaderLen
 	r.mu.RLock()
 	s := r.slots[h.Slot]
 	r.mu.RUnlock()
@@ -190,23 +184,23 @@ func (r *Relay) forward(out *udp.Sender, h relaywire.Header, run []byte, each in
 		r.n.unknown.Add(1)
 		return
 	}
-	addr, conn, drop := s.target(h.Ticket, len(run))
+	addr, conn, drop := s.target(h.Ticket, bytes)
 	switch {
 	case drop != forwarded:
 		r.n.drop(drop)
 		return
 	case conn != nil:
 		for rest := run; len(rest) > 0; rest = rest[min(each, len(rest)):] {
-			if !conn.out.Put(rest[:min(each, len(rest))]) {
+			if !conn.out.Put(rest[relaywire.HeaderLen:min(each, len(rest))]) {
 				r.n.full.Add(1)
 			}
 		}
 	default:
-		if err := out.Send(addr, run, each); err != nil {
+		if err := out.SendTails(addr, run, each, relaywire.HeaderLen); err != nil {
 			r.n.failed.Add(1)
 			return
 		}
 	}
-	r.n.datagrams.Add(uint64((len(run) + each - 1) / each))
-	r.n.bytes.Add(uint64(len(run)))
+	r.n.datagrams.Add(uint64(count))
+	r.n.bytes.Add(uint64(bytes))
 }

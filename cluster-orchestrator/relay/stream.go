@@ -122,8 +122,8 @@ func (r *Relay) read(st *stream, from *slot) error {
 				r.n.datagrams.Add(1)
 				r.n.bytes.Add(uint64(len(frame) - relaywire.HeaderLen))
 			}
-		} else if h, datagram, ok := relaywire.ParseFrame(msg); ok {
-			r.forward(out, h, datagram, len(datagram))
+		} else if h, _, ok := relaywire.ParseFrame(msg); ok {
+			r.forward(out, h, msg, len(msg))
 		} else {
 			r.n.malformed.Add(1)
 		}

@@ -65,10 +65,16 @@ func (c *Conn) NewSender() *Sender { return &Sender{c} }
 
 // Send sends a run: datagrams of each bytes, the last one maybe shorter.
 func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
+	return s.SendTails(to, run, each, 0)
+}
+
+// SendTails is Send, but of each datagram only what follows its first skip bytes goes
+// out, which is at least one.
+func (s *Sender) SendTails(to netip.AddrPort, run []byte, each, skip int) error {
 	var first error
 	for len(run) > 0 {
 		n := min(each, len(run))
-		if _, err := s.c.conn.WriteToUDPAddrPort(run[:n], to); err != nil && first == nil {
+		if _, err := s.c.conn.WriteToUDPAddrPort(run[skip:n], to); err != nil && first == nil {
 			first = err
 		}
 		run = run[n:]

@@ -15,7 +15,7 @@ type Sender struct {
 	c    *Conn
 	to   sockaddr
 	last netip.AddrPort
-	iov  unix.Iovec
+	iovs [MaxDatagrams]unix.Iovec
 	msg  unix.Msghdr
 	ctl  [24]byte // a control message of two bytes, with its padding (CMSG_SPACE(2))
 	call func(fd int) syscall.Errno
@@ -28,8 +28,7 @@ func (c *Conn) NewSender() *Sender {
 	h.Level, h.Type = unix.IPPROTO_UDP, unix.UDP_SEGMENT
 	h.SetLen(unix.CmsgLen(2))
 	s.msg.Name = (*byte)(unsafe.Pointer(&s.to.raw))
-	s.msg.Iov = &s.iov
-	s.msg.SetIovlen(1)
+	s.msg.Iov = &s.iovs[0]
 	s.call = s.sendmsg // once: a method value costs an allocation
 	return s
 }
@@ -38,6 +37,12 @@ func (c *Conn) NewSender() *Sender {
 // MaxDatagrams and MaxRun bytes. It waits while the socket's buffer is full.
 // ErrTooLong and unreachable destinations are errors of this run, not of the socket.
 func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
+	return s.SendTails(to, run, each, 0)
+}
+
+// SendTails is Send, but of each datagram only what follows its first skip bytes goes
+// out, which is at least one: who forwards takes headers off without moving the rest.
+func (s *Sender) SendTails(to netip.AddrPort, run []byte, each, skip int) error {
 	if to != s.last {
 		if !s.to.set(to, s.c.v6) {
 			return fmt.Errorf("send to %s: %w", to, unix.EAFNOSUPPORT)
@@ -45,10 +50,10 @@ func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
 		s.last, s.msg.Namelen = to, s.to.len
 	}
 	if len(run) > each && s.c.gso.Load() {
-		*(*uint16)(unsafe.Pointer(&s.ctl[unix.CmsgLen(0)])) = uint16(each)
+		*(*uint16)(unsafe.Pointer(&s.ctl[unix.CmsgLen(0)])) = uint16(each - skip)
 		s.msg.Control = &s.ctl[0]
 		s.msg.SetControllen(unix.CmsgSpace(2))
-		err := s.send(run)
+		err := s.send(run, each, skip)
 		s.msg.Control = nil
 		s.msg.SetControllen(0)
 		switch {
@@ -63,7 +68,7 @@ func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
 	var first error
 	for len(run) > 0 {
 		n := min(each, len(run))
-		if err := s.send(run[:n]); err != nil && first == nil {
+		if err := s.send(run[:n], n, skip); err != nil && first == nil {
 			first = fmt.Errorf("send to %s: %w", to, err)
 		}
 		run = run[n:]
@@ -74,9 +79,22 @@ func (s *Sender) Send(to netip.AddrPort, run []byte, each int) error {
 	return first
 }
 
-func (s *Sender) send(b []byte) error {
-	s.iov.Base = unsafe.SliceData(b)
-	s.iov.SetLen(len(b))
+// send sends a run in one call.
+func (s *Sender) send(run []byte, each, skip int) error {
+	if skip == 0 {
+		each = len(run) // it is in one piece
+	}
+	n := 0
+	for ; len(run) > 0; n++ {
+		if n == len(s.iovs) {
+			return unix.EMSGSIZE
+		}
+		d := run[:min(each, len(run))]
+		s.iovs[n].Base = unsafe.SliceData(d[skip:])
+		s.iovs[n].SetLen(len(d) - skip)
+		run = run[len(d):]
+	}
+	s.msg.SetIovlen(n)
 	return s.c.file.Write(s.call)
 }
 
