@@ -129,20 +129,18 @@ func (w *World) checkChange(c api.Change) {
 func (w *World) look() {
 	if w.root.proc.alive {
 		core := w.root.core
-		for _, in := range core.Instances("") {
-			if in.Epoch == 0 {
-				continue // not placed yet
-			}
-			if in.Epoch < w.epochs[in.ID] {
-				w.violate("epoch", string(in.ID), "the root went back from %s to %s", w.epochs[in.ID], in.Epoch)
-			}
-			w.epochs[in.ID] = in.Epoch
-		}
-		for _, t := range []api.Tenant{"acme", "bolt"} {
+		for _, t := range []api.Tenant{"acme", "bolt"} { // there is nobody else
 			for _, in := range core.Instances(t) {
 				if in.ID.Tenant() != t {
 					w.violate("tenant", string(in.ID), "is shown to %s", t)
 				}
+				if in.Epoch == 0 {
+					continue // not placed yet
+				}
+				if in.Epoch < w.epochs[in.ID] {
+					w.violate("epoch", string(in.ID), "the root went back from %s to %s", w.epochs[in.ID], in.Epoch)
+				}
+				w.epochs[in.ID] = in.Epoch
 			}
 			for _, a := range core.Apps(t) {
 				if a.Tenant != t || a.ID.Tenant() != t {

@@ -45,41 +45,58 @@ func (w *World) leftovers() {
 func mentions(core any) []string {
 	var found []string
 	seen := map[uintptr]bool{}
-	var walk func(path string, v reflect.Value)
-	walk = func(path string, v reflect.Value) {
+	var walk func(at *fieldOf, v reflect.Value)
+	walk = func(at *fieldOf, v reflect.Value) {
 		switch v.Kind() {
 		case reflect.String:
 			if s := v.String(); strings.Contains(s, "#") {
-				found = append(found, path+" mentions "+s)
+				found = append(found, at.String()+" mentions "+s)
 			}
 		case reflect.Pointer:
 			if !v.IsNil() && !seen[v.Pointer()] {
 				seen[v.Pointer()] = true
-				walk(path, v.Elem())
+				walk(at, v.Elem())
 			}
 		case reflect.Interface:
 			if !v.IsNil() {
-				walk(path, v.Elem())
+				walk(at, v.Elem())
 			}
 		case reflect.Struct:
 			for i := range v.NumField() {
-				walk(strings.TrimPrefix(path+"."+v.Type().Field(i).Name, "."), v.Field(i))
+				walk(&fieldOf{at, v.Type(), i}, v.Field(i))
 			}
 		case reflect.Slice, reflect.Array:
-			if v.Type().Elem().Kind() == reflect.Uint8 {
+			if plain(v.Type().Elem()) {
 				return
 			}
 			for i := range v.Len() {
-				walk(path, v.Index(i))
+				walk(at, v.Index(i))
 			}
 		case reflect.Map:
-			for _, k := range v.MapKeys() {
-				walk(path, k)
-				walk(path, v.MapIndex(k))
+			for it := v.MapRange(); it.Next(); {
+				walk(at, it.Key())
+				walk(at, it.Value())
 			}
 		}
 	}
-	walk("", reflect.ValueOf(core))
+	walk(nil, reflect.ValueOf(core))
 	slices.Sort(found)
 	return slices.Compact(found)
+}
+
+// plain reports whether nothing of the type can name anything.
+func plain(t reflect.Type) bool { return t.Kind() >= reflect.Bool && t.Kind() <= reflect.Complex128 }
+
+// fieldOf is a field, and the one that it is in; its path is only made for what is found.
+type fieldOf struct {
+	outer *fieldOf
+	of    reflect.Type
+	field int
+}
+
+func (f *fieldOf) String() string {
+	if f == nil {
+		return ""
+	}
+	return strings.TrimPrefix(f.outer.String()+"."+f.of.Field(f.field).Name, ".")
 }
