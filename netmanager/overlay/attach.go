@@ -136,14 +136,14 @@ func (c *Core) detach(k api.Key) {
 		return
 	}
 	c.unplace(a)
-	c.say(a.Address, k.Epoch, notice.Gone)
+	c.say(a.Address, k, notice.Gone)
 	c.dirty.end[a.Address] = struct{}{}
 	c.journal.Delete(kindAttachment, k.String())
 	if c.pool != nil && c.pool.Taken(a.Address) {
 		// It is written down that the address rests, so that a restart does not hand it
 		// out while others still send to it.
 		c.pool.Give(c.now, a.Address)
-		c.journal.Put(kindFreed, a.Address.String(), freedRecord{k.Epoch})
+		c.journal.Put(kindFreed, a.Address.String(), freedRecord{k})
 		c.timers.Set(timerKey{what: timerFreed, addr: a.Address}, c.now.Add(c.cfg.Quarantine))
 	}
 	if s := c.services[a.service()]; len(s.local) == 0 {

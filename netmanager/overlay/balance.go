@@ -40,8 +40,7 @@ func (c *Core) backends(s *service) []backend {
 				continue
 			}
 			// That a record says otherwise of the same placement is older than its node's word.
-			m := p.marks[b.Address]
-			marked := b.Epoch != 0 && m.Epoch == b.Epoch
+			m, marked := p.marked(b)
 			out = append(out, backend{b.Instance, b.Epoch, b.Address, p, b.State == api.BackendDraining || marked, marked && m.Gone, b.Load})
 		}
 	}

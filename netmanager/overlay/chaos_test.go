@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 )
 
 // cluster is the other side, in its simplest form: it knows everything, and tells
@@ -125,6 +126,25 @@ func (c *cluster) hear(up api.NetUp) {
 	}
 }
 
+// host is a peer that speaks of its instances.
+type host struct {
+	serial uint64
+	words  map[netip.Addr]notice.Word
+}
+
+func (h *host) say(a netip.Addr, p notice.Placement, s notice.State) {
+	h.serial++
+	h.words[a] = notice.Word{Address: a, Of: p, State: s}
+}
+
+func (h *host) notice() notice.Notice {
+	n := notice.Notice{Serial: h.serial}
+	for _, a := range sortedKeys(h.words) {
+		n.Words = append(n.Words, h.words[a])
+	}
+	return n
+}
+
 // TestAnythingMayHappenOnTheWay gives inputs at random, loses, doubles and
 // reorders what is said in both directions, kills the netmanager between any two
 // saves, keeps the books and the plane right all the time, and ends with both
@@ -166,10 +186,15 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 			}
 			return netip.Addr{}
 		}
+		hosts := map[byte]*host{}
+		for n := range byte(6) {
+			hosts[n] = &host{words: map[netip.Addr]notice.Word{}}
+		}
+		var notices []Noticed
 		names := []string{"a", "b", "c", "d"}
 		do(Link{true})
 		for range rapid.IntRange(50, 250).Draw(t, "steps") {
-			switch rng.IntN(16) {
+			switch rng.IntN(18) {
 			case 0, 1:
 				a := attachOf(names[rng.IntN(4)], rng.IntN(3), api.Epoch(1+rng.IntN(2)))
 				if rng.IntN(2) == 0 {
@@ -224,6 +249,29 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				do(Tick{})
 			case 13:
 				do(Link{rng.IntN(3) > 0})
+			case 14: // a host's instance leaves, goes or comes back
+				n := byte(rng.IntN(6))
+				at := byte(1 + rng.IntN(5))
+				of := []notice.Placement{0, 7, notice.Of(api.Key{Instance: svc(names[(at-1)%4]).Instance(rng.IntN(2)), Epoch: 1})}[rng.IntN(3)]
+				hosts[n].say(instanceAt(n, at), of, notice.State(rng.IntN(3)))
+				notices = append(notices, Noticed{key(n), hosts[n].notice()})
+			case 15:
+				if len(notices) > 0 {
+					i := rng.IntN(min(3, len(notices)))
+					in := notices[i]
+					if rng.IntN(4) > 0 {
+						notices = slices.Delete(notices, i, i+1)
+					}
+					do(in)
+				}
+				switch k := key(byte(rng.IntN(6))); rng.IntN(3) {
+				case 0:
+					do(Session{k})
+				case 1:
+					do(Heeded{k, notice.Ack{Serial: w.c.notices.serial - uint64(rng.IntN(3))}})
+				default:
+					do(Stray{k, instanceAt(0, byte(rng.IntN(70)))})
+				}
 			default: // the wire: loses, doubles, reorders
 				if len(ups) > 0 {
 					i := rng.IntN(min(2, len(ups)))
@@ -259,6 +307,20 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 			}
 		}
 		w.checkBooks()
+		for n, h := range hosts {
+			w.step(Noticed{key(n), h.notice()})
+			w.checkBooks()
+			q := w.c.peers[key(n)]
+			for a, x := range h.words {
+				if k, ok := w.c.peerAt(a); q == nil || x.Of == 0 || !ok || k != key(n) {
+					continue
+				}
+				m, marked := q.marks[a]
+				if avoid := x.State != notice.Takes; avoid != marked || marked && (m.Of != x.Of || m.Gone != (x.State == notice.Gone)) {
+					t.Fatalf("node %d says %+v, and is believed to say %+v", n, x, m)
+				}
+			}
+		}
 		d := cl.whole()
 		if d.Held != w.c.held {
 			t.Fatalf("the node holds %x and should hold %x; wants %v, the cluster's %v", w.c.held, d.Held, w.c.wants, cl.wants)

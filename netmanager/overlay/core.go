@@ -77,7 +77,7 @@ type Core struct {
 	described bool // self has come
 	coord     place
 	measure   map[api.PeerKey]*measure // peers that are measured whether or not they are spoken to
-	freed     map[netip.Addr]api.Epoch // that rested when the last life ended, and of which placements
+	freed     map[netip.Addr]api.Key   // that rested when the last life ended, and who had them
 
 	pool     *ipam.Pool // of the lease's subnet; nil without one
 	attached map[api.Key]*attachment
@@ -166,7 +166,7 @@ func New(cfg Config) *Core {
 		asking:   map[api.ServiceID]*asker{},
 		doubted:  map[api.Want]struct{}{},
 		measure:  map[api.PeerKey]*measure{},
-		freed:    map[netip.Addr]api.Epoch{},
+		freed:    map[netip.Addr]api.Key{},
 		told:     newTold(),
 		dirty:    newDirty(),
 	}

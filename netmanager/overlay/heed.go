@@ -16,9 +16,9 @@ const believe = 15 * time.Minute
 
 // mark is what a peer said of a placement at an address of its own.
 type mark struct {
-	Epoch api.Epoch `json:"epoch"`
-	Gone  bool      `json:"gone,omitempty"`
-	Until time.Time `json:"until"`
+	Of    notice.Placement `json:"of"`
+	Gone  bool             `json:"gone,omitempty"`
+	Until time.Time        `json:"until"`
 }
 
 // marksRecord is what is kept of one peer's words.
@@ -51,24 +51,25 @@ func (c *Core) mark(q *peer, w notice.Word) (news bool) {
 		return false
 	}
 	s, b := c.backendAt(w.Address)
-	if w.Epoch == 0 {
-		if b == nil {
-			return false
-		}
-		w.Epoch = b.Epoch
+	known := notice.Placement(0) // that we believe to be there
+	if b != nil {
+		known = notice.Of(api.Key{Instance: b.Instance, Epoch: b.Epoch})
+	}
+	if w.Of == 0 {
+		w.Of = known
 	}
 	old, had := q.marks[w.Address]
-	is := mark{w.Epoch, w.State == notice.Gone, c.now.Add(believe)}
+	is := mark{w.Of, w.State == notice.Gone, c.now.Add(believe)}
 	switch {
-	case had && old.Epoch > w.Epoch, !had && w.State == notice.Takes:
+	case w.Of == 0, !had && w.State == notice.Takes:
 		return false
 	case w.State == notice.Takes:
 		delete(q.marks, w.Address)
-	case had && old.Epoch == is.Epoch && old.Gone == is.Gone && old.Until.Sub(c.now) > believe/2:
+	case had && old.Of == is.Of && old.Gone == is.Gone && old.Until.Sub(c.now) > believe/2:
 		return false
 	default:
 		if !had && len(q.marks) >= notice.MaxWords {
-			delete(q.marks, firstMark(q.marks))
+			c.forgetMark(q, firstMark(q.marks))
 		}
 		if q.marks == nil {
 			q.marks = map[netip.Addr]mark{}
@@ -76,16 +77,26 @@ func (c *Core) mark(q *peer, w notice.Word) (news bool) {
 		q.marks[w.Address] = is
 		c.timers.SetEarlier(timerKey{what: timerMark, peer: q.record.Key}, is.Until)
 	}
-	if b == nil || b.Epoch != w.Epoch {
-		return true
-	}
-	c.touch(s.id)
-	c.weigh(s, api.PeerKey{}, false)
-	if is.Gone && !(old.Gone && old.Epoch == is.Epoch) {
+	c.reconsider(s)
+	if is.Gone && is.Of == known && !(old.Gone && old.Of == is.Of) {
 		c.end(w.Address)
 		c.doubt(s)
 	}
 	return true
+}
+
+// reconsider has it worked out anew which backends of the service take flows.
+func (c *Core) reconsider(s *service) {
+	if s != nil {
+		c.touch(s.id)
+		c.weigh(s, api.PeerKey{}, false)
+	}
+}
+
+// marked is what the backend's node says of it, if it speaks of that placement.
+func (p *peer) marked(b api.Backend) (m mark, ok bool) {
+	m, ok = p.marks[b.Address]
+	return m, ok && m.Of == notice.Of(api.Key{Instance: b.Instance, Epoch: b.Epoch})
 }
 
 // backendAt is the backend that a record has at an address, and its service.
@@ -105,16 +116,17 @@ func firstMark(marks map[netip.Addr]mark) netip.Addr {
 	return slices.MinFunc(sortedKeys(marks), func(a, b netip.Addr) int { return marks[a].Until.Compare(marks[b].Until) })
 }
 
+func (c *Core) forgetMark(q *peer, a netip.Addr) {
+	delete(q.marks, a)
+	s, _ := c.backendAt(a)
+	c.reconsider(s)
+}
+
 // unmark forgets what the peer said too long ago.
 func (c *Core) unmark(q *peer) {
 	for _, a := range sortedKeys(q.marks) {
-		if q.marks[a].Until.After(c.now) {
-			continue
-		}
-		delete(q.marks, a)
-		if s, _ := c.backendAt(a); s != nil {
-			c.touch(s.id)
-			c.weigh(s, api.PeerKey{}, false)
+		if !q.marks[a].Until.After(c.now) {
+			c.forgetMark(q, a)
 		}
 	}
 	c.saveMarks(q)

@@ -38,9 +38,9 @@ type metaRecord struct {
 	Coord api.Coordinate `json:"coord"`
 }
 
-// freedRecord is which placement had an address that rests; 0 where that is not known.
+// freedRecord is who had an address that rests; empty where that is not known.
 type freedRecord struct {
-	Epoch api.Epoch `json:"epoch,omitempty"`
+	Key api.Key `json:"key"`
 }
 
 type identRecord struct {
@@ -152,7 +152,7 @@ func (c *Core) restore(d store.Doc) (kept bool, err error) {
 		if err = json.Unmarshal(d.Data, &r); err != nil {
 			return true, err
 		}
-		return c.restoreFreed(d.Key, r.Epoch), nil
+		return c.restoreFreed(d.Key, r.Key), nil
 	case kindPeer:
 		var p api.Peer
 		if err = json.Unmarshal(d.Data, &p); err == nil && c.lease != nil {
@@ -217,12 +217,12 @@ func (c *Core) peerNamed(key string) *peer {
 }
 
 // restoreFreed has an address rest for as long again: nobody knows since when it did.
-func (c *Core) restoreFreed(key string, e api.Epoch) bool {
+func (c *Core) restoreFreed(key string, of api.Key) bool {
 	a, err := netip.ParseAddr(key)
 	if err != nil || c.pool == nil || c.at[a] != nil || c.pool.Mark(a) != nil {
 		return false
 	}
-	c.freed[a] = e
+	c.freed[a] = of
 	return true
 }
 

@@ -41,9 +41,9 @@ type spoken struct {
 }
 
 // say has peers told of an address of ours.
-func (c *Core) say(a netip.Addr, e api.Epoch, s notice.State) {
+func (c *Core) say(a netip.Addr, k api.Key, s notice.State) {
 	n := &c.notices
-	w := notice.Word{Address: a, Epoch: e, State: s}
+	w := notice.Word{Address: a, Of: notice.Of(k), State: s}
 	old := slices.IndexFunc(n.words, func(o spoken) bool { return o.Address == a })
 	if old >= 0 {
 		if n.words[old].Word == w {
@@ -65,27 +65,27 @@ func (c *Core) sayOf(a *attachment) {
 		s = notice.Leaving
 	}
 	if a.Draining || slices.ContainsFunc(c.notices.words, func(o spoken) bool { return o.Address == a.Address }) {
-		c.say(a.Address, a.Attach.Epoch, s)
+		c.say(a.Address, a.Attach.Key, s)
 	}
 }
 
 // remember has the words of an earlier life said anew: peers may have missed the
 // last. What takes flows is said as well, for peers may believe otherwise.
-func (c *Core) remember(freed map[netip.Addr]api.Epoch) {
+func (c *Core) remember(freed map[netip.Addr]api.Key) {
 	c.notices.serial = c.boot << 32 // grows with each life; a boot is the wall clock's seconds or little more
 	for _, a := range sortedKeys(freed) {
-		if freed[a] != 0 {
+		if freed[a].Instance != "" {
 			c.say(a, freed[a], notice.Gone)
 		}
 	}
 	for _, a := range sortedKeys(c.at) {
 		if at := c.at[a]; at.Ready && !at.Draining {
-			c.say(a, at.Attach.Epoch, notice.Takes)
+			c.say(a, at.Attach.Key, notice.Takes)
 		}
 	}
 	for _, a := range sortedKeys(c.at) { // what matters most is forgotten last
 		if at := c.at[a]; !at.Ready || at.Draining {
-			c.say(a, at.Attach.Epoch, notice.Leaving)
+			c.say(a, at.Attach.Key, notice.Leaving)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane/planetest"
 )
@@ -176,6 +177,16 @@ func (w *world) checkBooks() {
 		if rev, ok := w.tunnel[k]; k != key(0) && (!ok || rev != p.record.Rev) {
 			w.t.Fatalf("the tunnel knows revision %d of peer %s and not %d", rev, k, p.record.Rev)
 		}
+	}
+	for k, p := range c.peers {
+		timed := c.timers.Has(timerKey{what: timerMark, peer: k})
+		_, saved := w.docs[[2]string{kindMarks, k.String()}]
+		if n := len(p.marks); n > notice.MaxWords || n > 0 && !timed || (n > 0) != saved {
+			w.t.Fatalf("of peer %s %d words are remembered; forgotten in time: %v, saved: %v", k, n, timed, saved)
+		}
+	}
+	if n := len(c.notices.words); n >= notice.MaxWords {
+		w.t.Fatalf("%d words are told", n)
 	}
 	if len(c.known) != len(c.services) || len(w.tunnel) > len(c.peers) {
 		w.t.Fatalf("%d idents of %d services, %d tunnels to %d peers", len(c.known), len(c.services), len(w.tunnel), len(c.peers))

@@ -6,13 +6,15 @@
 // and what is believed of it is netmanager/overlay's; that a message comes from the
 // peer that it seems to come from is the tunnel's.
 //
-//	b := notice.Notice{Serial: 7, Words: []notice.Word{{Address: a, Epoch: 3, State: notice.Leaving}}}.Append(nil)
+//	b := notice.Notice{Serial: 7, Words: []notice.Word{{Address: a, Of: notice.Of(key), State: notice.Leaving}}}.Append(nil)
 //	msg, err := notice.Parse(b)
 package notice
 
 import (
 	"encoding/binary"
 	"errors"
+	"hash/fnv"
+	"io"
 	"net/netip"
 
 	"github.com/treeline-edge/treeline/api"
@@ -38,12 +40,22 @@ const (
 	Gone
 )
 
+// Placement stands for one placement of one instance.
+type Placement uint64
+
+// Of is the placement of that key, and never 0.
+func Of(k api.Key) Placement {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, k.String())
+	return Placement(max(1, h.Sum64()))
+}
+
 // Word is what is true of one placement at one address of the sender's subnet.
 type Word struct {
 	Address netip.Addr // IPv4
-	// Epoch is the placement's; 0: of whatever placement the receiver believes to be
-	// there, which the sender does not remember.
-	Epoch api.Epoch
+	// Of says which: addresses are used again. 0: whatever placement the receiver
+	// believes to be there, which the sender does not remember.
+	Of    Placement
 	State State
 }
 
@@ -83,7 +95,7 @@ func (n Notice) Append(b []byte) []byte {
 	b = append(b, byte(len(words)))
 	for _, w := range words {
 		a := w.Address.As4()
-		b = binary.BigEndian.AppendUint64(append(b, a[:]...), uint64(w.Epoch))
+		b = binary.BigEndian.AppendUint64(append(b, a[:]...), uint64(w.Of))
 		b = append(b, byte(w.State))
 	}
 	return b
@@ -117,7 +129,7 @@ func parseNotice(serial uint64, b []byte) (Message, error) {
 	n := Notice{Serial: serial, Words: make([]Word, b[0])}
 	b = b[1:]
 	for i := range n.Words {
-		n.Words[i] = Word{netip.AddrFrom4([4]byte(b)), api.Epoch(binary.BigEndian.Uint64(b[4:])), State(b[12])}
+		n.Words[i] = Word{netip.AddrFrom4([4]byte(b)), Placement(binary.BigEndian.Uint64(b[4:])), State(b[12])}
 		if n.Words[i].State > Gone {
 			return nil, ErrMalformed
 		}

@@ -6,11 +6,12 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 )
 
-var word = notice.Word{Address: netip.MustParseAddr("10.16.1.2"), Epoch: 1<<40 | 7, State: notice.Leaving}
+var word = notice.Word{Address: netip.MustParseAddr("10.16.1.2"), Of: notice.Of(api.Key{Instance: "acme/shop.prod.web.eu#1", Epoch: 7}), State: notice.Leaving}
 
 func TestNoticesTravel(t *testing.T) {
 	full := notice.Notice{Serial: 1 << 60}

@@ -1,0 +1,307 @@
+package overlay
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// spokenTo is a world whose client knows web on nodes 1 and 2, and has spoken to both.
+func spokenTo(t *testing.T) *world {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2)}})
+	for n := range byte(2) {
+		w.step(Path{Key: key(n + 1), Kind: api.PathDirect})
+	}
+	w.checkBooks()
+	return w
+}
+
+// use lets time go by while the client calls web.
+func (w *world) use(d time.Duration) {
+	w.t.Helper()
+	for end := w.now.Add(d); w.now.Before(end); {
+		w.pass(min(time.Minute, end.Sub(w.now)))
+		w.step(Miss{Local: ip("10.16.0.2"), Remote: vip(1)})
+	}
+}
+
+// tellings are who is told what, as one line each.
+func tellings(eff step.Effects) (out []string) {
+	for _, m := range orders[TunnelTell](eff) {
+		line := fmt.Sprintf("%d:", m.Key[31])
+		for _, x := range m.Words {
+			of := "?"
+			for _, a := range []Attach{attachOf("client", 0, 1), attachOf("web", 5, 7)} {
+				if x.Of == notice.Of(a.Key) {
+					of = fmt.Sprint(uint64(a.Epoch))
+				}
+			}
+			line += fmt.Sprintf(" %s@%s is %d", x.Address, of, x.State)
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func serial(t *testing.T, eff step.Effects) uint64 {
+	t.Helper()
+	all := orders[TunnelTell](eff)
+	if len(all) == 0 {
+		t.Fatal("nobody is told")
+	}
+	return all[0].Serial
+}
+
+// says has node n say a word of its backend behind vip(1).
+func (w *world) says(n byte, serial uint64, e api.Epoch, s notice.State) step.Effects {
+	w.t.Helper()
+	return w.step(Noticed{key(n), notice.Notice{Serial: serial, Words: []notice.Word{{Address: instanceAt(n, 1), Of: webOn(n, e), State: s}}}})
+}
+
+// webOn is the instance of web that node n has, in a placement; 0 is whichever.
+func webOn(n byte, e api.Epoch) notice.Placement {
+	if e == 0 {
+		return 0
+	}
+	return notice.Of(api.Key{Instance: svc("web").Instance(int(n) - 1), Epoch: e})
+}
+
+func (w *world) leadsTo(nodes ...byte) {
+	w.t.Helper()
+	want := ""
+	for _, n := range nodes {
+		want += fmt.Sprintf("%s*1 ", instanceAt(n, 1))
+	}
+	if got := w.backendsOf(vip(1)); got != want {
+		w.t.Fatalf("flows go to %q, want %q", got, want)
+	}
+}
+
+func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
+	w := spokenTo(t)
+	web := attachOf("web", 5, 7)
+	w.step(web)
+	if eff := w.step(listens(web)); len(tellings(eff)) > 0 {
+		t.Errorf("news of what nobody avoids: %q", tellings(eff))
+	}
+	eff := w.step(Drain{web.Key})
+	want := []string{"1: 10.16.0.3@7 is 1", "2: 10.16.0.3@7 is 1"}
+	if got := tellings(eff); !slices.Equal(got, want) {
+		t.Fatalf("%q", got)
+	}
+	first := serial(t, eff)
+	if eff := w.step(Drain{web.Key}); len(tellings(eff)) > 0 {
+		t.Errorf("%q is no news", tellings(eff))
+	}
+	w.step(Heeded{key(1), notice.Ack{Serial: first}})
+	w.step(Heeded{key(2), notice.Ack{Serial: first + 1}}) // never told
+	if w.c.Heeded() {
+		t.Error("one has not confirmed")
+	}
+	n := 0
+	for range 100 {
+		w.now = w.now.Add(tellFirst)
+		for _, line := range tellings(w.step(Tick{})) {
+			if n++; line != want[1] {
+				t.Errorf("%q", line)
+			}
+		}
+	}
+	if n != tellTries-1 {
+		t.Errorf("%d repetitions", n)
+	}
+	if !w.c.Heeded() {
+		t.Error("who does not answer is waited for")
+	}
+	eff = w.step(Detach{web.Key})
+	if got, want := tellings(eff), []string{"1: 10.16.0.3@7 is 2", "2: 10.16.0.3@7 is 2"}; !slices.Equal(got, want) || serial(t, eff) <= first {
+		t.Errorf("%q, %d after %d", got, serial(t, eff), first)
+	}
+	if w.c.Heeded() {
+		t.Error("who confirmed before does not count")
+	}
+	w.step(Heeded{key(1), notice.Ack{Serial: serial(t, eff)}})
+	if !w.c.Heeded() {
+		t.Error("all that answer have confirmed")
+	}
+	last := serial(t, eff)
+	w.checkBooks()
+	w.restart()
+	eff = w.step(Session{key(2)})
+	if got, want := tellings(eff), []string{"2: 10.16.0.3@7 is 2 10.16.0.2@1 is 1"}; !slices.Equal(got, want) || serial(t, eff) <= last {
+		t.Errorf("after a restart: %q, %d after %d", got, serial(t, eff), last)
+	}
+	w.use(keepWord)
+	if got, want := tellings(w.step(Session{key(2)})), []string{"2: 10.16.0.2@1 is 1"}; !slices.Equal(got, want) {
+		t.Errorf("too long ago: %q", got)
+	}
+	w.checkBooks()
+}
+
+// A workload that exits is avoided, and takes flows again when its next attempt, at
+// the same place in the same placement, listens.
+func TestANewAttemptTakesFlowsAgain(t *testing.T) {
+	w := spokenTo(t)
+	web := attachOf("web", 5, 7)
+	w.step(web)
+	w.step(listens(web))
+	before := serial(t, w.step(Drain{web.Key}))
+	web.NetNS = "/proc/2/ns/net"
+	if got := tellings(w.step(web)); len(got) > 0 {
+		t.Errorf("before it listens: %q", got)
+	}
+	eff := w.step(listens(web))
+	if got := tellings(eff); len(got) != 2 || got[0] != "1: 10.16.0.3@7 is 0" || serial(t, eff) <= before {
+		t.Errorf("%q, %d after %d", got, serial(t, eff), before)
+	}
+	w.restart() // and whoever missed that hears it when they meet
+	if got := tellings(w.step(Session{key(1)})); len(got) != 1 || got[0] != "1: 10.16.0.2@1 is 1 10.16.0.3@7 is 0" && got[0] != "1: 10.16.0.3@7 is 0 10.16.0.2@1 is 1" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
+	w := spokenTo(t)
+	w.leadsTo(1, 2)
+	eff := w.says(1, 5, 1, notice.Leaving)
+	w.leadsTo(2)
+	sent := slices.IndexFunc(eff.Send, func(e api.Envelope) bool { _, ok := e.Msg.(plane.Change); return ok })
+	confirmed := slices.IndexFunc(eff.Send, func(e api.Envelope) bool { return e.Msg == TunnelHeed{key(1), 5} })
+	if sent < 0 || confirmed < sent {
+		t.Errorf("it is confirmed before it is true: %+v", eff.Send)
+	}
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 2, 1, 1, 2)}})
+	w.leadsTo(2)
+	w.says(1, 4, 1, notice.Takes) // late
+	w.leadsTo(2)
+	w.checkBooks()
+
+	w.pass(reask)
+	eff = w.says(1, 6, 1, notice.Gone)
+	ended := slices.ContainsFunc(orders[plane.Change](eff), func(c plane.Change) bool { return slices.Contains(c.End, instanceAt(1, 1)) })
+	asked := slices.ContainsFunc(said(eff), func(up api.NetUp) bool { return len(up.Add) > 0 })
+	if !ended || !asked {
+		t.Errorf("its flows end: %v; the route is asked for anew: %v", ended, asked)
+	}
+	w.says(2, 1, 1, notice.Leaving)
+	w.leadsTo(2) // it serves still
+	w.says(2, 2, 1, notice.Gone)
+	w.leadsTo(1, 2) // nothing better is known
+	w.checkBooks()
+	w.restart()
+	w.says(2, 3, 1, notice.Takes)
+	w.leadsTo(2)
+	w.checkBooks()
+
+	next := route("web", 3, 1, 1, 2)
+	next.Backends[0].Epoch = 2
+	w.answer(api.NetDown{Routes: []api.Route{next}})
+	w.leadsTo(1, 2)
+	w.says(1, 7, 1, notice.Gone) // of what was there before
+	w.leadsTo(1, 2)
+	w.says(1, 8, 0, notice.Gone) // of whatever we believe to be there
+	w.leadsTo(2)
+	w.use(believe + time.Second)
+	w.leadsTo(1, 2)
+	w.checkBooks()
+	for k := range w.docs {
+		if k[0] == kindMarks {
+			t.Errorf("%v is left", k)
+		}
+	}
+}
+
+func TestAPeerSpeaksForItselfAlone(t *testing.T) {
+	w := spokenTo(t)
+	of := func(a netip.Addr, p notice.Placement) []notice.Word {
+		return []notice.Word{{Address: a, Of: p, State: notice.Gone}}
+	}
+	w.step(Noticed{key(2), notice.Notice{Serial: 1, Words: of(instanceAt(1, 1), webOn(1, 1))}})
+	w.step(Noticed{key(2), notice.Notice{Serial: 2, Words: of(ip("10.30.1.1"), 1)}})
+	w.step(Noticed{key(2), notice.Notice{Serial: 3, Words: of(w.c.List()[0].Address, 1)}})
+	w.step(Noticed{key(9), notice.Notice{Serial: 1, Words: of(instanceAt(1, 1), webOn(1, 1))}}) // of no record
+	w.leadsTo(1, 2)
+	if n := len(w.c.peers[key(2)].marks); n > 0 {
+		t.Errorf("%d words are remembered", n)
+	}
+
+	wide := peerRecord(2, 9)
+	wide.Subnets = append(wide.Subnets, cidr("10.17.0.0/16"))
+	w.answer(api.NetDown{Peers: []api.Peer{wide}})
+	for i := range 10000 {
+		a := netip.AddrFrom4([4]byte{10, 17, byte(i >> 8), byte(i)})
+		w.step(Noticed{key(2), notice.Notice{Serial: uint64(10 + i), Words: of(a, notice.Placement(1+i))}})
+		w.now = w.now.Add(time.Millisecond)
+	}
+	if n := len(w.c.peers[key(2)].marks); n != notice.MaxWords {
+		t.Errorf("%d words are remembered", n)
+	}
+	w.leadsTo(1, 2)
+	w.checkBooks()
+	w.restart()
+	w.checkBooks()
+	w.answer(api.NetDown{Whole: true, Refused: []api.Refusal{{Want: api.Want{Address: vip(1), For: svc("client")}}}})
+	w.checkBooks()
+	for k := range w.docs {
+		if k[0] == kindMarks {
+			t.Errorf("%v is left of a peer that is gone", k)
+		}
+	}
+}
+
+func TestWhoKnowsOfNobodyIsTold(t *testing.T) {
+	w := spokenTo(t)
+	web := attachOf("web", 5, 7)
+	w.step(web)
+	for a, want := range map[netip.Addr]string{
+		ip("10.16.0.9"): "1: 10.16.0.9@? is 2", ip("10.16.0.3"): "", ip("10.16.1.3"): "",
+	} {
+		w.now = w.now.Add(time.Second)
+		eff := w.step(Stray{key(1), a})
+		if got := tellings(eff); len(got) > 1 || len(got) == 1 && got[0] != want || len(got) == 0 && want != "" {
+			t.Errorf("%s: %q", a, got)
+		}
+	}
+	n := 0
+	for i := range 1000 {
+		w.now = w.now.Add(time.Millisecond)
+		n += len(tellings(w.step(Stray{key(1), ip("10.16.0.9").Next()})))
+		n += len(tellings(w.step(Stray{key(7), netip.AddrFrom4([4]byte{10, 16, 0, byte(10 + i%50)})}))) // of no record
+	}
+	if n < 9 || n > 11 {
+		t.Errorf("told %d times in a second", n)
+	}
+	w.step(Detach{web.Key})
+	w.now = w.now.Add(time.Second)
+	if got := tellings(w.step(Stray{key(2), ip("10.16.0.3")})); len(got) == 0 || got[len(got)-1] != "2: 10.16.0.3@7 is 2" {
+		t.Errorf("%q", got)
+	}
+	w.checkBooks()
+}
+
+// What is told is bounded, and the latest is not what is left out.
+func TestOnlyTheLatestIsTold(t *testing.T) {
+	w := spokenTo(t)
+	for i := range 200 {
+		web := attachOf("web", i, 7)
+		if eff := w.step(web); eff.Err != nil {
+			t.Fatal(eff.Err)
+		}
+		eff := w.step(Detach{web.Key})
+		last := orders[TunnelTell](eff)[0].Words
+		if a := w.c.notices.words; len(last) >= notice.MaxWords || last[len(last)-1].Address != a[len(a)-1].Address {
+			t.Fatalf("%d words, the last %+v", len(last), last[len(last)-1])
+		}
+		w.use(leastRest)
+	}
+	w.checkBooks()
+}

@@ -1,0 +1,91 @@
+package wiring
+
+import (
+	"encoding/json"
+	"io"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/netsock"
+)
+
+// A cluster that says nothing new, as one that is cut off: the node that drains a
+// workload tells those who call it, by the tunnel though their packets take another
+// way, and what they heard they know in the next life.
+func TestWhoLeavesIsAvoidedWhateverTheClusterSays(t *testing.T) {
+	for _, tt := range []struct {
+		plane string
+		path  api.PathKind
+	}{{"nft", api.PathDirect}, {"ebpf", api.PathRoute}} {
+		t.Run(tt.plane+" "+string(tt.path), func(t *testing.T) {
+			w := newWorld(t, 3, "--plane", tt.plane)
+			if tt.path == api.PathRoute {
+				w.mu.Lock()
+				for _, h := range w.hosts {
+					h.lease.Rev++
+					h.lease.Clear = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+				}
+				w.mu.Unlock()
+				w.tellAll()
+			}
+			client := w.hosts[0].run("client", 0, 1)
+			stays, leaves := w.hosts[1].run("server", 0, 2), w.hosts[2].run("server", 1, 2)
+			stays.serve(80)
+			leaves.serve(80)
+			calls := func(n int) int {
+				left := 0
+				for range n {
+					if client.ask(vip(2), 80) == string(leaves.key.Instance) {
+						left++
+					}
+				}
+				return left
+			}
+			there := func() bool { // both are reached in the way that is meant
+				peers := map[string][]api.PeerStatus{}
+				body := must[io.ReadCloser](t)(w.hosts[0].sock.Open(t.Context(), netsock.Peers))
+				defer body.Close()
+				if err := json.NewDecoder(body).Decode(&peers); err != nil {
+					t.Fatal(err)
+				}
+				n := 0
+				for _, p := range peers["items"] {
+					if p.Path == tt.path {
+						n++
+					}
+				}
+				return n == 2
+			}
+			for end := time.Now().Add(testTime); !there() || calls(4) == 0; time.Sleep(50 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("no path to both is %s", tt.path)
+				}
+			}
+			if err := w.hosts[2].sock.Drain(t.Context(), leaves.key); err != nil {
+				t.Fatal(err)
+			}
+			if n := calls(20); n > 0 {
+				t.Errorf("%d of 20 calls reach who leaves", n)
+			}
+			w.tellAll() // the same as before
+			w.hosts[0].kill()
+			w.hosts[0].start()
+			w.tellAll()
+			if n := calls(20); n > 0 {
+				t.Errorf("after a restart %d of 20 calls reach who leaves", n)
+			}
+
+			// Another attempt of it, in the same placement.
+			leaves.ns = w.netns("again")
+			leaves.attach()
+			leaves.serve(80)
+			for end := time.Now().Add(testTime); calls(4) == 0; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("a new attempt takes no flows")
+				}
+			}
+		})
+	}
+}
