@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -30,7 +31,7 @@ func (w *world) fails(how string) (said []api.Notice) {
 	return said
 }
 
-func (w *world) ack(seq uint64) { w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: seq}}) }
+func (w *world) ack(seq uint64) { w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: seq, Dead: time.Minute}}) }
 
 // noticed are the notices of the report that the last step sent.
 func (w *world) noticed() []string {
@@ -40,6 +41,29 @@ func (w *world) noticed() []string {
 		w.t.Fatalf("%d reports", len(reports))
 	}
 	return shown(reports[0].Notices)
+}
+
+// next lets time go by until the cluster reports, and is what it reports then.
+func (w *world) next(within time.Duration) api.Report {
+	w.t.Helper()
+	for end := w.now.Add(within); w.now.Before(end); {
+		w.now = w.now.Add(100 * time.Millisecond)
+		w.step(Tick{})
+		if r := w.reports(); len(r) > 0 {
+			return r[0]
+		}
+		for _, id := range step.Keys(w.nodes) {
+			w.nodes[id].settle()
+			for _, in := range []Input{w.nodes[id].whole(), w.nodes[id].alive()} {
+				w.step(in)
+				if r := w.reports(); len(r) > 0 {
+					return r[0]
+				}
+			}
+		}
+	}
+	w.t.Fatalf("no report within %s", within)
+	return api.Report{}
 }
 
 func shown(all []api.Notice) (out []string) {
@@ -57,9 +81,8 @@ func TestANoticeIsReportedUntilTheRootHasIt(t *testing.T) {
 	if !slices.Equal(shown(said), []string{first}) || !slices.Equal(w.noticed(), []string{first}) {
 		t.Fatalf("said %q, reported %q", shown(said), w.noticed())
 	}
-	w.now = w.now.Add(w.c.cfg.ReportIdle) // that report was lost
-	w.step(Tick{})
-	if got := w.noticed(); !slices.Equal(got, []string{first}) {
+	w.ack(w.c.root.seq - 1) // is late, and of one before; that one is lost
+	if got := shown(w.next(w.c.cfg.ReportIdle).Notices); !slices.Equal(got, []string{first}) {
 		t.Fatalf("then reported %q", got)
 	}
 	if said := append(w.fails("gone again"), w.fails("and again")...); len(said) > 0 {
@@ -67,17 +90,30 @@ func TestANoticeIsReportedUntilTheRootHasIt(t *testing.T) {
 	}
 	w.pass(noticeEvery)
 	said = w.fails("still gone")
-	carried := w.c.root.seq // has the first only
-	w.ack(carried - 1)
-	w.ack(carried)
+	w.ack(w.c.root.seq) // of one that has the first only
 	if !slices.Equal(shown(said), []string{second}) || !slices.Equal(w.noticed(), []string{second}) {
 		t.Fatalf("said %q, reported %q", shown(said), w.noticed())
 	}
 	w.ack(w.c.root.seq)
-	w.now = w.now.Add(w.c.cfg.ReportIdle)
+	if got := w.next(w.c.cfg.ReportIdle).Notices; len(got) > 0 {
+		t.Errorf("the root has them, and is told %q", shown(got))
+	}
+}
+
+// Where nothing else happens, a notice has a report go out at once, and soon again
+// if that is lost.
+func TestANoticeIsNews(t *testing.T) {
+	w := newWorld(t, 2)
+	for range 5 { // with nothing to say, more and more rarely
+		w.ack(w.next(idleMost + time.Second).Seq)
+	}
+	w.c.notice(api.ReasonNoScheduler, strings.Repeat("no", 4000))
 	w.step(Tick{})
-	if got := w.noticed(); len(got) > 0 {
-		t.Errorf("the root has them, and is told %q", got)
+	if got := w.reports(); len(got) != 1 || len(got[0].Notices) != 1 || len(got[0].Notices[0].Text) > 1100 {
+		t.Fatalf("reported %+v", got)
+	}
+	if got := w.next(w.c.cfg.ReportIdle); len(got.Notices) != 1 {
+		t.Errorf("then reported %+v", got)
 	}
 }
 
@@ -90,9 +126,7 @@ func TestNoticesThatWaitAreTheNewestAndShort(t *testing.T) {
 		}
 		w.pass(noticeEvery + time.Second)
 	}
-	w.now = w.now.Add(w.c.cfg.ReportIdle)
-	w.step(Tick{})
-	got := w.reports()[0].Notices
+	got := w.next(w.c.cfg.ReportIdle).Notices
 	if len(got) != maxNotices || got[0].No != 2*maxNotices+1 || got[len(got)-1].No != 3*maxNotices {
 		t.Errorf("reported %d, from %d", len(got), got[0].No)
 	}

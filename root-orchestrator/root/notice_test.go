@@ -87,6 +87,9 @@ func TestNoticesOfAHostileClusterAreBounded(t *testing.T) {
 			t.Fatalf("%d bytes of %s: %q", len(e.Detail), e.Object, e.Reason)
 		}
 	}
+	if d := got[mostNotices].Detail; !strings.HasSuffix(d, fmt.Sprintf("(%d times)", mostTimes)) {
+		t.Errorf("meanwhile it happened %s", d[len(d)-50:])
+	}
 	w.must(w.twins["b"].notes(failed(1, "scheduler http://brain: gone", 1)))
 	if e := w.noticed(); e[len(e)-1].Object != "b" {
 		t.Error("another cluster is not heard")
