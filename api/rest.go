@@ -109,8 +109,11 @@ type InstancePlan struct {
 	// Headroom is what its place would have left, per need and bound of the SLA:
 	// "memory 3.2 GiB", "latency 12 ms of 20".
 	Headroom []string `json:"headroom,omitempty"`
-	// Displaces says that less urgent instances would have to make way there.
-	Displaces bool `json:"displaces,omitempty"`
+	// Displaces says that less urgent instances would have to make way there: MakeWay,
+	// those that the asker may see, and so many Others.
+	Displaces bool         `json:"displaces,omitempty"`
+	MakeWay   []InstanceID `json:"make_way,omitempty"`
+	Others    int          `json:"others,omitempty"`
 	// Why says of one that would wait what stands in the way: which nodes of Cluster,
 	// asked last, or without a Cluster which clusters.
 	Why *Explanation `json:"why,omitempty"`

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -143,6 +144,52 @@ func TestAPlanReservesNothing(t *testing.T) {
 		t.Errorf("near what is planned before it: %+v", p.Instances)
 	}
 	w.checkBooks()
+}
+
+func TestAPlanSaysWhoWouldMakeWay(t *testing.T) {
+	for _, may := range []bool{true, false} {
+		w := line(t, 2, func(c *Config) { c.Preempt = may })
+		w.wants(classed(0, 1, "low", 2), classed(1, 1, "low", 2), classed(2, 1, "normal", 4))
+		w.beat()
+		low := w.at(0).Node
+		ask := func(i int, cpu float64) api.WhyRequest {
+			return api.WhyRequest{Instance: far.Instance(i), Spec: classed(0, 1, "high", cpu).Spec}
+		}
+		req := api.ClusterPlanRequest{Instances: []api.WhyRequest{ask(0, 2), ask(1, 2), ask(2, 4), ask(3, 4)}}
+		before := fmt.Sprintf("%+v", w.c.Nodes())
+		got := w.c.Plan(req).Instances
+		w.checkBooks()
+		if after := fmt.Sprintf("%+v", w.c.Nodes()); after != before {
+			t.Errorf("a plan leaves something behind:\n%s\n%s", before, after)
+		}
+		if !may {
+			if got[0].Action != "wait" || got[0].Why == nil {
+				t.Errorf("without leave: %+v", got[0])
+			}
+			continue
+		}
+		ways := map[api.InstanceID]bool{}
+		for i, v := range got[:3] {
+			if v.Action != "place" || !v.Displaces || len(v.MakeWay) != 1 || v.Node == "" || (v.Node == low) != (i < 2) || len(v.Headroom) != 2 {
+				t.Errorf("%d: %+v", i, v)
+			}
+			for _, id := range v.MakeWay {
+				ways[id] = true
+			}
+		}
+		if len(ways) != 3 {
+			t.Errorf("some make way twice: %v", ways)
+		}
+		if got[0].Headroom[0] != "vcpus 0" || got[3].Action != "wait" {
+			t.Errorf("%+v, the last %+v", got[0].Headroom, got[3])
+		}
+		// And so it is done.
+		m := req.Instances[0]
+		w.wants(api.Assignment{Instance: m.Instance, Epoch: api.EpochOf(2, 0), SpecRev: 2, Spec: m.Spec})
+		if in := w.c.instances[m.Instance]; in.Reserved != got[0].Node || w.nodeOf(got[0].MakeWay[0]) != "" {
+			t.Errorf("planned %+v, done: room on %q", got[0], in.Reserved)
+		}
+	}
 }
 
 func TestIdleNodesKeepMeasuringAFew(t *testing.T) {

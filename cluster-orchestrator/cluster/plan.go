@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,94 +13,127 @@ import (
 )
 
 // Plan says where instances would go that come one after the other, if nothing
-// else changed. It reserves nothing.
+// else changed, and who would make way for them. It reserves nothing.
 func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
-	before := map[string]sched.Candidate{}
-	var held api.Resources
-	var undo []func()
+	t := tentative{c: c, placed: map[api.NodeID]int{}}
 	defer func() {
-		for _, u := range undo {
+		for _, u := range slices.Backward(t.undo) {
 			u()
-		}
-		for _, cand := range before {
-			c.table.Put(cand)
 		}
 	}()
 	out := api.ClusterPlan{Instances: make([]api.InstancePlan, 0, len(r.Instances))}
 	for i := range r.Instances {
-		q := &r.Instances[i]
-		d := demandOf(q.Instance, &q.Spec)
-		in := &instance{demand: d}
-		in.Want = api.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets}
-		c.used = c.used.Plus(held) // what was planned before counts
-		why := c.overShare(in)
-		c.used = c.used.Minus(held)
-		if why != nil {
-			out.Instances = append(out.Instances, waits(q.Instance, *why))
-			continue
-		}
-		p := placing{id: q.Instance, demand: &d, targets: q.Targets}
-		seed := sched.SeedOf(q.Instance, 0)
-		req, best, ok := c.findFor(p, seed)
-		if !ok {
-			out.Instances = append(out.Instances, waits(q.Instance, sched.Explain(c.rank(&req, seed))))
-			continue
-		}
-		cand := *c.table.Get(best.ID)
-		out.Instances = append(out.Instances, api.InstancePlan{
-			ID: q.Instance, Action: "place", Cluster: c.cfg.ID, Node: api.NodeID(best.ID), Score: best.Score,
-			Headroom: headroom(&req, &cand),
-		})
-		if _, ok := before[best.ID]; !ok {
-			before[best.ID] = cand
-		}
-		held = held.Plus(d.claim.Room)
-		c.table.Put(less(cand, &d))
-		undo = append(undo, c.pretend(q.Instance.Service(), best.ID))
+		out.Instances = append(out.Instances, t.plan(&r.Instances[i]))
 	}
 	return out
+}
+
+// tentative is a plan that is being made: what it gives away counts for what is
+// planned after it, until it is undone.
+type tentative struct {
+	c      *Core
+	placed map[api.NodeID]int // instances by this plan; with it, the node is a copy
+	held   api.Resources
+	undo   []func() // the last first
+}
+
+func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
+	c, d := t.c, demandOf(q.Instance, &q.Spec)
+	in := &instance{demand: d}
+	in.Want = api.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets}
+	c.used = c.used.Plus(t.held) // what was planned before counts
+	why := c.overShare(in)
+	c.used = c.used.Minus(t.held)
+	if why != nil {
+		return waits(q.Instance, *why)
+	}
+	req, best, ok := c.findFor(in.placing(), in.seed())
+	v := api.InstancePlan{ID: q.Instance, Action: "place", Cluster: c.cfg.ID, Node: api.NodeID(best.ID), Score: best.Score}
+	if !ok {
+		n, victims := c.wayFor(in, &req)
+		if n == nil {
+			return waits(q.Instance, sched.Explain(c.rank(&req, in.seed())))
+		}
+		v.Node, v.Displaces = n.info.ID, true
+		for _, other := range victims {
+			v.MakeWay = append(v.MakeWay, other.id())
+		}
+		slices.Sort(v.MakeWay)
+		t.clear(n.info.ID, victims)
+	}
+	v.Headroom = headroom(&req, c.table.Get(string(v.Node)))
+	t.give(v.Node, in)
+	return v
 }
 
 func waits(id api.InstanceID, why api.Explanation) api.InstancePlan {
 	return api.InstancePlan{ID: id, Action: "wait", Why: &why}
 }
 
-// less is a candidate with an instance on it.
-func less(cand sched.Candidate, d *demand) sched.Candidate {
-	r := cand.Rooms[0]
-	cand.Free = cand.Free.Minus(d.claim.Room)
-	r.Free, r.Largest = cand.Free, cand.Free
-	if len(d.claim.Devices) > 0 {
-		r.Devices = maps.Clone(r.Devices)
-		for _, dev := range d.claim.Devices {
-			r.Devices[dev.Name] -= dev.Count
-		}
+// on is a copy of a node, in whose books the plan may write.
+func (t *tentative) on(id api.NodeID) *node {
+	c := t.c
+	n := c.nodes[id]
+	if _, copied := t.placed[id]; copied {
+		return n
 	}
-	cand.Rooms = []sched.Room{r}
-	if len(d.ports) > 0 {
-		ports := map[sched.Port]int{}
-		maps.Copy(ports, cand.Ports)
-		for _, p := range d.ports {
-			ports[p]++
-		}
-		cand.Ports = ports
-	}
-	cand.Load++
-	return cand
+	own, cand := *n, *c.table.Get(string(id))
+	own.assigned, own.booked, own.ports = maps.Clone(n.assigned), maps.Clone(n.booked), maps.Clone(n.ports)
+	c.nodes[id], t.placed[id] = &own, 0
+	t.undo = append(t.undo, func() {
+		c.nodes[id] = n
+		c.table.Put(cand)
+	})
+	return &own
 }
 
-// pretend counts an instance of a service as being on a node, for those that are
-// planned after it, until it is undone.
-func (c *Core) pretend(id api.ServiceID, node string) (undo func()) {
+// give has an instance be on a node.
+func (t *tentative) give(id api.NodeID, in *instance) {
+	n, key := t.on(id), in.id()+" planned" // it may be there already as it was
+	n.book(key, in.demand.claim)
+	n.publish(key, in.demand.ports)
+	t.placed[id]++
+	t.held = t.held.Plus(in.demand.claim.Room)
+	t.undo = append(t.undo, t.c.pretend(in.id().Service(), string(id), +1))
+	t.show(n)
+}
+
+// clear has others not be there.
+func (t *tentative) clear(id api.NodeID, victims []*instance) {
+	n := t.on(id)
+	for _, v := range victims {
+		t.held = t.held.Minus(n.booked[v.id()].Room)
+		n.book(v.id(), claim{})
+		n.unpublish(v.id())
+		delete(n.assigned, v.id())
+		t.undo = append(t.undo, t.c.pretend(v.id().Service(), string(id), -1))
+	}
+	t.show(n)
+}
+
+// show has those that are planned later see the node as it would be.
+func (t *tentative) show(n *node) {
+	n.counts = true
+	cand := t.c.candidate(n, n.out())
+	cand.Load += t.placed[n.info.ID]
+	t.c.table.Put(cand)
+}
+
+// pretend counts an instance of a service as being on a node, or as not being there
+// any more, for those that are planned after it, until it is undone.
+func (c *Core) pretend(id api.ServiceID, node string, by int) (undo func()) {
 	s, fresh := c.services[id], false
 	if s == nil {
 		s, fresh = c.newService(id), true
 	}
-	s.peers[node]++
-	return func() {
-		if s.peers[node]--; s.peers[node] == 0 {
+	count := func(by int) {
+		if s.peers[node] += by; s.peers[node] == 0 {
 			delete(s.peers, node)
 		}
+	}
+	count(by)
+	return func() {
+		count(-by)
 		if fresh {
 			c.dropService(id)
 		}

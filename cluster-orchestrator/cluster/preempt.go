@@ -47,14 +47,29 @@ func (c *Core) preempts(in *instance, req *sched.Request) bool {
 // makeWay has others leave the node where that costs least, if there is one, and
 // keeps what they leave for the instance. It reports how many.
 func (c *Core) makeWay(in *instance, req *sched.Request) int {
-	if !c.cfg.Preempt || !c.settled || c.lesser(in.demand.request.Urgency) == 0 {
+	n, victims := c.wayFor(in, req)
+	if n == nil {
 		return 0
+	}
+	c.reserve(in, n)
+	for _, v := range victims {
+		c.preempt(v)
+	}
+	for _, v := range victims {
+		c.tryPlace(v)
+	}
+	return len(victims)
+}
+
+// wayFor is the node on which the fewest and least urgent would have to make way
+// for an instance, and who; nil if there is none.
+func (c *Core) wayFor(in *instance, req *sched.Request) (best *node, victims []*instance) {
+	if !c.cfg.Preempt || !c.settled || c.lesser(in.demand.request.Urgency) == 0 {
+		return nil, nil
 	}
 	bare := *req
 	bare.Needs, bare.Devices, bare.Ports = api.Resources{}, nil, nil
 	ranked := c.table.Place(&bare, c.cfg.Plugin, in.seed()).Ranked
-	var best *node
-	var victims []*instance
 	for _, choice := range ranked[:min(len(ranked), maxEvictions)] {
 		n := c.nodes[api.NodeID(choice.ID)]
 		if n.leaving[in.id()] {
@@ -64,17 +79,7 @@ func (c *Core) makeWay(in *instance, req *sched.Request) int {
 			best, victims = n, v
 		}
 	}
-	if best == nil {
-		return 0
-	}
-	c.reserve(in, best)
-	for _, v := range victims {
-		c.preempt(v)
-	}
-	for _, v := range victims {
-		c.tryPlace(v)
-	}
-	return len(victims)
+	return best, victims
 }
 
 // lesser is how many placed instances are less urgent.
