@@ -31,7 +31,9 @@ func (w *world) fails(how string) (said []api.Notice) {
 	return said
 }
 
-func (w *world) ack(seq uint64) { w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: seq, Dead: time.Minute}}) }
+func (w *world) ack(seq uint64) {
+	w.step(Ack{api.ReportAck{Boot: w.c.boot, Seq: seq, Dead: time.Minute}})
+}
 
 // noticed are the notices of the report that the last step sent.
 func (w *world) noticed() []string {
