@@ -108,6 +108,7 @@ type Core struct {
 	beyond  map[api.InstanceID]bool    // went beyond the root's share
 	widened bool                       // since then more of that is free
 	grown   map[api.NodeID]bool
+	left    map[api.ServiceID][]api.ServiceID // an instance left its node; those that it may have kept out
 	touched map[api.NodeID]bool
 	scale   int         // what the timing is multiplied with; it never shrinks
 	unheard int         // nodes that have not reported since the start
@@ -168,6 +169,7 @@ func New(cfg Config) *Core {
 		asks:      asks{open: map[string]*ask{}},
 		beyond:    map[api.InstanceID]bool{},
 		grown:     map[api.NodeID]bool{},
+		left:      map[api.ServiceID][]api.ServiceID{},
 		touched:   map[api.NodeID]bool{},
 		root:      newRoot(),
 		net:       newNetwork(cfg.ID),

@@ -46,6 +46,26 @@ func (c *Core) domains(p placing) (out []sched.Domain) {
 	return out
 }
 
+// leaves notes whom an instance of a service kept out of where it was, and that
+// it is there no more.
+func (c *Core) leaves(id api.ServiceID) {
+	s, app := c.services[id], id.App()
+	if _, noted := c.left[id]; noted || !s.spread && len(c.linkers[app]) == 0 {
+		return
+	}
+	kept := []api.ServiceID{}
+	for other := range c.apps[app] {
+		o := c.services[other]
+		switch {
+		case other == id && s.spread,
+			slices.ContainsFunc(s.aparts, func(a sched.Apart) bool { return a.Names(id, other) }),
+			slices.ContainsFunc(o.aparts, func(a sched.Apart) bool { return a.Names(other, id) }):
+			kept = append(kept, other)
+		}
+	}
+	c.left[id] = kept
+}
+
 // named are the services that one is to be apart from.
 func (c *Core) named(self api.ServiceID, a sched.Apart) []api.ServiceID {
 	return slices.DeleteFunc(step.Keys(c.apps[self.App()]), func(other api.ServiceID) bool {

@@ -67,6 +67,7 @@ type service struct {
 	instances map[api.InstanceID]*instance
 	peers     map[string]int // instances per node
 	aparts    []sched.Apart  // as the SLA that came last says
+	spread    bool           // and it has so many in one domain and no more
 	crowds    map[string]crowds
 }
 
@@ -144,7 +145,7 @@ func (c *Core) relate(in *instance) {
 		s = c.newService(id.Service())
 	}
 	s.instances[id] = in
-	if s.aparts = in.demand.aparts; in.demand.refers() {
+	if s.aparts, s.spread = in.demand.aparts, len(in.demand.spreads) > 0; in.demand.refers() {
 		c.linkers.add(id.Service())
 	}
 	c.refersTo(in.demand.users, id, true)
@@ -199,6 +200,9 @@ func (c *Core) countPeer(in *instance, by int) {
 	peers := c.services[in.id().Service()].peers
 	if peers[string(in.Node)] += by; peers[string(in.Node)] == 0 {
 		delete(peers, string(in.Node))
+	}
+	if by < 0 {
+		c.leaves(in.id().Service())
 	}
 }
 

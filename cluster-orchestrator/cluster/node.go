@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -163,6 +164,11 @@ func (c *Core) nodeInfo(n *node, info api.NodeInfo) {
 	said := info.Digest()
 	if said == n.said {
 		return
+	}
+	if !maps.Equal(n.info.Labels, info.Labels) { // they are in other domains now
+		for _, in := range n.assigned {
+			c.leaves(in.id().Service())
+		}
 	}
 	n.info, n.said, n.traits = info, said, c.traitsOf(&info)
 	n.described, n.counts = false, true

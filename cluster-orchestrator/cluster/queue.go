@@ -25,7 +25,7 @@ func (c *Core) urgency(id api.InstanceID) int {
 
 // retryWaiting gives what waits the room that this step found.
 func (c *Core) retryWaiting() {
-	for len(c.grown)+len(c.lapsed) > 0 || c.widened {
+	for len(c.grown)+len(c.lapsed)+len(c.left) > 0 || c.widened {
 		lapsed := c.lapsed
 		c.lapsed = nil
 		for _, id := range lapsed {
@@ -54,11 +54,60 @@ func (c *Core) retryWaiting() {
 			}
 			c.retry(in, cands)
 		}
+		if len(c.left) > 0 {
+			c.retryKeptOut()
+		}
 		if c.widened {
 			c.widened = false
 			c.retryBeyond()
 		}
 	}
+}
+
+// retryKeptOut goes on with those that waited because of where others were that
+// are there no more: on any node of the same domain there may be room.
+func (c *Core) retryKeptOut() {
+	kept := map[api.ServiceID]bool{}
+	for _, ids := range c.left {
+		for _, id := range ids {
+			kept[id] = true
+		}
+	}
+	clear(c.left)
+	if len(kept) == 0 {
+		return
+	}
+	var none misfit
+	for _, id := range c.inTurn() {
+		if in := c.instances[id]; in != nil && kept[id.Service()] && !none.like(c, in) {
+			c.searched(in)
+			none.note(c, in)
+		}
+	}
+}
+
+// misfit is what was tried last and fits nowhere: while no candidate changes, what
+// asks for the same need not be tried.
+type misfit struct {
+	service api.ServiceID
+	rev     api.Revision
+	version uint64 // of the table
+}
+
+func (m *misfit) note(c *Core, in *instance) {
+	if *m = (misfit{}); in.likeSiblings() && c.waiting.Has(in.id()) {
+		*m = misfit{in.id().Service(), in.Want.SpecRev, c.version}
+	}
+}
+
+func (m *misfit) like(c *Core, in *instance) bool {
+	return in.likeSiblings() && *m == misfit{in.id().Service(), in.Want.SpecRev, c.version}
+}
+
+// likeSiblings reports whether where the instance fits hangs on nothing that is
+// its own.
+func (in *instance) likeSiblings() bool {
+	return in.Node == "" && in.Reserved == "" && len(in.avoid)+len(in.Vacancies)+len(in.Want.Targets) == 0
 }
 
 // retryBeyond goes on with those that went beyond the root's share and do so no
