@@ -529,6 +529,7 @@ func TestTenantsAndCallersAreKeptApart(t *testing.T) {
 
 // A published port is reached at its node, and nobody takes it twice.
 func TestPublishedPorts(t *testing.T) {
+	t.Parallel()
 	o := newOverlay(t)
 	for range 2 {
 		o.node(o.cluster, netlab.None)
