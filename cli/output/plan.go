@@ -91,11 +91,28 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 		if more := len(moving) - len(shown); more > 0 {
 			fmt.Fprintf(b, "and %d more; -o wide names them\n", more)
 		}
+		ways(b, p, shown)
 	}
 	if stays > 0 {
 		fmt.Fprintf(b, "and %s untouched\n", Plural(stays, "instance"))
 	}
 	obstacles(b, p, waiting)
+}
+
+// ways say who would make way for whom.
+func ways(b *strings.Builder, p Printer, plans []api.InstancePlan) {
+	for _, i := range plans {
+		var who []string
+		for _, id := range i.MakeWay {
+			who = append(who, p.Short(Clean(string(id))))
+		}
+		if i.Others > 0 {
+			who = append(who, Plural(i.Others, "instance")+" of others")
+		}
+		if len(who) > 0 {
+			fmt.Fprintf(b, "  who would make way for %s: %s\n", p.Short(string(i.ID)), strings.Join(who, ", "))
+		}
+	}
 }
 
 func change(b *strings.Builder, p Printer, c api.FieldChange, width int) {

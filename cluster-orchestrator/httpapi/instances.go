@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -153,6 +154,9 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *body[api.Cluster
 	if a.allowed(p, rights.NodesRead) != nil {
 		for i := range out.Instances {
 			v := &out.Instances[i]
+			all := len(v.MakeWay)
+			v.MakeWay = slices.DeleteFunc(v.MakeWay, func(id api.InstanceID) bool { return a.sees(p, id) != nil })
+			v.Others = all - len(v.MakeWay)
 			if v.Node = ""; v.Why != nil {
 				veiled := sched.Veil(*v.Why)
 				v.Why = &veiled

@@ -184,9 +184,15 @@ func (t *tiers) whole() api.Plan {
 			if len(at.Headroom) > 0 {
 				v.Headroom = at.Headroom
 			}
+			v.Displaces, v.MakeWay, v.Others = at.Displaces, at.MakeWay, at.Others
 			if t.api.sees(t.who, v.Cluster) {
 				v.Node = at.Node
+				continue
 			}
+			v.MakeWay = slices.DeleteFunc(slices.Clone(at.MakeWay), func(id api.InstanceID) bool {
+				return rights.Allowed(t.who, rights.AppsRead, id.Tenant()) != nil
+			})
+			v.Others += len(at.MakeWay) - len(v.MakeWay)
 		}
 	}
 	return p

@@ -57,6 +57,29 @@ func TestPlanAsksTheClustersThatWouldGetSomething(t *testing.T) {
 	}
 }
 
+func TestPlanNamesWhoMakesWayToThoseWhoMaySeeThem(t *testing.T) {
+	r := newRig(t)
+	boss := r.user("acme/boss", rights.Admin)
+	dev := r.user("acme/dora", rights.ApplicationProvider)
+	r.join("munich", "acme")
+	r.clusters.answers["POST /v1/plan"] = clusterPlans(api.InstancePlan{
+		Action: "place", Node: "n7", Displaces: true, MakeWay: []api.InstanceID{"acme/old.prod.web.v1#0", "rival/shop.prod.web.v1#0"}, Others: 1,
+	})
+	for who, want := range map[string]api.InstancePlan{
+		boss: {Node: "n7", MakeWay: []api.InstanceID{"acme/old.prod.web.v1#0", "rival/shop.prod.web.v1#0"}, Others: 1},
+		dev:  {MakeWay: []api.InstanceID{"acme/old.prod.web.v1#0"}, Others: 2},
+	} {
+		status, p, text := r.plan(who, slaOf("shop", 1))
+		if status != 200 {
+			t.Fatal(text)
+		}
+		got := p.Apps[0].Instances[0]
+		if !got.Displaces || got.Node != want.Node || !slices.Equal(got.MakeWay, want.MakeWay) || got.Others != want.Others {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}
+
 func TestPlanGoesOnToTheNextCluster(t *testing.T) {
 	r := newRig(t)
 	dev := r.user("acme/dora", rights.ApplicationProvider)

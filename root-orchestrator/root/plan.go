@@ -198,11 +198,9 @@ func (c *Core) planned(p *Planned, had, has map[api.InstanceID]place) (out []api
 			if n := len(is.Placements); n > 0 {
 				v.Score = is.Placements[n-1].Score
 			}
-			if v.Displaces = is.displaces; v.Displaces {
-				out = append(out, v) // a cluster's plan moves nobody: it would say no
-				continue
+			if v.Displaces = is.displaces; !v.Displaces { // what others would leave is the cluster's to say
+				v.Headroom = c.headroom(is.instance)
 			}
-			v.Headroom = c.headroom(is.instance)
 			cl := c.clusters[is.cluster]
 			p.Asks[is.cluster] = append(p.Asks[is.cluster], api.WhyRequest{
 				Instance: id, Spec: is.Spec, Targets: c.assignment(is.instance, cl).Targets,

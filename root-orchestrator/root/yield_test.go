@@ -124,7 +124,7 @@ func TestPlanSaysThatOthersWouldMakeWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := p.Apps[0].Instances[0]; got.Action != PlanPlace || !got.Displaces || got.Cluster != "a" {
+	if got := p.Apps[0].Instances[0]; got.Action != PlanPlace || !got.Displaces || got.Cluster != "a" || len(p.Asks["a"]) != 1 {
 		t.Errorf("%+v", got)
 	}
 }
