@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -70,7 +71,7 @@ func main() {
 func Main(ctx context.Context, args []string, out, log io.Writer) error {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(log)
-	asJSON := fs.Bool("json", false, "write one JSON object a line")
+	asJSON := fs.Bool("json", false, "write one JSON object a line, to a file if one is named next (F.json)")
 	n := fs.Int("n", 0, "samples to take (default: each benchmark's own)")
 	fs.IntVar(n, "samples", 0, "the same as -n")
 	var net netOptions
@@ -80,6 +81,7 @@ func Main(ctx context.Context, args []string, out, log io.Writer) error {
 	helper := fs.String("swarm", "", "") // see swarm.go
 	fs.Usage = func() { usage(log) }
 	var names []string
+	file := "" // that JSON goes to
 	for rest := args; ; {
 		if err := fs.Parse(rest); err != nil {
 			return err
@@ -87,7 +89,11 @@ func Main(ctx context.Context, args []string, out, log io.Writer) error {
 		if fs.NArg() == 0 {
 			break
 		}
-		names = append(names, fs.Arg(0))
+		if arg := fs.Arg(0); *asJSON && filepath.Ext(arg) == ".json" {
+			file = arg
+		} else {
+			names = append(names, arg)
+		}
 		rest = fs.Args()[1:]
 	}
 	if *helper != "" {
@@ -105,6 +111,14 @@ func Main(ctx context.Context, args []string, out, log io.Writer) error {
 			return fmt.Errorf("there is no benchmark %q; there are %s", name, strings.Join(slices.Sorted(maps.Keys(benches)), ", "))
 		}
 	}
+	if file != "" {
+		f, err := os.Create(file)
+		if err != nil {
+			return fmt.Errorf("write what is measured: %w", err)
+		}
+		defer f.Close()
+		out = f
+	}
 	emit := printer(out, *asJSON)
 	for _, name := range names {
 		b := benches[name]
@@ -120,7 +134,7 @@ func Main(ctx context.Context, args []string, out, log io.Writer) error {
 }
 
 func usage(w io.Writer) {
-	_, _ = fmt.Fprint(w, "usage: bench NAME … [--json] [-n SAMPLES]\n\n")
+	_, _ = fmt.Fprint(w, "usage: bench NAME … [--json [F.json]] [-n SAMPLES]\n\n")
 	for _, name := range slices.Sorted(maps.Keys(benches)) {
 		_, _ = fmt.Fprintf(w, "  %-9s %s\n", name, benches[name].about)
 	}

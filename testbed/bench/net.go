@@ -290,7 +290,8 @@ func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
 	}
 	for try := 0; ; try++ {
 		d, chosen := b.path.(*netbench.DaemonPath)
-		if chosen && !l.rest {
+		chosen = chosen && !l.rest // who rests is not to be asked
+		if chosen {
 			if err := d.Settle(ctx, b.Bed); err != nil {
 				return netbench.Sample{}, "", err
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,13 +16,16 @@ func TestQuickRunOfTheNetwork(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
-	svg := filepath.Join(t.TempDir(), "net.svg")
-	var out bytes.Buffer
-	if err := Main(t.Context(), []string{"net", "-quick", "--json", "-svg", svg}, &out, t.Output()); err != nil {
+	file, svg := filepath.Join(t.TempDir(), "net.json"), filepath.Join(t.TempDir(), "net.svg")
+	if err := Main(t.Context(), []string{"net", "-quick", "--json", file, "-svg", svg}, io.Discard, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.ReadFile(file)
+	if err != nil {
 		t.Fatal(err)
 	}
 	have := map[string]Record{}
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(string(out)) {
 		var r Record
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatalf("%v in %s", err, line)
