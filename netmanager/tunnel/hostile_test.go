@@ -388,3 +388,51 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 		t.Errorf("%d written, %v", b.written, y.Stats()[0].Drops)
 	}
 }
+
+// Packets to an address that nobody has are told of, now and then, and no others.
+func TestPacketsToNobodyAreToldOf(t *testing.T) {
+	a, b := pair(t)
+	a.exec("ping", "-c1", "-w20", b.addr().String())
+	nobody := b.addr().Next()
+	out := a.dial("udp", netip.AddrPortFrom(nobody, 9).String())
+	flood := func() {
+		for range 200 {
+			_, _ = out.Write([]byte("anybody?"))
+		}
+		a.exec("ping", "-c1", "-w20", b.addr().String())
+	}
+	strays := func() (n int) {
+		for {
+			select {
+			case e := <-b.events:
+				if s, ok := e.(Stray); ok {
+					if n++; s != (Stray{a.Public(), nobody}) {
+						t.Errorf("%+v", s)
+					}
+				}
+			default:
+				return n
+			}
+		}
+	}
+	flood()
+	if n := strays(); n > 0 {
+		t.Errorf("%d strays before it was said who is here", n)
+	}
+	b.SetHere([]netip.Addr{b.addr()})
+	began := time.Now()
+	flood()
+	if s := until[Stray](b); s != (Stray{a.Public(), nobody}) {
+		t.Errorf("%+v", s)
+	}
+	if n, most := strays(), int(time.Since(began)/strayEvery)+1; n > most {
+		t.Errorf("%d strays, at most %d", n, most)
+	}
+	b.SetHere([]netip.Addr{b.addr(), nobody})
+	time.Sleep(2 * strayEvery) // of those before
+	strays()
+	flood()
+	if n := strays(); n > 0 {
+		t.Errorf("%d strays to somebody", n)
+	}
+}
