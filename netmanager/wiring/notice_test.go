@@ -58,7 +58,7 @@ func TestWhoLeavesIsAvoidedWhateverTheClusterSays(t *testing.T) {
 				}
 				return n == 2
 			}
-			for end := time.Now().Add(testTime); !there() || calls(4) == 0; time.Sleep(50 * time.Millisecond) {
+			for end := time.Now().Add(testTime); calls(4) == 0 || !there(); time.Sleep(50 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatalf("no path to both is %s", tt.path)
 				}
