@@ -14,7 +14,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/fnv"
-	"io"
 	"net/netip"
 
 	"github.com/treeline-edge/treeline/api"
@@ -46,7 +45,7 @@ type Placement uint64
 // Of is the placement of that key, and never 0.
 func Of(k api.Key) Placement {
 	h := fnv.New64a()
-	_, _ = io.WriteString(h, k.String())
+	_, _ = h.Write([]byte(k.String()))
 	return Placement(max(1, h.Sum64()))
 }
 
