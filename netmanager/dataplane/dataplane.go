@@ -11,6 +11,7 @@ package dataplane
 import (
 	"context"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -22,7 +23,8 @@ import (
 // Apply takes one change as a whole or not at all. Flows that it does not concern
 // see nothing of it.
 //
-// Usage reads what was used. It costs what is in use, and is called rarely.
+// Usage reads what was used. It costs what is in use, and is called rarely. Traffic
+// is its Peers alone, and costs what there are of those.
 //
 // Remove takes everything of ours away, and succeeds where there is nothing.
 // Close lets go and leaves the kernel as it is.
@@ -56,6 +58,7 @@ type Plane interface {
 	Sync(ctx context.Context, s plane.State) error
 	Apply(ctx context.Context, c plane.Change) error
 	Usage(ctx context.Context) (plane.Usage, error)
+	Traffic(ctx context.Context) (map[api.PeerKey][2]uint64, error)
 	Remove(ctx context.Context) error
 	Close() error
 }

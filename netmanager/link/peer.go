@@ -27,8 +27,17 @@ func Via6(a netip.Addr) netip.Addr {
 }
 
 // SetPeer routes the peer's subnets and their twins. A changed way replaces the former
-// within the kernel: every packet takes the one or the other.
+// within the kernel: every packet takes the one or the other. By the ways that the
+// peer's are taken in it finds us, whichever ours take.
 func (l *Links) SetPeer(n plane.Node, p plane.Peer) error {
+	if p.Takes.Route && p.Path != api.PathRoute {
+		// Where no device leads to the peer, none comes from it.
+		if index, local, err := l.toward(p.Via); err == nil {
+			if err := l.near(index, local); err != nil {
+				return fmt.Errorf("be there for peer %s: %w", p.Key, err)
+			}
+		}
+	}
 	way, err := l.way(n, p)
 	if err != nil {
 		return fmt.Errorf("route to peer %s: %w", p.Key, err)
@@ -65,14 +74,8 @@ func (l *Links) way(n plane.Node, p plane.Peer) (func(six bool) *netlink.Route, 
 		if err != nil {
 			return nil, err
 		}
-		dev, err := l.nl.LinkByIndex(index)
-		if err != nil {
-			return nil, fmt.Errorf("device %d: %w", index, err)
-		}
-		six := host(Via6(local))
-		six.Mask = net.CIDRMask(64, 128)
-		if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: six, Flags: unix.IFA_F_NODAD}); err != nil && !noIPv6(err) {
-			return nil, fmt.Errorf("give %s %s: %w", dev.Attrs().Name, Via6(local), err)
+		if err := l.near(index, local); err != nil {
+			return nil, err
 		}
 		return func(six bool) *netlink.Route {
 			r := &netlink.Route{LinkIndex: index, Gw: p.Via.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}
@@ -110,6 +113,20 @@ func (l *Links) way(n plane.Node, p plane.Peer) (func(six bool) *netlink.Route, 
 	return func(bool) *netlink.Route {
 		return &netlink.Route{LinkIndex: dev.Attrs().Index, Scope: netlink.SCOPE_LINK}
 	}, nil
+}
+
+// near has peers find us by IPv6 at the device, where our address is local.
+func (l *Links) near(index int, local netip.Addr) error {
+	dev, err := l.nl.LinkByIndex(index)
+	if err != nil {
+		return fmt.Errorf("device %d: %w", index, err)
+	}
+	six := host(Via6(local))
+	six.Mask = net.CIDRMask(64, 128)
+	if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: six, Flags: unix.IFA_F_NODAD}); err != nil && !noIPv6(err) {
+		return fmt.Errorf("give %s %s: %w", dev.Attrs().Name, Via6(local), err)
+	}
+	return nil
 }
 
 // toward is the device that leads to a, and the host's address there.

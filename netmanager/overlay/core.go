@@ -107,6 +107,7 @@ type Core struct {
 	usage    plane.Usage
 	strange  bucket
 	notices  notices
+	traffic  traffic
 
 	told    told
 	dirty   dirty
@@ -135,12 +136,14 @@ const (
 	timerAsk                      // a want has not been answered
 	timerIdle                     // a want may be idle
 	timerFreed                    // an address has rested
-	timerPath                     // a peer's kernel path may be used, or tried again
+	timerPath                     // something about a peer's kernel path lapses
 	timerClosest                  // a closer backend is in sight
 	timerLeft                     // a service has been away for long
 	timerMeasure                  // a peer's round trip is to be measured
 	timerTell                     // a notice was not confirmed by all
 	timerMark                     // a peer's word is believed no longer
+	timerTerms                    // a peer has not said that it heard our terms
+	timerCount                    // see what passes by kernel paths
 )
 
 // New is the core of a node that nothing is known of yet.
@@ -220,12 +223,21 @@ func (c *Core) take(in Input) error {
 		c.used(in.Usage)
 	case Session:
 		c.session(in)
+		c.resume(in.Key)
 	case Noticed:
 		c.noticed(in)
 	case Heeded:
 		c.heeded(in)
 	case Stray:
 		c.stray(in)
+	case Agreed:
+		c.agreed(in)
+	case Probed:
+		c.probed(in)
+	case Arrived:
+		c.arrived(in)
+	case Counted:
+		c.counted(in)
 	case Tick:
 	}
 	return nil
@@ -263,6 +275,7 @@ func (c *Core) start() {
 	}
 	for _, k := range sortedKeys(c.peers) {
 		c.awaitMarks(c.peers[k])
+		c.resumeKernel(c.peers[k])
 	}
 	c.link.whole, c.link.self = true, true
 }
@@ -298,6 +311,12 @@ func (c *Core) expire() {
 			c.left(k.service)
 		case timerTell:
 			c.tellPeers()
+		case timerTerms:
+			if q := c.peers[k.peer]; q != nil {
+				c.sayTerms(q)
+			}
+		case timerCount:
+			c.count()
 		case timerMark:
 			if q := c.peers[k.peer]; q != nil {
 				c.unmark(q)

@@ -539,62 +539,6 @@ func TestNobodyWaitsForANameThatWasRefusedBefore(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestAKernelPathIsPreparedUsedAndLeft(t *testing.T) {
-	w, client := ready(t)
-	w.step(Miss{Local: client, Remote: vip(1)})
-	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}})
-	at := func(n byte, addr string, plain bool) {
-		w.step(Path{Key: key(n), Kind: api.PathDirect, Plain: plain, Addr: netip.MustParseAddrPort(addr), MTU: 1380})
-	}
-	at(1, "192.168.1.11:7000", true)
-	at(2, "192.168.2.12:7000", true)
-	at(3, "172.16.0.1:7000", true) // not clear
-	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || !p.Prepared || p.Via != ip("192.168.1.11") {
-		t.Fatalf("%+v", p)
-	}
-	w.pass(3 * time.Second)
-	for n, want := range map[byte]api.PathKind{1: api.PathRoute, 2: api.PathVXLAN, 3: api.PathDirect} {
-		if p := w.plane.Peers[key(n)]; p.Path != want || p.Prepared {
-			t.Errorf("%d: %+v, want %s", n, p, want)
-		}
-	}
-	w.checkBooks()
-	w.restart() // flows on kernel paths go on
-	w.checkBooks()
-	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || p.Prepared {
-		t.Fatalf("%+v", p)
-	}
-	w.step(Path{Key: key(1), Kind: api.PathNone}) // the tunnel has not looked yet
-	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute {
-		t.Fatalf("%+v", p)
-	}
-	w.step(Path{Key: key(1), Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.168.1.11:7000"), Silent: true})
-	// Ours go by the tunnel; what the peer still sends is taken in.
-	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || !p.Prepared || w.c.Peers()[0].Path != api.PathDirect {
-		t.Fatalf("%+v", p)
-	}
-	w.pass(29 * time.Second)
-	at(1, "192.168.1.11:7000", true)
-	if p := w.plane.Peers[key(1)]; !p.Prepared {
-		t.Fatal("it is trusted at once again")
-	}
-	w.pass(2 * time.Second)
-	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || p.Prepared {
-		t.Fatalf("%+v", p)
-	}
-	at(2, "192.168.2.12:7000", false)
-	if p := w.plane.Peers[key(2)]; p.Path != api.PathDirect {
-		t.Fatalf("%+v", p)
-	}
-	l := theLease()
-	l.Clear = nil
-	w.answer(api.NetDown{Lease: l})
-	if p := w.plane.Peers[key(1)]; p.Path != api.PathDirect {
-		t.Fatalf("in the clear where it may not be: %+v", p)
-	}
-	w.checkBooks()
-}
-
 func TestTablesOutliveTheCluster(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
@@ -691,11 +635,11 @@ func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
-	w.step(Path{Key: key(1), Kind: api.PathDirect, Plain: true, Addr: netip.MustParseAddrPort("192.168.1.11:7000")})
-	w.pass(3 * time.Second)
+	w.at(1, "192.168.1.11")
+	w.agrees(1, plane.Ways{Route: true})
 	again := route("api", 2, 1, 1) // on the same node, with the same addresses
 	eff := w.answer(api.NetDown{Gone: []api.ServiceID{svc("web")}, Routes: []api.Route{again}})
-	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || p.Prepared || len(orders[TunnelDrop](eff)) > 0 {
+	if p := w.plane.Peers[key(1)]; p.Path != api.PathRoute || len(orders[TunnelDrop](eff)) > 0 {
 		t.Fatalf("the way to the node was lost: %+v", p)
 	}
 	if got := w.plane.Services[vip(1)].Ident; got != w.c.services[svc("api")].ident {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
@@ -75,6 +76,9 @@ type (
 		RTT   time.Duration
 		Loss  float64
 		MTU   int // inner
+		// Idle says that nothing has passed for so long that better ways are not looked
+		// for: that it is no direct one says nothing of where the peer is.
+		Idle bool
 		// Silent says that traffic waits and nothing came back for long enough to
 		// believe that the peer is dead.
 		Silent bool
@@ -103,6 +107,24 @@ type (
 		Key     api.PeerKey
 		Address netip.Addr
 	}
+	// Agreed is what a peer says of the kernel's ways that it takes ours in by.
+	Agreed struct {
+		Key api.PeerKey
+		agree.Terms
+	}
+	// Probed is a peer's question how much of its has come by the kernel's ways.
+	Probed struct {
+		Key api.PeerKey
+		agree.Probe
+	}
+	// Arrived is a peer's answer to ours.
+	Arrived struct {
+		Key api.PeerKey
+		agree.Arrived
+	}
+	// Counted is what the plane counted of peers, as plane.Usage has it: the answer to
+	// Count. nil: it could not say.
+	Counted struct{ Peers map[api.PeerKey][2]uint64 }
 	// Used is what the plane counted since it was made.
 	Used struct{ plane.Usage }
 )
@@ -125,4 +147,8 @@ func (Session) input()     {}
 func (Noticed) input()     {}
 func (Heeded) input()      {}
 func (Stray) input()       {}
+func (Agreed) input()      {}
+func (Probed) input()      {}
+func (Arrived) input()     {}
+func (Counted) input()     {}
 func (Used) input()        {}

@@ -4,12 +4,13 @@ import (
 	"net/netip"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 )
 
 // The adapters that a node's network core gives orders to, beside api.ToCluster.
 const (
-	ToPlane    api.Addr = "plane"    // plane.Change, in order
+	ToPlane    api.Addr = "plane"    // plane.Change, in order, and Count
 	ToTunnel   api.Addr = "tunnel"   // Tunnel…
 	ToHold     api.Addr = "hold"     // Release, Refuse
 	ToResolver api.Addr = "resolver" // Answered
@@ -42,6 +43,21 @@ type (
 		Key    api.PeerKey
 		Serial uint64
 	}
+	// TunnelTerms tells a peer, in a session that begins for that where there is none,
+	// once the plane takes what they promise. It may be lost.
+	TunnelTerms struct {
+		Key api.PeerKey
+		agree.Terms
+	}
+	// TunnelSay tells a peer, in the session that there is, or in one that begins for
+	// that. It may be lost.
+	TunnelSay struct {
+		Key     api.PeerKey
+		Message agree.Message
+		Connect bool
+	}
+	// Count asks the plane what passed by kernel paths: Counted answers.
+	Count struct{}
 	// Release sends on what is held for the remote address: the plane knows it now.
 	Release struct{ Remote netip.Addr }
 	// Refuse answers what is held of Local, or of everybody where that is zero, for

@@ -20,9 +20,9 @@ type peer struct {
 	path  Path
 	heard time.Time // when path came; zero: never in this life
 
-	kernel   kernel
-	prepared time.Time // from when on ours take the kernel path; zero: they do
-	distrust bool      // because it fell silent
+	kernel kernel
+	deal   deal
+	proof  proof
 
 	heeded  uint64    // the last notice of ours that it has confirmed
 	deaf    bool      // it has not confirmed one, however often it was told
@@ -30,20 +30,6 @@ type peer struct {
 	serial  uint64    // of its last notice
 	marks   map[netip.Addr]mark
 }
-
-// kernel is a way to a peer in the clear that needs no tunnel.
-type kernel struct {
-	Path api.PathKind `json:"path,omitempty"` // route, vxlan or ""
-	Via  netip.Addr   `json:"via,omitzero"`
-}
-
-const (
-	// prepare is how long both ends have to take in what comes by a kernel path before
-	// one sends on it.
-	prepare = 3 * time.Second
-	// distrust is how long a kernel path is left alone on which the peer fell silent.
-	distrust = 30 * time.Second
-)
 
 // refer counts n more records that have the peer, and keeps the newest.
 func (c *Core) refer(p api.Peer, n int) {
@@ -122,7 +108,7 @@ func (c *Core) sweep() {
 		c.timers.Clear(timerKey{what: timerPath, peer: k})
 		c.timers.Clear(timerKey{what: timerMark, peer: k})
 		c.journal.Delete(kindMarks, k.String())
-		c.setKernel(q, kernel{})
+		c.unkernel(q)
 		c.touchPeer(q)
 	}
 }
@@ -237,6 +223,9 @@ func (c *Core) path(in Path) {
 		return
 	}
 	old := q.path
+	if (old.Kind == "" || old.Kind == api.PathNone || old.Idle) && in.Kind != api.PathDirect {
+		q.deal.settled = c.now.Add(settling) // ways begin, and begin anew, at the relay
+	}
 	q.path, q.heard = in, c.now
 	if in.Silent && !old.Silent {
 		for _, id := range c.hostedBy(q) {
@@ -244,6 +233,7 @@ func (c *Core) path(in Path) {
 		}
 	}
 	c.choosePath(q)
+	c.sayTermsLater(q)
 	if in.MTU != old.MTU {
 		c.dirty.peers[in.Key] = struct{}{}
 	}
@@ -252,79 +242,6 @@ func (c *Core) path(in Path) {
 	}
 	for _, id := range c.hostedBy(q) {
 		c.weigh(c.services[id], in.Key, false)
-	}
-}
-
-// choosePath decides whether a kernel path to the peer may be used: both ends in
-// one network that the operator called clear, and no NAT between. What was chosen
-// before a restart stays until something speaks against it. Where the peer falls
-// silent, ours take the tunnel for a while; what comes is taken in all the same,
-// for the peer may not have noticed anything.
-func (c *Core) choosePath(q *peer) {
-	key := timerKey{what: timerPath, peer: q.record.Key}
-	if want := c.kernelPath(q); want != q.kernel {
-		c.setKernel(q, want)
-		q.prepared, q.distrust = time.Time{}, false
-		c.timers.Clear(key)
-		if want.Path != "" {
-			q.prepared = c.now.Add(prepare)
-			c.timers.Set(key, q.prepared)
-		}
-	}
-	switch {
-	case q.kernel.Path == "":
-	case q.path.Silent:
-		q.prepared, q.distrust = c.now.Add(distrust), true
-		c.timers.Set(key, q.prepared)
-		c.dirty.peers[q.record.Key] = struct{}{}
-	case !q.prepared.IsZero() && !q.prepared.After(c.now):
-		q.prepared, q.distrust = time.Time{}, false
-		c.timers.Clear(key)
-		c.dirty.peers[q.record.Key] = struct{}{}
-	}
-}
-
-func (c *Core) kernelPath(q *peer) kernel {
-	via := q.path.Addr.Addr().Unmap()
-	switch {
-	case c.lease == nil:
-		return kernel{}
-	case q.heard.IsZero() || q.path.Kind == api.PathNone || q.path.Silent:
-		// The tunnel has not looked since the start, or sees no need to, or nothing: that
-		// says nothing of where the peer is.
-		via = q.kernel.Via
-	case q.path.Kind != api.PathDirect || !q.path.Plain:
-		return kernel{}
-	}
-	if !via.Is4() {
-		return kernel{}
-	}
-	clear := slices.ContainsFunc(c.lease.Clear, func(p netip.Prefix) bool {
-		return p.Contains(via) && (!c.described || slices.ContainsFunc(c.self.Endpoints, func(e netip.AddrPort) bool { return p.Contains(e.Addr().Unmap()) }))
-	})
-	switch {
-	case !clear:
-		return kernel{}
-	case !c.described:
-		return q.kernel
-	case slices.ContainsFunc(c.self.OnLink, func(p netip.Prefix) bool { return p.Contains(via) }):
-		return kernel{api.PathRoute, via}
-	case c.cfg.VXLAN != 0:
-		return kernel{api.PathVXLAN, via}
-	}
-	return kernel{}
-}
-
-func (c *Core) setKernel(q *peer, k kernel) {
-	if q.kernel == k {
-		return
-	}
-	q.kernel = k
-	c.dirty.peers[q.record.Key] = struct{}{}
-	if k.Path == "" {
-		c.journal.Delete(kindPath, q.record.Key.String())
-	} else {
-		c.journal.Put(kindPath, q.record.Key.String(), k)
 	}
 }
 
@@ -352,11 +269,11 @@ func (c *Core) planePeer(k api.PeerKey) (plane.Peer, bool) {
 			p.Subnets = append(p.Subnets, s)
 		}
 	}
+	if p.Takes = q.kernel.Takes.Or(q.deal.leaving); p.Takes != none {
+		p.Via = q.kernel.Via
+	}
 	if q.kernel.Path != "" {
-		p.Path, p.Via, p.Prepared = q.kernel.Path, q.kernel.Via, !q.prepared.IsZero()
-		if !p.Prepared {
-			p.MTU = 0
-		}
+		p.Path, p.Via, p.MTU = q.kernel.Path, q.kernel.Via, 0
 	}
 	return p, true
 }

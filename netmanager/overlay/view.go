@@ -146,12 +146,14 @@ func (c *Core) Peers() []api.PeerStatus {
 			st.Path = api.PathNone
 		}
 		switch {
-		case q.kernel.Path != "" && q.prepared.IsZero():
-			st.Path = q.kernel.Path
-		case q.distrust:
-			st.Reason = fmt.Sprintf("it fell silent on %s, which is tried again later", q.kernel.Path)
 		case q.kernel.Path != "":
-			st.Reason = fmt.Sprintf("%s follows when both ends are prepared", q.kernel.Path)
+			st.Path = q.kernel.Path
+		case q.kernel.Takes != none && q.deal.why != "":
+			st.Reason = q.deal.why
+		case q.kernel.Takes != none && q.kernel.Terms.Ways == none:
+			st.Reason = "it takes nothing in the clear from here"
+		case q.kernel.Takes != none:
+			st.Reason = "no way in the clear that both have"
 		case q.path.Silent:
 			st.Reason = "it does not answer"
 		case q.path.Kind == api.PathDirect && !q.path.Plain:

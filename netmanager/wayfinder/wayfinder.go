@@ -2,7 +2,7 @@
 // overlay/paths.Machine its life, carries its probes inside the tunnel's sessions,
 // has the tunnel send by the way that the machine has found, and tells the core
 // what is observed. It carries the core's notices to peers as well, and theirs to
-// it. It decides nothing: which way is best is the machine's, which
+// it, and so their agreements. It decides nothing: which way is best is the machine's, which
 // peers there are is the core's, where our own relay sees us is relaylink's.
 //
 // A peer that nobody talks to costs nothing.
@@ -27,6 +27,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/relaywire"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 	"github.com/treeline-edge/treeline/netmanager/tunnel"
@@ -51,8 +52,8 @@ type Options struct {
 	Report func(overlay.Path)
 	// Measured takes round trips to peers. It must not block. nil: nobody does.
 	Measured func(overlay.Measured)
-	// Notice takes what is to be known of notices: overlay.Session, Noticed and Heeded.
-	// It must not block. nil: nobody does.
+	// Notice takes what is to be known of notices and agreements: overlay.Session,
+	// Noticed, Heeded, Agreed, Probed and Arrived. It must not block. nil: nobody does.
 	Notice func(overlay.Input)
 	// Cluster is the node's own: private addresses are kept from peers of others.
 	Cluster api.ClusterID
@@ -83,8 +84,8 @@ const (
 	often = time.Second
 	// maxQueue is how many messages of peers may wait.
 	maxQueue = 1024
-	// noticeRate and noticeBurst bound the notices of one peer that are taken, a second
-	// and at once. Those beyond are repeated by who told them.
+	// noticeRate and noticeBurst bound the notices and agreements of one peer that are
+	// taken, a second and at once. Those beyond are repeated by who told them.
 	noticeRate, noticeBurst = 20, 100
 )
 
@@ -220,16 +221,25 @@ func (f *Finder) Measure(k api.PeerKey) {
 func (f *Finder) Tell(k api.PeerKey, m notice.Message) {
 	f.about(k, func(p *peer) {
 		f.t.Connect(k)
-		if p.path == (tunnel.Path{}) {
-			return
-		}
-		if err := f.t.SendControl(k, p.path, m.Append(nil)); err != nil {
-			f.opt.Log.Debug("notice not sent", "peer", k, "via", p.path.Addr, "err", err)
-		}
+		f.say(p, m)
 	})
 }
 
-// notice takes what a peer says of its instances, or has heard of ours.
+// Say tells a peer, in the session that there is. Without one it is lost.
+func (f *Finder) Say(k api.PeerKey, m agree.Message) {
+	f.about(k, func(p *peer) { f.say(p, m) })
+}
+
+func (f *Finder) say(p *peer, m notice.Message) {
+	if p.path == (tunnel.Path{}) {
+		return
+	}
+	if err := f.t.SendControl(p.record.Key, p.path, m.Append(nil)); err != nil {
+		f.opt.Log.Debug("notice not sent", "peer", p.record.Key, "via", p.path.Addr, "err", err)
+	}
+}
+
+// notice takes what a peer says that is the core's to hear.
 func (f *Finder) notice(p *peer, m notice.Message) {
 	now := time.Now()
 	p.notices = min(noticeBurst, p.notices+noticeRate*now.Sub(p.noticed).Seconds())
@@ -243,6 +253,12 @@ func (f *Finder) notice(p *peer, m notice.Message) {
 		f.opt.Notice(overlay.Noticed{Key: p.record.Key, Notice: m})
 	case notice.Ack:
 		f.opt.Notice(overlay.Heeded{Key: p.record.Key, Ack: m})
+	case agree.Terms:
+		f.opt.Notice(overlay.Agreed{Key: p.record.Key, Terms: m})
+	case agree.Probe:
+		f.opt.Notice(overlay.Probed{Key: p.record.Key, Probe: m})
+	case agree.Arrived:
+		f.opt.Notice(overlay.Arrived{Key: p.record.Key, Arrived: m})
 	}
 }
 
@@ -255,6 +271,10 @@ func (f *Finder) Control(k api.PeerKey, from tunnel.Path, payload []byte) {
 		return
 	}
 	if m, err := notice.Parse(payload); err == nil {
+		f.about(k, func(p *peer) { f.notice(p, m) })
+		return
+	}
+	if m, err := agree.Parse(payload); err == nil {
 		f.about(k, func(p *peer) { f.notice(p, m) })
 		return
 	}
@@ -462,7 +482,7 @@ func (f *Finder) apply(p *peer, tries bool) {
 	}
 	f.reasons.Store(k, r.Reason)
 	say := overlay.Path{
-		Key: k, Kind: via.Kind, Addr: via.Addr, Plain: r.Plain, RTT: r.RTT, Loss: r.Loss, MTU: mtu, Silent: r.Silent || p.silent,
+		Key: k, Kind: via.Kind, Addr: via.Addr, Plain: r.Plain, RTT: r.RTT, Loss: r.Loss, MTU: mtu, Idle: r.Idle, Silent: r.Silent || p.silent,
 	}
 	if p.session.IsZero() || say.Kind == "" {
 		say.Kind = api.PathNone

@@ -152,12 +152,10 @@ func (l *links) Sync(_ context.Context, s plane.State) (plane.State, error) {
 	if err := l.setup(); err != nil {
 		return s, err
 	}
-	var routed []plane.Peer
 	for _, p := range s.Peers {
 		l.peers[p.Key] = p
-		routed = append(routed, sentBy(p))
 	}
-	return s, l.link.SetPeers(s.Node, routed)
+	return s, l.link.SetPeers(s.Node, s.Peers)
 }
 
 // tidy takes away the devices of instances that are not there any more.
@@ -212,14 +210,6 @@ func (l *links) setup() error {
 	return errors.Join(err, l.remember(was))
 }
 
-// sentBy is the peer as ours are sent to it: a way that is only prepared is not taken.
-func sentBy(p plane.Peer) plane.Peer {
-	if p.Prepared {
-		p.Path = api.PathDirect
-	}
-	return p
-}
-
 // Prepare makes what a change's sets need, and returns what the plane can be told.
 func (l *links) Prepare(_ context.Context, c plane.Change) (plane.Change, error) {
 	if c.Node != nil {
@@ -230,7 +220,7 @@ func (l *links) Prepare(_ context.Context, c plane.Change) (plane.Change, error)
 	}
 	c.SetEndpoints = slices.DeleteFunc(slices.Clone(c.SetEndpoints), func(e plane.Endpoint) bool { return !l.present(e.Address) })
 	for _, p := range c.SetPeers {
-		if err := l.link.SetPeer(l.node, sentBy(p)); err != nil {
+		if err := l.link.SetPeer(l.node, p); err != nil {
 			return c, err
 		}
 		old := l.peers[p.Key]

@@ -45,6 +45,8 @@ type orders struct {
 
 	state func(context.Context) (plane.State, error) // all that the plane should hold now
 	used  func(plane.Usage)
+	// counted takes what passed by peers, nil if that is not known.
+	counted func(map[api.PeerKey][2]uint64)
 	// synced says whether the kernel is what the core wants, and if not, why.
 	synced func(error)
 	log    *slog.Logger
@@ -152,6 +154,14 @@ func (o *orders) carryOut(ctx context.Context, m any) {
 		o.hold.Refuse(m.Local, m.Remote, m.Denied)
 	case overlay.Answered:
 		o.resolver.Answered(m.Name)
+	case overlay.Count:
+		n, err := o.plane.Traffic(ctx)
+		if err != nil {
+			o.log.Warn("what passes by kernel paths is not known", "err", err)
+		}
+		o.counted(n)
+	case overlay.TunnelTerms:
+		o.tunnel.Tell(m.Key, m.Terms)
 	case overlay.TunnelHeed:
 		o.tunnel.Tell(m.Key, notice.Ack{Serial: m.Serial})
 	case barrier:

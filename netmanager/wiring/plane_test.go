@@ -32,8 +32,11 @@ func (p told) Sync(context.Context, plane.State) error {
 }
 func (p told) Apply(context.Context, plane.Change) error  { return p.note("apply") }
 func (p told) Usage(context.Context) (plane.Usage, error) { return plane.Usage{}, p.note("usage") }
-func (p told) Remove(context.Context) error               { return p.note("remove") }
-func (p told) Close() error                               { return p.note("close") }
+func (p told) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) {
+	return nil, p.note("traffic")
+}
+func (p told) Remove(context.Context) error { return p.note("remove") }
+func (p told) Close() error                 { return p.note("close") }
 
 func TestPlaneIsWhatTheKernelTakes(t *testing.T) {
 	refused := errors.New("device 7: too many programs")

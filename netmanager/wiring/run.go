@@ -107,6 +107,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	m.chooser = newChooser(cfg, data, m.log)
 	m.orders.open, m.orders.links, m.orders.log = m.chooser.open, m.links, m.log
 	m.orders.hold, m.orders.resolver, m.orders.tunnel = hold, names, m.tunnel
+	m.orders.counted = func(n map[api.PeerKey][2]uint64) { m.post(overlay.Counted{Peers: n}) }
 	m.orders.state, m.orders.used, m.orders.synced = m.plane, m.used, m.synced
 	ln, err := socket.Listen(cfg.Socket)
 	if err != nil {
@@ -187,6 +188,12 @@ func (m *manager) send(envs []api.Envelope) {
 			m.tunnel.engine.SetHere(msg.Addresses)
 		case overlay.TunnelTell:
 			m.tunnel.Tell(msg.Key, msg.Notice)
+		case overlay.TunnelSay:
+			if msg.Connect {
+				m.tunnel.Tell(msg.Key, msg.Message)
+			} else {
+				m.tunnel.Say(msg.Key, msg.Message)
+			}
 		default:
 			m.orders.order(msg)
 		}

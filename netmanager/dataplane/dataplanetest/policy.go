@@ -3,6 +3,7 @@ package dataplanetest
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -134,12 +135,62 @@ func (w *World) serve(n int) netip.Addr {
 	return w.C(n).Addr
 }
 
+// eachWayThatIsTakenIsTakenIn changes which ways a peer's packets may come by,
+// whichever way ours go to it.
+func eachWayThatIsTakenIsTakenIn(t *testing.T, w *World) {
+	if w.path == api.PathDirect {
+		return // what comes from the tunnel always is
+	}
+	here, there := w.Hosts[0], w.Hosts[1]
+	by := map[api.PathKind]func(){}
+	for _, path := range []api.PathKind{api.PathRoute, w.path} { // VXLAN's hosts are on one link as well
+		by[path] = func() {
+			other := *w
+			other.path = path
+			for _, line := range other.routes(there, here) {
+				there.IP(strings.Replace(line, "route add", "route replace", 1))
+			}
+		}
+	}
+	for _, ours := range []api.PathKind{api.PathDirect, w.path} {
+		for _, takes := range []plane.Ways{{}, {Route: true}, {VXLAN: true}, {Route: true, VXLAN: true}, {Route: true}} {
+			if takes.VXLAN && w.path != api.PathVXLAN {
+				continue
+			}
+			p := here.State.Peers[0]
+			p.Path, p.Takes = ours, takes
+			here.MustApply(plane.Change{SetPeers: []plane.Peer{p}})
+			for path, come := range by {
+				come()
+				taken := path == api.PathRoute && takes.Route || path == api.PathVXLAN && takes.VXLAN
+				for six := range 2 {
+					to, own := at(both(w.C(3).Addr)[six], 9), at(both(w.C(4).Addr)[six], 1000)
+					send := func() { there.Inject(udp(own, to, "by "+string(path))) }
+					if taken {
+						if got := w.C(3).first(t, send); got != "by "+string(path) {
+							t.Errorf("ours by %s, taken %+v, IPv6 %d: %q", ours, takes, six, got)
+						}
+						continue
+					}
+					before := here.MustUse().Forged
+					send()
+					for late := time.Now().Add(patience); here.MustUse().Forged == before; {
+						if time.Now().After(late) {
+							t.Fatalf("ours by %s, taken %+v, IPv6 %d: by %s it is not forged", ours, takes, six, path)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // waysAreTold has packets come by a way that is not their peer's.
 func waysAreTold(t *testing.T, w *World) {
 	here, there := w.Hosts[0], w.Hosts[1]
 	third := plane.Peer{Key: api.PeerKey{3}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.2.0/26")}, Path: w.path}
 	if w.path != api.PathDirect {
-		third.Via = netip.MustParseAddr("192.168.77.3")
+		third.Via, third.Takes = netip.MustParseAddr("192.168.77.3"), here.State.Peers[0].Takes
 	}
 	stranger := netip.MustParseAddr("10.16.2.1")
 	here.MustApply(plane.Change{SetPeers: []plane.Peer{third}, SetSources: []plane.Source{{Address: stranger, Ident: 4}}})

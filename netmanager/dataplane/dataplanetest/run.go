@@ -55,6 +55,7 @@ var promises = []struct {
 	{"DeniedFlowsAreDropped", deniedFlowsAreDropped},
 	{"ForgedSourcesAreDropped", forgedSourcesAreDropped},
 	{"WaysAreTold", waysAreTold},
+	{"EachWayThatIsTakenIsTakenIn", eachWayThatIsTakenIsTakenIn},
 	{"TheUnknownIsHeld", theUnknownIsHeld},
 	{"TheUnknownCallerIsHeld", theUnknownCallerIsHeld},
 	{"HostsAreClosed", hostsAreClosed},

@@ -190,9 +190,9 @@ func (w *World) state(h, peer *Host) plane.State {
 	switch w.path {
 	case api.PathVXLAN:
 		s.Node.VXLAN = vxlanPort
-		s.Peers[0].Via = peer.Addr
+		s.Peers[0].Via, s.Peers[0].Takes.VXLAN = peer.Addr, true
 	case api.PathRoute:
-		s.Peers[0].Via = peer.Addr
+		s.Peers[0].Via, s.Peers[0].Takes.Route = peer.Addr, true
 	}
 	for _, c := range h.Containers {
 		s.Endpoints = append(s.Endpoints, plane.Endpoint{Address: c.Addr, Ident: c.Ident, Device: c.Device})

@@ -12,11 +12,12 @@ import (
 // no is a plane that leaves packets to the kernel's routes.
 type no struct{}
 
-func (no) Sync(context.Context, plane.State) error    { return nil }
-func (no) Apply(context.Context, plane.Change) error  { return nil }
-func (no) Usage(context.Context) (plane.Usage, error) { return plane.Usage{}, nil }
-func (no) Remove(context.Context) error               { return nil }
-func (no) Close() error                               { return nil }
+func (no) Sync(context.Context, plane.State) error                    { return nil }
+func (no) Apply(context.Context, plane.Change) error                  { return nil }
+func (no) Usage(context.Context) (plane.Usage, error)                 { return plane.Usage{}, nil }
+func (no) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) { return nil, nil }
+func (no) Remove(context.Context) error                               { return nil }
+func (no) Close() error                                               { return nil }
 
 func TestWorldIsRoutedWithoutAPlane(t *testing.T) {
 	for _, path := range []api.PathKind{api.PathRoute, api.PathVXLAN} {

@@ -22,11 +22,12 @@ import (
 // none is the kernel alone: routes, no services.
 type none struct{}
 
-func (none) Sync(context.Context, plane.State) error          { return nil }
-func (none) Apply(context.Context, plane.Change) error        { return nil }
-func (none) Usage(context.Context) (u plane.Usage, err error) { return u, nil }
-func (none) Remove(context.Context) error                     { return nil }
-func (none) Close() error                                     { return nil }
+func (none) Sync(context.Context, plane.State) error                    { return nil }
+func (none) Apply(context.Context, plane.Change) error                  { return nil }
+func (none) Usage(context.Context) (u plane.Usage, err error)           { return u, nil }
+func (none) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) { return nil, nil }
+func (none) Remove(context.Context) error                               { return nil }
+func (none) Close() error                                               { return nil }
 
 var planes = []struct {
 	name string

@@ -149,6 +149,12 @@ func (p *Plane) setPeers(x *tx, c plane.Change, links *links, all bool) error {
 	return nil
 }
 
+// The ways of enum way in bpf/types.h.
+const (
+	wayRoute = 1 << iota
+	wayVXLAN
+)
+
 func (p *Plane) setPeer(x *tx, v plane.Peer, links *links) error {
 	n := peer{Peer: v}
 	if old, ok := p.peers[v.Key]; ok {
@@ -163,21 +169,23 @@ func (p *Plane) setPeer(x *tx, v plane.Peer, links *links) error {
 	e := objectsPeer{Id: n.id, Mtu: uint32(v.MTU)}
 	switch v.Path {
 	case api.PathRoute:
-		e.Path = 1
+		e.Send = wayRoute
+	case api.PathVXLAN:
+		e.Send = wayVXLAN
+		if d := links.get(plane.VXLANDevice(p.node.Prefix)); d != nil && (e.Mtu == 0 || int(e.Mtu) > d.Attrs().MTU) {
+			e.Mtu = uint32(d.Attrs().MTU)
+		}
+	}
+	if v.Takes.Route {
+		e.Path |= wayRoute
+	}
+	if v.Takes.VXLAN {
+		e.Path |= wayVXLAN
+	}
+	if (e.Path|e.Send)&wayRoute != 0 {
 		if routes, err := netlink.RouteGet(v.Via.AsSlice()); err == nil && len(routes) > 0 {
 			n.device = routes[0].LinkIndex
 		}
-	case api.PathVXLAN:
-		e.Path = 2
-		if d := links.get(plane.VXLANDevice(p.node.Prefix)); d != nil {
-			n.device = d.Attrs().Index
-			if e.Mtu == 0 || int(e.Mtu) > d.Attrs().MTU {
-				e.Mtu = uint32(d.Attrs().MTU)
-			}
-		}
-	}
-	if e.Send = e.Path; v.Prepared {
-		e.Send = 0
 	}
 	if v.Via.Is4() {
 		e.Family, e.Via[0] = unix.AF_INET, be32(v.Via)

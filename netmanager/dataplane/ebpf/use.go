@@ -10,10 +10,10 @@ import (
 )
 
 // Usage reads what programs counted.
-func (p *Plane) Usage(context.Context) (plane.Usage, error) {
+func (p *Plane) Usage(ctx context.Context) (plane.Usage, error) {
 	u := plane.Usage{
 		Services: map[netip.Addr]uint64{}, Backends: map[netip.Addr]uint64{},
-		Sources: map[netip.Addr]uint64{}, Peers: map[api.PeerKey][2]uint64{},
+		Sources: map[netip.Addr]uint64{},
 	}
 	if !p.open {
 		return u, fmt.Errorf("use of a plane that was not synced: %w", api.ErrInvalid)
@@ -42,20 +42,8 @@ func (p *Plane) Usage(context.Context) (plane.Usage, error) {
 			}
 		}
 	}
-	for k, v := range p.peers {
-		if v.Path != api.PathRoute && v.Path != api.PathVXLAN {
-			continue
-		}
-		var each []objectsTraffic
-		if err := p.o.TlTraffic.Lookup(v.id, &each); err != nil {
-			return u, fmt.Errorf("traffic of peer %s: %w", k, err)
-		}
-		var sum [2]uint64
-		for _, t := range each {
-			sum[0] += t.To
-			sum[1] += t.From
-		}
-		u.Peers[k] = sum
+	if u.Peers, err = p.Traffic(ctx); err != nil {
+		return u, err
 	}
 	var each []objectsCounts
 	if err := p.o.TlCounts.Lookup(uint32(0), &each); err != nil {
@@ -66,4 +54,28 @@ func (p *Plane) Usage(context.Context) (plane.Usage, error) {
 		u.Forged += c.Forged
 	}
 	return u, nil
+}
+
+// Traffic reads what programs counted of peers.
+func (p *Plane) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) {
+	if !p.open {
+		return nil, fmt.Errorf("traffic of a plane that was not synced: %w", api.ErrInvalid)
+	}
+	all := map[api.PeerKey][2]uint64{}
+	for k, v := range p.peers {
+		if v.Path != api.PathRoute && v.Path != api.PathVXLAN && v.Takes == (plane.Ways{}) {
+			continue
+		}
+		var each []objectsTraffic
+		if err := p.o.TlTraffic.Lookup(v.id, &each); err != nil {
+			return nil, fmt.Errorf("traffic of peer %s: %w", k, err)
+		}
+		var sum [2]uint64
+		for _, t := range each {
+			sum[0] += t.To
+			sum[1] += t.From
+		}
+		all[k] = sum
+	}
+	return all, nil
 }

@@ -34,7 +34,9 @@ type service struct {
 
 type peer struct {
 	plane.Peer
-	device string // that its packets come from, where the kernel carries them
+	// Devices that its packets come from, and that ours leave by, where the kernel carries them.
+	in  []string
+	out string
 }
 
 // element is a set's key; value is what it maps to, and how many objects it is of.
@@ -118,15 +120,24 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 	}
 	for _, p := range c.SetPeers {
 		next := peer{Peer: p}
-		switch p.Path {
-		case api.PathVXLAN:
-			next.device = plane.VXLANDevice(d.node.Prefix)
-		case api.PathRoute:
-			dev, err := via(p.Via)
-			if err != nil {
+		vxlan, route := plane.VXLANDevice(d.node.Prefix), ""
+		if p.Takes.Route || p.Path == api.PathRoute {
+			var err error
+			if route, err = via(p.Via); err != nil && p.Path == api.PathRoute {
 				return fmt.Errorf("peer %s by %s: %w", p.Key, p.Via, err)
 			}
-			next.device = dev
+		}
+		switch p.Path {
+		case api.PathVXLAN:
+			next.out = vxlan
+		case api.PathRoute:
+			next.out = route
+		}
+		if p.Takes.VXLAN {
+			next.in = append(next.in, vxlan)
+		}
+		if p.Takes.Route && route != "" { // else nothing comes from there
+			next.in = append(next.in, route)
 		}
 		for _, s := range p.Subnets {
 			if s.Bits() > d.node.Ranges.Subnet || !s.Addr().Is4() {
@@ -187,14 +198,15 @@ func pairOf(d *delta, p plane.Pair) func(bool, func(*nftables.Set, string, strin
 }
 
 func (d *delta) peer(p peer, do func(*nftables.Set, string, string)) {
-	if p.device == "" {
-		return
-	}
 	for _, s := range p.Subnets {
 		for _, sub := range split(s, d.node.Ranges.Subnet) {
-			do(d.inward, string(name16(p.device))+string(four(sub)), "")
-			do(d.outward, string(name16(p.device))+string(four(sub)), "")
-			if p.Path == api.PathVXLAN {
+			for _, dev := range p.in {
+				do(d.inward, string(name16(dev))+string(four(sub)), "")
+			}
+			if p.out != "" {
+				do(d.outward, string(name16(p.out))+string(four(sub)), "")
+			}
+			if p.Takes.VXLAN {
 				do(d.outer, string(four(p.Via))+string(four(sub)), "")
 			}
 		}

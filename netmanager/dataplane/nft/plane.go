@@ -236,10 +236,26 @@ func (p *Plane) read() (plane.Usage, error) {
 		flows(s.sources, u.Sources, p.base.Sources)); err != nil || p.m == nil {
 		return u, err
 	}
-	return u, p.readPeers(conn, &u)
+	u.Peers, err = p.readPeers(conn)
+	return u, err
 }
 
-func (p *Plane) readPeers(conn *nftables.Conn, u *plane.Usage) error {
+// Traffic reads the counters of peers.
+func (p *Plane) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) {
+	if p.m == nil {
+		return nil, nil
+	}
+	conn, err := p.host.dial()
+	if err != nil {
+		return nil, err
+	}
+	if there, err := p.there(conn); err != nil || !there {
+		return nil, err
+	}
+	return p.readPeers(conn)
+}
+
+func (p *Plane) readPeers(conn *nftables.Conn) (map[api.PeerKey][2]uint64, error) {
 	bytes := func(s *nftables.Set) (map[string]uint64, error) {
 		es, err := conn.GetSetElements(s)
 		if err != nil {
@@ -255,27 +271,30 @@ func (p *Plane) readPeers(conn *nftables.Conn, u *plane.Usage) error {
 	}
 	in, err := bytes(p.m.inward)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out, err := bytes(p.m.outward)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	maps.Copy(u.Peers, p.base.Peers)
+	peers := map[api.PeerKey][2]uint64{}
+	maps.Copy(peers, p.base.Peers)
 	for k, peer := range p.m.peers {
-		if peer.device == "" {
+		if peer.out == "" && len(peer.in) == 0 {
 			continue
 		}
-		n := u.Peers[k]
+		n := peers[k]
 		for _, s := range peer.Subnets {
 			for _, sub := range split(s, p.m.node.Ranges.Subnet) {
-				key := string(name16(peer.device)) + string(four(sub))
-				n[0], n[1] = n[0]+out[key], n[1]+in[key]
+				n[0] += out[string(name16(peer.out))+string(four(sub))]
+				for _, dev := range peer.in {
+					n[1] += in[string(name16(dev))+string(four(sub))]
+				}
 			}
 		}
-		u.Peers[k] = n
+		peers[k] = n
 	}
-	return nil
+	return peers, nil
 }
 
 // Remove deletes our tables and the flows through them.

@@ -26,23 +26,24 @@ type Report struct {
 	Sized   bool    // MTU was measured; else it is what passes everywhere
 	Plain   bool    // no NAT lies between: each side is seen at an address of its own
 	Seen    netip.AddrPort
+	Idle    bool   // nothing passed for long, so that no better way is looked for
 	Silent  bool   // traffic waits, and the peer has not answered for a second
 	Reason  string // why the path is no better one; "" on a direct path
 }
 
 func (r Report) differs(o Report) bool {
-	return r.Path != o.Path || r.None != o.None || r.MTU != o.MTU || r.Sized != o.Sized || r.Plain != o.Plain || r.Silent != o.Silent || r.Proven != o.Proven
+	return r.Path != o.Path || r.None != o.None || r.MTU != o.MTU || r.Sized != o.Sized || r.Plain != o.Plain || r.Silent != o.Silent || r.Proven != o.Proven || r.Idle != o.Idle
 }
 
 // Report is the state after the last step.
 func (m *Machine) Report() Report {
 	x := m.current
 	if x == nil {
-		return Report{None: true, MTU: leastMTU, Silent: m.silent, Reason: "no address of the peer is known"}
+		return Report{None: true, MTU: leastMTU, Idle: m.asleep, Silent: m.silent, Reason: "no address of the peer is known"}
 	}
 	r := Report{
 		Path: x.path, Proven: x.proven, RTT: x.rtt, MinRTT: x.least, Loss: x.loss, MTU: x.mtu.safe(), Sized: x.mtu.proven > 0 || x.mtu.tooBig > 0 || x.mtu.done,
-		Plain: m.plain(x), Seen: x.seen, Silent: m.silent, Samples: m.samples, Sample: x.sample(), Coord: m.coord,
+		Plain: m.plain(x), Seen: x.seen, Idle: m.asleep, Silent: m.silent, Samples: m.samples, Sample: x.sample(), Coord: m.coord,
 	}
 	if x.path.Relay() {
 		r.Reason = m.why()

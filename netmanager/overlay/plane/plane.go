@@ -101,16 +101,23 @@ type Pair struct{ From, To Ident }
 type Peer struct {
 	Key     api.PeerKey
 	Subnets []netip.Prefix
-	Path    api.PathKind // route or vxlan; anything else is the tunnel device
-	// Via is the peer's address on the clear network, for route and vxlan. Packets
-	// of its subnets are taken in from there, and, as always, from the tunnel, which
-	// has checked whose they are; from no other way.
+	Path    api.PathKind // that ours take: route or vxlan; anything else is the tunnel device
+	// Via is the peer's address on the clear network, for route and vxlan, there and back.
 	Via netip.Addr
-	// Prepared says that ours take the tunnel still, while the peer's are taken in
-	// from Path already: both ends prepare before either sends.
-	Prepared bool
-	MTU      int // of inner packets; larger ones are answered with ICMP. 0: the device's
+	// Takes are the ways from Via that packets of its subnets are taken in by. They are
+	// always taken in from the tunnel, which has checked whose they are; from no other way.
+	Takes Ways
+	MTU   int // of inner packets; larger ones are answered with ICMP. 0: the device's
 }
+
+// Ways are the kernel's ways between two nodes, any of which may be taken at a time.
+type Ways struct {
+	Route bool `json:"route,omitempty"`
+	VXLAN bool `json:"vxlan,omitempty"`
+}
+
+// Or are the ways of both.
+func (w Ways) Or(o Ways) Ways { return Ways{w.Route || o.Route, w.VXLAN || o.VXLAN} }
 
 // Usage says what was used since the plane was made; counters only grow. What is
 // dropped from the plane is forgotten: it counts from 0 if it comes again.

@@ -70,7 +70,7 @@ func (k *PlanePath) up(ctx context.Context, b *Bed) error {
 	for i, n := range b.Node {
 		s := &k.state[i]
 		s.Node = plane.Node{Ranges: ranges, Subnet: subnets[i], Prefix: prefix, Tunnel: prefix + "tun", Hold: prefix + "hold"}
-		s.Peers = []plane.Peer{{Key: api.PeerKey{byte(2 - i)}, Subnets: []netip.Prefix{subnets[1-i]}, Path: api.PathRoute, Via: WireAddr[1-i]}}
+		s.Peers = []plane.Peer{{Key: api.PeerKey{byte(2 - i)}, Subnets: []netip.Prefix{subnets[1-i]}, Path: api.PathRoute, Via: WireAddr[1-i], Takes: plane.Ways{Route: true}}}
 		if err := n.IP(ctx,
 			fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Hold), fmt.Sprintf("link set %s up", s.Node.Hold),
 			fmt.Sprintf("tuntap add dev %s mode tun", s.Node.Tunnel), fmt.Sprintf("link set %s up", s.Node.Tunnel),

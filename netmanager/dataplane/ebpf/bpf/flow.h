@@ -132,11 +132,11 @@ static __always_inline int came_by(struct __sk_buff *skb, const struct settings 
 
 	if (in == s->tunnel || p->came)
 		return 1;
-	if (peer->path == PATH_VXLAN) {
+	if (in == s->vxlan) {
 		struct bpf_tunnel_key key = {};
 
 		// Only where it was received does a packet know its outer header.
-		if (in != s->vxlan || p->where != ARRIVE)
+		if (!(peer->path & PATH_VXLAN) || p->where != ARRIVE)
 			return 0;
 		if (bpf_skb_get_tunnel_key(skb, &key, sizeof(key), peer->family == AF_INET6 ? BPF_F_TUNINFO_IPV6 : 0))
 			return 0;
@@ -145,7 +145,7 @@ static __always_inline int came_by(struct __sk_buff *skb, const struct settings 
 		return key.remote_ipv6[0] == peer->via[0] && key.remote_ipv6[1] == peer->via[1] &&
 		       key.remote_ipv6[2] == peer->via[2] && key.remote_ipv6[3] == peer->via[3];
 	}
-	if (peer->path == PATH_ROUTE) {
+	if (peer->path & PATH_ROUTE) {
 		struct bpf_fib_lookup fib = {.family = peer->family, .ifindex = in};
 		long r;
 

@@ -61,7 +61,8 @@ struct pair {
 	__u32 from, to;
 };
 
-enum way { PATH_TUNNEL, PATH_ROUTE, PATH_VXLAN };
+// Ways to and from peers; bits, where several may be taken.
+enum way { PATH_TUNNEL, PATH_ROUTE = 1, PATH_VXLAN = 2 };
 
 struct prefix {
 	__u32 len;
@@ -75,7 +76,7 @@ struct network {
 
 struct peer {
 	__u32 id;   // index of its traffic
-	__u32 path; // enum way, that its packets come by
+	__u32 path; // ways that its packets may come by, beside the tunnel
 	__u32 send; // enum way, that packets to it go by
 	__u32 mtu;  // of inner packets, 0: the route's
 	__be32 via[4];

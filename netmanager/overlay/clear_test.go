@@ -1,0 +1,527 @@
+package overlay
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+const own = "192.168.1.10" // world's address
+
+// at has the tunnel see node n at an address, with no NAT between.
+func (w *world) at(n byte, addr string) step.Effects {
+	w.t.Helper()
+	return w.step(Path{Key: key(n), Kind: api.PathDirect, Plain: true, Addr: netip.AddrPortFrom(ip(addr), 7000), MTU: 1380})
+}
+
+// agrees has node n, wherever it is seen, take ours by those ways.
+func (w *world) agrees(n byte, ways plane.Ways) step.Effects {
+	w.t.Helper()
+	q := w.c.peers[key(n)]
+	t := agree.Terms{Serial: q.deal.heard + 1, Ack: q.deal.said.Serial}
+	if ways != none {
+		t.Ways, t.From, t.At, t.Port = ways, ip(own), []netip.Addr{q.path.Addr.Addr()}, 7001
+	}
+	return w.step(Agreed{key(n), t})
+}
+
+// way is how the plane has node n: what ours take, and what it is taken in by.
+func (w *world) way(n byte) string {
+	p := w.plane.Peers[key(n)]
+	return wayOf(p)
+}
+
+func wayOf(p plane.Peer) string {
+	s := string(p.Path) + " <"
+	if p.Takes.Route {
+		s += " route"
+	}
+	if p.Takes.VXLAN {
+		s += " vxlan"
+	}
+	if p.Takes != none {
+		s += " from " + p.Via.String()
+	}
+	return s
+}
+
+func (w *world) ways(want ...string) {
+	w.t.Helper()
+	for i, want := range want {
+		if got := w.way(byte(i + 1)); got != want {
+			w.t.Fatalf("node %d: %s, want %s", i+1, got, want)
+		}
+	}
+	w.checkBooks()
+}
+
+// peered is a world that has routes to nodes 1 to 3, of which 3 is not in the clear.
+func peered(t *testing.T) *world {
+	w, client := ready(t)
+	w.cfg.Idle, w.c.cfg.Idle = 1000*time.Hour, 1000*time.Hour
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}})
+	w.at(1, "192.168.1.11")
+	w.at(2, "192.168.2.12")
+	w.at(3, "172.16.0.1")
+	return w
+}
+
+func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
+	w := peered(t)
+	const one, two = "direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12"
+	w.ways(one, two, "direct <")
+	w.pass(time.Hour) // they say nothing
+	w.ways(one, two, "direct <")
+	w.agrees(1, plane.Ways{Route: true, VXLAN: true})
+	w.agrees(2, plane.Ways{Route: true, VXLAN: true}) // that we are on its link does not put it on ours
+	w.agrees(3, plane.Ways{Route: true, VXLAN: true}) // its operator's word is not our operator's
+	w.ways("route < route vxlan from 192.168.1.11", "vxlan < vxlan from 192.168.2.12", "direct <")
+	w.agrees(1, plane.Ways{VXLAN: true})
+	w.agrees(2, plane.Ways{Route: true})
+	w.ways("vxlan < route vxlan from 192.168.1.11", two)
+	w.agrees(1, none)
+	w.ways(one)
+	if r := w.c.Peers()[0].Reason; r != "it takes nothing in the clear from here" {
+		t.Error(r)
+	}
+	good := agree.Terms{Serial: 99, Ways: plane.Ways{Route: true, VXLAN: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}, Port: 7001}
+	for what, spoil := range map[string]func(*agree.Terms){
+		"from another address": func(t *agree.Terms) { t.From = ip("192.168.1.99") },
+		"from none":            func(t *agree.Terms) { t.From = netip.Addr{} },
+		"at another address":   func(t *agree.Terms) { t.At = []netip.Addr{ip("192.168.1.12")} },
+		"by another port":      func(t *agree.Terms) { t.Ways, t.Port = plane.Ways{VXLAN: true}, 7002 },
+	} {
+		bad := good
+		spoil(&bad)
+		bad.Serial = w.c.peers[key(1)].deal.heard + 1
+		w.step(Agreed{key(1), bad})
+		if got := w.way(1); got != one {
+			t.Errorf("taken %s: %s", what, got)
+		}
+	}
+	good.Serial = w.c.peers[key(1)].deal.heard + 1
+	w.step(Agreed{key(1), good})
+	old := good
+	old.Serial, old.Ways = good.Serial-1, none
+	w.step(Agreed{key(1), old}) // late
+	w.step(Agreed{key(9), good})
+	w.ways("route < route vxlan from 192.168.1.11")
+}
+
+func TestTermsFollowThePlaneAndAreRepeatedUntilHeard(t *testing.T) {
+	w, client := ready(t)
+	w.c.cfg.Idle = 1000 * time.Hour
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	eff := w.at(1, "192.168.1.11")
+	var seen []string
+	for _, e := range eff.Send {
+		switch m := e.Msg.(type) {
+		case plane.Change:
+			seen = append(seen, wayOf(m.SetPeers[0]))
+		case TunnelTerms:
+			seen = append(seen, fmt.Sprintf("%+v %s %v %d", m.Ways, m.From, m.At, m.Port))
+		}
+	}
+	if want := []string{"direct < route vxlan from 192.168.1.11", "{Route:true VXLAN:true} 192.168.1.11 [192.168.1.10] 7001"}; !slices.Equal(seen, want) {
+		t.Fatalf("%q, want %q", seen, want)
+	}
+	said := orders[TunnelTerms](eff)[0]
+	count := func(d time.Duration) (n int) {
+		for end := w.now.Add(d); ; {
+			wake := w.c.timers.Next()
+			if wake.IsZero() || wake.After(end) {
+				w.now = end
+				return n
+			}
+			w.now = later(w.now, wake)
+			n += len(orders[TunnelTerms](w.step(Tick{})))
+		}
+	}
+	if n := count(time.Hour); n != termsTries-1 {
+		t.Errorf("said %d times more to who does not answer", n)
+	}
+	if n := len(orders[TunnelTerms](w.at(1, "192.168.1.11"))); n != 1 {
+		t.Errorf("said %d times to who is there again", n)
+	}
+	if n := len(orders[TunnelTerms](w.step(Agreed{key(1), agree.Terms{Serial: 5}}))); n != 1 {
+		t.Errorf("who has not heard them is told %d times", n)
+	}
+	if n := len(orders[TunnelTerms](w.step(Agreed{key(1), agree.Terms{Serial: 5, Ack: said.Serial}}))); n != 0 {
+		t.Errorf("who has heard them, and was heard, is told %d times", n)
+	}
+	if n := count(time.Hour); n != 0 {
+		t.Errorf("said %d times to who has confirmed", n)
+	}
+}
+
+func TestWaysAreTakenInForAWhileAfterTheyWereWithdrawn(t *testing.T) {
+	w := peered(t)
+	w.agrees(1, plane.Ways{Route: true})
+	w.agrees(2, plane.Ways{VXLAN: true})
+	l := theLease()
+	l.Clear = []netip.Prefix{cidr("192.168.2.0/24"), cidr(own + "/32")}
+	eff := w.answer(api.NetDown{Lease: l})
+	// Ours go by the tunnel at once, and what the peer sends before it hears is no loss.
+	w.ways("direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12")
+	if said := orders[TunnelTerms](eff); len(said) != 2 || said[0].Ways != none || said[1].Ways != none {
+		t.Fatalf("%+v", said)
+	}
+	w.pass(linger - time.Millisecond)
+	w.ways("direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12")
+	w.pass(time.Millisecond)
+	w.ways("direct <", "direct <")
+}
+
+func TestARestartInterruptsNoKernelPath(t *testing.T) {
+	w := peered(t)
+	w.agrees(1, plane.Ways{Route: true})
+	const both = "route < route vxlan from 192.168.1.11"
+	w.restart()
+	w.ways(both)
+	w.step(Path{Key: key(1), Kind: api.PathNone}) // the tunnel has not looked yet
+	w.ways(both)
+	w.step(Session{key(1)})
+	w.step(Path{Key: key(1), Kind: api.PathRelay}) // sessions begin there
+	w.ways(both)
+	w.pass(lapse - time.Millisecond)
+	w.at(1, "192.168.1.11")
+	w.agrees(1, plane.Ways{Route: true})
+	w.pass(time.Hour)
+	w.ways(both)
+	w.step(Path{Key: key(1), Kind: api.PathRelay, Idle: true}) // nobody uses it: no wonder
+	w.pass(time.Hour)
+	w.ways(both)
+	w.step(Path{Key: key(1), Kind: api.PathRelay})
+	w.pass(settling)
+	w.ways("direct < route vxlan from 192.168.1.11")
+	w.pass(linger)
+	w.ways("direct <")
+}
+
+func TestTermsLapseInASessionInWhichNobodyRepeatsThem(t *testing.T) {
+	w := peered(t)
+	w.agrees(1, plane.Ways{Route: true})
+	eff := w.step(Session{key(1)})
+	if said := orders[TunnelTerms](eff); len(said) == 0 || said[0].Ack != 0 || !said[0].Ways.Route {
+		t.Fatalf("%+v", said)
+	}
+	w.ways("route < route vxlan from 192.168.1.11")
+	w.pass(lapse) // it is an older netmanager now
+	w.ways("direct < route vxlan from 192.168.1.11")
+	// A later life's terms count from anywhere.
+	w.step(Agreed{key(1), agree.Terms{Serial: 1, Ways: plane.Ways{Route: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}}})
+	w.ways("route < route vxlan from 192.168.1.11")
+}
+
+func TestWhoMovesAgreesAnew(t *testing.T) {
+	w := peered(t)
+	w.agrees(1, plane.Ways{Route: true, VXLAN: true})
+	w.at(1, "192.168.1.77")
+	w.ways("direct < route vxlan from 192.168.1.77")
+	w.agrees(1, plane.Ways{Route: true, VXLAN: true})
+	w.ways("route < route vxlan from 192.168.1.77")
+	self := w.c.self
+	self.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.9:7000")}
+	eff := w.step(self)
+	w.ways("direct < route vxlan from 192.168.1.77") // it does not expect us there
+	if said := orders[TunnelTerms](eff); len(said) == 0 || !slices.Equal(said[0].At, []netip.Addr{ip("192.168.1.9")}) {
+		t.Fatalf("%+v", said)
+	}
+	w.answer(api.NetDown{Gone: []api.ServiceID{svc("web")}})
+	if said := orders[TunnelSay](w.last); len(said) != 2 || said[0].Message.(agree.Terms).Ways != none {
+		t.Fatalf("who is forgotten is not told: %+v", said)
+	}
+}
+
+// counts has the plane say what passed to and from node 1, after a look's time.
+func (w *world) counts(to, from uint64) (probe agree.Probe, ok bool) {
+	w.t.Helper()
+	w.pass(countEvery)
+	eff := w.step(Counted{map[api.PeerKey][2]uint64{key(1): {to, from}}})
+	for _, m := range orders[TunnelSay](eff) {
+		if p, is := m.Message.(agree.Probe); is && m.Key == key(1) {
+			return p, true
+		}
+	}
+	return probe, false
+}
+
+func TestAWayByWhichNothingArrivesIsLeft(t *testing.T) {
+	w := peered(t)
+	const on, off = "route < route vxlan from 192.168.1.11", "direct < route vxlan from 192.168.1.11"
+	w.agrees(1, plane.Ways{Route: true})
+	answer := func(p agree.Probe, arrived uint64) {
+		w.step(Arrived{key(1), agree.Arrived{Serial: p.Serial, Bytes: arrived}})
+	}
+	p, ok := w.counts(0, 0)
+	if !ok {
+		t.Fatal("a new way is not asked about")
+	}
+	answer(p, 40)
+	if _, ok := w.counts(0, 0); ok {
+		t.Fatal("it is asked about where nothing was sent")
+	}
+	arrived := uint64(40)
+	for n := range uint64(100) { // what arrives one way proves it, whatever comes back
+		arrived += 7
+		p, _ := w.counts(100*(n+1), 0)
+		answer(p, arrived)
+	}
+	w.ways(on)
+	away := shunFirst
+	for try := range 7 {
+		if try > 0 { // the new attempt begins with a look
+			p, _ := w.counts(20000*uint64(try), 0)
+			answer(p, arrived)
+		}
+		p, _ = w.counts(20000*uint64(try)+10001, 0)
+		answer(p, arrived)
+		w.ways(on)
+		p, _ = w.counts(20000*uint64(try)+10002, 5) // that something comes back says nothing of what goes
+		answer(p, arrived)
+		w.ways(off)
+		if r := w.c.Peers()[0].Reason; !strings.Contains(r, "nothing gets through by route") {
+			t.Error(r)
+		}
+		w.pass(away - time.Millisecond)
+		w.ways(off)
+		w.pass(time.Millisecond)
+		w.ways(on)
+		away = min(2*away, shunMost)
+	}
+}
+
+func TestAWayWithoutSignsOfLifeIsLeft(t *testing.T) {
+	w := peered(t)
+	const on, off = "route < route vxlan from 192.168.1.11", "direct < route vxlan from 192.168.1.11"
+	w.agrees(1, plane.Ways{Route: true})
+	w.counts(1, 1)
+	for n := range uint64(50) { // its netmanager is away, and flows go on
+		w.counts(2+n, 2+n)
+	}
+	w.ways(on)
+	w.pass(time.Hour) // nothing is sent
+	w.ways(on)
+	for n := range uint64(lostUnanswered) {
+		w.ways(on)
+		w.counts(100+n, 51)
+	}
+	w.ways(off)
+}
+
+func TestPeersAreToldWhatArrived(t *testing.T) {
+	w := peered(t)
+	if eff := w.step(Probed{key(3), agree.Probe{Serial: 1}}); len(orders[Count](eff)) != 0 {
+		t.Error("the plane is asked about who is not let in")
+	}
+	if eff := w.step(Probed{key(1), agree.Probe{Serial: 7}}); len(orders[Count](eff)) != 1 {
+		t.Errorf("%+v", eff.Send)
+	}
+	eff := w.step(Counted{map[api.PeerKey][2]uint64{key(1): {1, 2}}})
+	if got := orders[TunnelSay](eff); len(got) != 1 || got[0].Message != (agree.Arrived{Serial: 7, Bytes: 2}) || got[0].Connect {
+		t.Errorf("%+v", got)
+	}
+	w.step(Probed{key(1), agree.Probe{Serial: 8}})
+	if eff := w.step(Counted{}); len(orders[TunnelSay](eff)) != 0 {
+		t.Error("what is not known is told")
+	}
+}
+
+// end is one of two nodes that agree, and net what is under way between them.
+type end struct {
+	*world
+	n     byte
+	self  Self
+	clear bool
+}
+
+type bound struct {
+	to int
+	in Input
+}
+
+// TestTwoEndsAlwaysAgree has two cores exchange what they say over a network that
+// loses, doubles and reorders, with restarts, moves and operators that change their
+// minds. Nobody ever sends in the clear what its own operator has not called clear.
+// Once messages arrive again, nobody sends what the other does not take in, and both
+// use the best way that each has.
+func TestTwoEndsAlwaysAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 9))
+		var ends [2]*end
+		var under []bound
+		addrs := [2][]string{{"192.168.1.10", "192.168.3.10"}, {"192.168.1.11", "192.168.4.11"}}
+		lease := func(i int) *api.NetLease {
+			l := theLease()
+			l.Rev, l.Cluster = uint64(rng.Uint32()), api.ClusterID(fmt.Sprintf("c%d", i))
+			l.Subnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16, byte(i + 1), 0}), 26)
+			if !ends[i].clear {
+				l.Clear = nil
+			}
+			return l
+		}
+		obey := func(i int, eff step.Effects) {
+			for _, e := range eff.Send {
+				var in Input
+				switch m := e.Msg.(type) {
+				case TunnelTerms:
+					in = Agreed{key(byte(i + 1)), m.Terms}
+				case TunnelSay:
+					if x, ok := m.Message.(agree.Terms); ok {
+						in = Agreed{key(byte(i + 1)), x}
+					}
+				}
+				if in != nil {
+					under = append(under, bound{1 - i, in})
+				}
+			}
+		}
+		do := func(i int, in Input) { obey(i, ends[i].step(in)) }
+		see := func(i int) { // as the tunnel sees the other
+			do(i, Path{Key: key(byte(2 - i)), Kind: api.PathDirect, Plain: true, MTU: 1380, Addr: ends[1-i].self.Endpoints[0]})
+		}
+		move := func(i int) {
+			x := rng.IntN(2)
+			a := ip(addrs[i][x])
+			s := Self{NetSelf: api.NetSelf{Key: key(byte(i + 1)), Endpoints: []netip.AddrPort{netip.AddrPortFrom(a, 7000)}}}
+			if on, _ := a.Prefix(24); rng.IntN(4) > 0 { // else it has a /32
+				s.OnLink = []netip.Prefix{on}
+			}
+			ends[i].self = s
+			do(i, s)
+		}
+		begin := func(i int) {
+			e := ends[i]
+			other := byte(2 - i)
+			p := peerRecord(other, 1)
+			do(i, Link{true})
+			obey(i, e.answer(api.NetDown{Lease: lease(i), Peers: []api.Peer{p}}))
+			do(i, e.self)
+		}
+		for i := range ends {
+			cfg := Config{VXLAN: 7001}
+			if rng.IntN(4) == 0 {
+				cfg.VXLAN = 0
+			}
+			ends[i] = &end{world: newWorld(t, cfg), n: byte(i + 1), clear: true}
+			move(i)
+			begin(i)
+		}
+		session := func() {
+			for i := range ends {
+				do(i, Session{key(byte(2 - i))})
+			}
+		}
+		pass := func(d time.Duration, lossy bool) {
+			until := ends[0].now.Add(d)
+			for {
+				if n := len(under); n > 0 {
+					x := 0
+					if lossy {
+						x = rng.IntN(n)
+					}
+					b := under[x]
+					if !lossy || rng.IntN(5) > 0 {
+						under = slices.Delete(under, x, x+1)
+					}
+					if !lossy || rng.IntN(3) > 0 {
+						do(b.to, b.in)
+					}
+					continue
+				}
+				at, who := until, -1
+				for i, e := range ends {
+					if wake := e.c.timers.Next(); !wake.IsZero() && wake.Before(at) {
+						at, who = wake, i
+					}
+				}
+				for _, e := range ends {
+					e.now = later(e.now, at)
+				}
+				if who < 0 {
+					return
+				}
+				do(who, Tick{})
+			}
+		}
+		policy := func() {
+			for i, e := range ends {
+				p := e.plane.Peers[key(byte(2-i))]
+				if (p.Path == api.PathRoute || p.Path == api.PathVXLAN) && !e.clear {
+					t.Fatalf("end %d sends by %s what its operator has not called clear", i, p.Path)
+				}
+			}
+		}
+		session()
+		see(0)
+		see(1)
+		for range rapid.IntRange(5, 40).Draw(t, "steps") {
+			i := rng.IntN(2)
+			switch rng.IntN(8) {
+			case 0:
+				ends[i].restart()
+				move(i)
+				begin(i)
+				session()
+			case 1:
+				move(i)
+				see(1 - i)
+			case 2:
+				ends[i].clear = rng.IntN(2) == 0
+				obey(i, ends[i].answer(api.NetDown{Lease: lease(i)}))
+			case 3:
+				session()
+			case 4:
+				do(i, Path{Key: key(byte(2 - i)), Kind: []api.PathKind{api.PathRelay, api.PathNone}[rng.IntN(2)], Idle: rng.IntN(2) == 0})
+			case 5, 6:
+				see(i)
+			}
+			policy()
+			pass(time.Duration(rng.IntN(4000))*time.Millisecond, true)
+			policy()
+		}
+		// From now on nothing is lost.
+		under = nil
+		session()
+		see(0)
+		see(1)
+		pass(settling+lapse+linger, false)
+		both := ends[0].clear && ends[1].clear
+		for i, e := range ends {
+			o := ends[1-i]
+			p, q := e.plane.Peers[key(byte(2-i))], o.plane.Peers[key(byte(1+i))]
+			on := func(e, o *end) bool {
+				return slices.ContainsFunc(e.self.OnLink, func(p netip.Prefix) bool { return p.Contains(o.self.Endpoints[0].Addr()) })
+			}
+			want := api.PathDirect
+			switch {
+			case both && on(e, o) && on(o, e):
+				want = api.PathRoute
+			case both && e.cfg.VXLAN != 0 && o.cfg.VXLAN != 0:
+				want = api.PathVXLAN
+			}
+			if p.Path != want {
+				t.Fatalf("end %d sends by %s and not by %s; the other takes %s", i, p.Path, want, wayOf(q))
+			}
+			if p.Path == api.PathRoute && !q.Takes.Route || p.Path == api.PathVXLAN && !q.Takes.VXLAN || want != api.PathDirect && q.Via != e.self.Endpoints[0].Addr() {
+				t.Fatalf("end %d sends by %s to %s, and the other has %s", i, p.Path, p.Via, wayOf(q))
+			}
+			if !e.clear && p.Takes != none {
+				t.Fatalf("end %d takes %s in", i, wayOf(p))
+			}
+		}
+	})
+}
