@@ -54,6 +54,17 @@ func (w *world) checkBooks() {
 			w.t.Fatalf("%s waits for no answer", id)
 		}
 	}
+	for sid, s := range c.services {
+		expected := map[string]int{}
+		for _, in := range s.instances {
+			if in.Reserved != "" {
+				expected[string(in.Reserved)]++
+			}
+		}
+		if !maps.Equal(s.expected, expected) {
+			w.t.Fatalf("%s has room at %v, counted %v", sid, expected, s.expected)
+		}
+	}
 	if placed != c.placed {
 		w.t.Fatalf("placed %v, counted %v", placed, c.placed)
 	}

@@ -139,22 +139,19 @@ func (c *Core) census(id api.ServiceID, by string, p placing) []sched.Domain {
 		return nil
 	}
 	var out []sched.Domain
-	at := map[string]int{}             // in out
-	for name, count := range s.peers { // in no order: a node is in one of them
+	at, own := map[string]int{}, s.instances[p.id] // in out
+	add := func(name string, count int) {          // in no order: a node is in one of them
 		n := c.nodes[api.NodeID(name)]
-		if id == p.id.Service() && api.NodeID(name) == p.node && s.instances[p.id] != nil {
-			count--
-		}
 		if n == nil || count <= 0 {
-			continue
+			return
 		}
 		domain := sched.DomainOf(by, c.cfg.ID, n.info.ID, n.info.Labels)
 		if domain == "" {
-			continue
+			return
 		}
-		if by == "node" {
+		if by == "node" && len(s.expected) == 0 {
 			out = append(out, sched.Domain{By: by, Name: domain, Have: count})
-			continue
+			return
 		}
 		i, seen := at[domain]
 		if !seen {
@@ -162,6 +159,18 @@ func (c *Core) census(id api.ServiceID, by string, p placing) []sched.Domain {
 			out = append(out, sched.Domain{By: by, Name: domain})
 		}
 		out[i].Have += count
+	}
+	for name, count := range s.peers {
+		if own != nil && api.NodeID(name) == p.node {
+			count--
+		}
+		add(name, count)
+	}
+	for name, count := range s.expected {
+		if own != nil && api.NodeID(name) == own.Reserved {
+			count--
+		}
+		add(name, count)
 	}
 	return out
 }

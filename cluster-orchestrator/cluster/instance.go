@@ -66,6 +66,7 @@ type vacancy struct {
 type service struct {
 	instances map[api.InstanceID]*instance
 	peers     map[string]int // instances per node
+	expected  map[string]int // per node those for which room is reserved there
 	aparts    []sched.Apart  // as the SLA that came last says
 	spread    bool           // and it has so many in one domain and no more
 	crowds    map[string]crowds
@@ -128,7 +129,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 		in.Node = ""
 	}
 	if n := c.nodes[in.Reserved]; n != nil && in.Reserved != in.Node {
-		n.reserve(in)
+		c.keepRoom(in, n)
 	} else {
 		in.Reserved = ""
 	}
@@ -159,7 +160,7 @@ func (c *Core) unrelate(in *instance) {
 }
 
 func (c *Core) newService(id api.ServiceID) *service {
-	s := &service{instances: map[api.InstanceID]*instance{}, peers: map[string]int{}}
+	s := &service{instances: map[api.InstanceID]*instance{}, peers: map[string]int{}, expected: map[string]int{}}
 	c.services[id] = s
 	c.apps.add(id)
 	return s

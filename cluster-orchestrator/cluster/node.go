@@ -255,7 +255,9 @@ func (c *Core) removeNode(id api.NodeID) error {
 	c.locate(n, nil)
 	c.unmeasured(n)
 	reserved := n.reserved
-	n.reserved = nil
+	for _, rid := range step.Keys(reserved) {
+		c.unreserve(reserved[rid])
+	}
 	c.journal.Delete(kindNode, string(id))
 	for _, in := range lost {
 		if in.State == api.Completed {
@@ -268,7 +270,6 @@ func (c *Core) removeNode(id api.NodeID) error {
 		c.tryPlace(in)
 	}
 	for _, rid := range step.Keys(reserved) {
-		reserved[rid].Reserved = ""
 		c.elsewhere(reserved[rid])
 	}
 	c.aggregateChanged(true)

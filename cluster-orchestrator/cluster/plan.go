@@ -54,7 +54,7 @@ func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
 		if n == nil {
 			return waits(q.Instance, sched.Explain(c.rank(&req, in.seed())))
 		}
-		v.Node, v.Displaces = n.info.ID, true
+		v.Node, v.Displaces = n.info.ID, len(victims) > 0
 		for _, other := range victims {
 			v.MakeWay = append(v.MakeWay, other.id())
 		}
@@ -98,9 +98,13 @@ func (t *tentative) give(id api.NodeID, in *instance) {
 	t.show(n)
 }
 
-// clear has others not be there.
+// clear has others not be there, nor those that are leaving.
 func (t *tentative) clear(id api.NodeID, victims []*instance) {
 	n := t.on(id)
+	for gone := range n.ending() {
+		n.book(gone, claim{})
+		n.unpublish(gone)
+	}
 	for _, v := range victims {
 		t.held = t.held.Minus(n.booked[v.id()].Room)
 		n.book(v.id(), claim{})

@@ -29,12 +29,15 @@ func (c *Core) preempts(in *instance, req *sched.Request) bool {
 		return false
 	}
 	if in.Reserved == "" {
-		k := c.makeWay(in, req)
-		if k == 0 {
+		k, ok := c.makeWay(in, req)
+		if !ok {
 			return false
 		}
-		if !runs {
-			c.explain(in, api.ReasonNone, fmt.Sprintf("waits until %d less urgent instances have made way", k), nil)
+		if detail := "waits until those have left that are leaving"; !runs {
+			if k > 0 {
+				detail = fmt.Sprintf("waits until %d less urgent instances have made way", k)
+			}
+			c.explain(in, api.ReasonNone, detail, nil)
 		}
 	}
 	if n != nil && !runs {
@@ -46,19 +49,19 @@ func (c *Core) preempts(in *instance, req *sched.Request) bool {
 
 // makeWay has others leave the node where that costs least, if there is one, and
 // keeps what they leave for the instance. It reports how many.
-func (c *Core) makeWay(in *instance, req *sched.Request) int {
-	n, victims := c.wayFor(in, req)
+func (c *Core) makeWay(in *instance, req *sched.Request) (victims int, ok bool) {
+	n, lesser := c.wayFor(in, req)
 	if n == nil {
-		return 0
+		return 0, false
 	}
 	c.reserve(in, n)
-	for _, v := range victims {
+	for _, v := range lesser {
 		c.preempt(v)
 	}
-	for _, v := range victims {
+	for _, v := range lesser {
 		c.tryPlace(v)
 	}
-	return len(victims)
+	return len(lesser), true
 }
 
 // wayFor is the node on which the fewest and least urgent would have to make way
@@ -67,15 +70,14 @@ func (c *Core) wayFor(in *instance, req *sched.Request) (best *node, victims []*
 	if !c.cfg.Preempt || !c.settled || c.lesser(in.demand.request.Urgency) == 0 {
 		return nil, nil
 	}
-	bare := *req
-	bare.Needs, bare.Devices, bare.Ports = api.Resources{}, nil, nil
-	ranked := c.table.Place(&bare, c.cfg.Plugin, in.seed()).Ranked
+	anyhow := bare(*req)
+	ranked := c.table.Place(&anyhow, c.cfg.Plugin, in.seed()).Ranked
 	for _, choice := range ranked[:min(len(ranked), maxEvictions)] {
 		n := c.nodes[api.NodeID(choice.ID)]
 		if n.leaving[in.id()] {
 			continue // of an earlier placement of its own
 		}
-		if v := c.victims(in, n); v != nil && (best == nil || compareVictims(v, victims) < 0) {
+		if v, ok := c.victims(in, n); ok && (best == nil || compareVictims(v, victims) < 0) {
 			best, victims = n, v
 		}
 	}
@@ -90,9 +92,10 @@ func (c *Core) lesser(urgency int) (n int) {
 	return n
 }
 
-// victims are the fewest and least urgent instances on a node without which
-// another would fit there; nil where it does not help.
-func (c *Core) victims(in *instance, n *node) []*instance {
+// victims are the fewest and least urgent instances on a node without which another
+// would fit there, when those have left that are leaving. That may be none; ok is
+// false where it does not help.
+func (c *Core) victims(in *instance, n *node) (victims []*instance, ok bool) {
 	var may []*instance
 	for _, v := range n.assigned {
 		if v.demand.request.Urgency < in.demand.request.Urgency && v.State != api.Completed {
@@ -106,13 +109,13 @@ func (c *Core) victims(in *instance, n *node) []*instance {
 			cmp.Compare(a.id(), b.id()),
 		)
 	})
-	gone := map[api.InstanceID]bool{}
+	gone := n.ending()
 	k := 0
 	for ; k < len(may) && !c.roomWithout(in, n, gone); k++ {
 		gone[may[k].id()] = true
 	}
-	if k == 0 || !c.roomWithout(in, n, gone) {
-		return nil
+	if !c.roomWithout(in, n, gone) {
+		return nil, false
 	}
 	// Some that came early are not needed beside those that came late.
 	out := may[:k]
@@ -121,7 +124,19 @@ func (c *Core) victims(in *instance, n *node) []*instance {
 			gone[may[i].id()] = true
 		}
 	}
-	return slices.DeleteFunc(out, func(v *instance) bool { return !gone[v.id()] })
+	return slices.DeleteFunc(out, func(v *instance) bool { return !gone[v.id()] }), true
+}
+
+// ending is what was told to leave the node and has not yet. What goes on until its
+// new placement runs is not among it.
+func (n *node) ending() map[api.InstanceID]bool {
+	out := make(map[api.InstanceID]bool, len(n.leaving))
+	for id := range n.leaving {
+		if _, goesOn := n.stays[id]; !goesOn {
+			out[id] = true
+		}
+	}
+	return out
 }
 
 // weightOf is how much of the node an instance has.
@@ -140,8 +155,8 @@ func compareVictims(a, b []*instance) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(sum(a), sum(b)))
 }
 
-// roomWithout reports whether an instance would fit on a node if some others were
-// not there.
+// roomWithout reports whether an instance would fit on a node, beside all for which
+// room is reserved there, if some others were not there.
 func (c *Core) roomWithout(in *instance, n *node, gone map[api.InstanceID]bool) bool {
 	d := &in.demand
 	free := n.traits.capacity.Minus(n.used)
@@ -192,18 +207,21 @@ func (c *Core) preempt(v *instance) {
 func (c *Core) reserve(in *instance, n *node) {
 	c.unreserve(in)
 	in.Reserved = n.info.ID
-	n.reserve(in)
+	c.keepRoom(in, n)
 	c.save(in)
 	c.refresh(n)
 }
 
-func (n *node) reserve(in *instance) {
+// keepRoom books what is reserved, and that its service has one there soon: for what
+// spread and apart ask it counts already.
+func (c *Core) keepRoom(in *instance, n *node) {
 	if n.reserved == nil {
 		n.reserved = map[api.InstanceID]*instance{}
 	}
 	n.reserved[in.id()] = in
 	n.book(in.id(), in.demand.claim)
 	n.publish(in.id(), in.demand.ports)
+	c.services[in.id().Service()].expected[string(n.info.ID)]++
 }
 
 // unreserve gives up what is kept free for an instance.
@@ -211,9 +229,15 @@ func (c *Core) unreserve(in *instance) {
 	if in.Reserved == "" {
 		return
 	}
-	n := c.nodes[in.Reserved]
+	n, at := c.nodes[in.Reserved], string(in.Reserved)
 	in.Reserved = ""
-	if n == nil || n.reserved[in.id()] == nil {
+	c.save(in)
+	s := c.services[in.id().Service()]
+	if s.expected[at]--; s.expected[at] == 0 {
+		delete(s.expected, at)
+	}
+	c.leaves(in.id().Service())
+	if n == nil {
 		return
 	}
 	delete(n.reserved, in.id())
@@ -223,34 +247,52 @@ func (c *Core) unreserve(in *instance) {
 }
 
 // redeem gives instances the room that was reserved for them, where it is free by
-// now.
+// now. Those that would not fit there if all of it were look elsewhere: what else
+// they ask of a place has changed.
 func (c *Core) redeem(n *node) {
+	if n.out() != "" {
+		return
+	}
 	for _, id := range step.Keys(n.reserved) {
 		in := n.reserved[id]
-		if in.exclusive() && c.mustWait(in) {
-			continue
-		}
-		reason := api.ReasonNone
 		switch {
-		case in.Moving:
-			reason = api.ReasonDrained
-		case in.Node != "":
-			reason = api.ReasonViolated
-		}
-		if n.out() == "" && c.fits(in, n, c.without(n, id)) {
+		case in == nil: // it is gone since, by what became of those before
+		case c.spoilt(in, n):
+			c.unreserve(in)
+			c.elsewhere(in)
+		case in.exclusive() && c.mustWait(in):
+		case c.fits(in, n, c.without(n, id)):
+			reason := api.ReasonNone
+			switch {
+			case in.Moving:
+				reason = api.ReasonDrained
+			case in.Node != "":
+				reason = api.ReasonViolated
+			}
 			c.goTo(in, n.info.ID, reason, "less urgent instances made way")
 		}
 	}
 }
 
+// spoilt reports whether it is not for want of room that an instance does not fit
+// where room is reserved for it.
+func (c *Core) spoilt(in *instance, n *node) bool {
+	req := bare(c.request(in))
+	_, ok := sched.PlaceBest(&req, []sched.Candidate{c.candidate(n, "")}, c.cfg.Plugin, in.seed())
+	return !ok && !c.measure(in.demand.users) // who is being measured may be near
+}
+
+// bare is a request without what others may make way for.
+func bare(req sched.Request) sched.Request {
+	req.Needs, req.Devices, req.Ports = api.Resources{}, nil, nil
+	return req
+}
+
 // awaitsRoom reports whether an instance waits for what is reserved for it.
 func (c *Core) awaitsRoom(in *instance) bool {
 	n := c.nodes[in.Reserved]
-	if n == nil || n.closed() {
+	if n == nil || n.closed() || n.out() == "" && c.spoilt(in, n) {
 		c.unreserve(in)
-		return false
-	}
-	if n.reserved[in.id()] == nil {
 		return false
 	}
 	c.redeem(n)

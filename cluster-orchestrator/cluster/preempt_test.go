@@ -337,3 +337,118 @@ func TestPreemptionNeverHitsEquals(t *testing.T) {
 		}
 	}
 }
+
+// roomy is one node with so many vCPUs, on which the urgent may have others make way.
+func roomy(t *testing.T, cpu int64) *world {
+	w := line(t, 0, func(c *Config) { c.Preempt = true })
+	w.join("n0", api.Resources{MilliCPU: 1000 * cpu, MemoryMB: 4096})
+	return w
+}
+
+// TestAsFewAsPossibleMakeWay: what those leave who make way for one is not taken
+// twice, and the next has only as many more make way as it needs.
+func TestAsFewAsPossibleMakeWay(t *testing.T) {
+	for k := 1; k <= 4; k++ {
+		w := roomy(t, 20)
+		var lows, urgent []api.Assignment
+		for i := range 10 {
+			lows = append(lows, classed(i, 1, "low", 2))
+		}
+		for i := range k {
+			urgent = append(urgent, classed(100+i, 2, "urgent", 2))
+		}
+		w.wants(lows...)
+		w.beat()
+		w.wants(urgent...)
+		w.checkBooks()
+		evicted := 0
+		for i := range lows {
+			if w.at(i).Node == "" {
+				evicted++
+			}
+		}
+		if evicted != k {
+			t.Errorf("for %d urgent ones of their size %d made way", k, evicted)
+		}
+		w.pass(10 * time.Second)
+		w.checkBooks()
+		for i := range k {
+			w.expect(100+i, api.Running, "n0")
+		}
+	}
+}
+
+// TestWhatIsLeftOverServesTheNext: of one large one that makes way two can live.
+func TestWhatIsLeftOverServesTheNext(t *testing.T) {
+	w := roomy(t, 8)
+	w.wants(classed(0, 1, "low", 4), classed(1, 1, "low", 4))
+	w.beat()
+	w.wants(classed(2, 2, "urgent", 2), classed(3, 2, "urgent", 2))
+	if a, b := w.at(0).Node, w.at(1).Node; (a == "") == (b == "") {
+		t.Errorf("those that were there are on %q and %q", a, b)
+	}
+	w.pass(10 * time.Second)
+	w.checkBooks()
+	w.expect(2, api.Running, "n0")
+	w.expect(3, api.Running, "n0")
+}
+
+// TestRoomIsNotKeptWhereOneOfTheServiceIsExpected: they are to be one on a node.
+func TestRoomIsNotKeptWhereOneOfTheServiceIsExpected(t *testing.T) {
+	w := roomy(t, 6)
+	w.wants(classed(0, 1, "low", 2), classed(1, 1, "low", 2), classed(2, 1, "low", 2))
+	w.beat()
+	for i := range 2 {
+		a := of(pre, i, 2, api.Constraint{Type: api.ConstrainSpread})
+		a.Spec.Priority, a.Spec.VCPUs = "urgent", 2
+		w.wants(a)
+		w.checkBooks()
+	}
+	if in := w.c.instances[pre.Instance(1)]; in.Reserved != "" || !in.Offered {
+		t.Errorf("for the second room is kept on %q, offered %v: %s", in.Reserved, in.Offered, in.Detail)
+	}
+	w.pass(10 * time.Second)
+	w.checkBooks()
+	low := 0
+	for i := range 3 {
+		if w.at(i).State == api.Running {
+			low++
+		}
+	}
+	if n := w.nodeOf(pre.Instance(0)); n != "n0" || low != 2 || w.c.nodes["n0"].used.MilliCPU != 6000 {
+		t.Errorf("the first is on %q beside %d, with %v taken", n, low, w.c.nodes["n0"].used)
+	}
+}
+
+// TestRoomIsGivenUpWhereSomethingElseFails: the area that it is to be near is known
+// no more when the root says so, whether who makes way has left or not (seed 2067).
+func TestRoomIsGivenUpWhereSomethingElseFails(t *testing.T) {
+	for _, left := range []bool{false, true} {
+		w := line(t, 1, func(c *Config) { c.Preempt = true })
+		w.wants(classed(0, 1, "low", 4))
+		w.beat()
+		a := of(pre, 0, 2, api.Constraint{Type: api.ConstrainLatency, Area: "oslo", Threshold: 106})
+		a.Spec.Priority, a.Spec.VCPUs = "urgent", 2
+		a.Targets = []api.Target{{Area: "oslo", Positions: []api.Position{{Coord: at(5)}}}}
+		w.wants(a)
+		in := w.c.instances[pre.Instance(0)]
+		if in.Reserved != "n0" {
+			t.Fatalf("room is kept on %q: %s", in.Reserved, in.Detail)
+		}
+		a.Targets = nil
+		if left {
+			w.nodes["n0"].settle()
+			in.Want.Targets = nil // and the word of it is still under way
+			w.speak("n0")
+		} else {
+			w.wants(a)
+		}
+		w.checkBooks()
+		if v := in.view(); in.Reserved != "" || !v.HandedBack {
+			t.Errorf("room is kept on %q, and the root is told %+v", in.Reserved, v)
+		}
+		w.pass(10 * time.Second)
+		w.checkBooks()
+		w.expect(0, api.Running, "n0")
+	}
+}
