@@ -38,6 +38,7 @@ type service struct {
 	peers     map[string]int // instances per cluster
 	net       serviceNet
 	link      serviceLinks
+	refused   refusals
 }
 
 func (c *Core) changedApp(a *app) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -111,8 +112,14 @@ func movedBy(was, is *sched.Candidate) bool {
 	if is.Coord == nil || was.Coord == nil {
 		return is.Coord != was.Coord
 	}
+	return farther(was.Coord, is.Coord, is.Radius-was.Radius)
+}
+
+// farther reports whether a cluster whose centre moved and whose radius grew may
+// reach what it did not, by more than the jitter of coordinates.
+func farther(was, is *api.Coordinate, grown time.Duration) bool {
 	const jitter = time.Millisecond
-	return distance(*was.Coord, *is.Coord)+is.Radius-was.Radius > jitter
+	return distance(*was, *is)+grown > jitter
 }
 
 // timeToAge notes when the cluster's candidate is older by a step.

@@ -25,6 +25,8 @@ type cluster struct {
 	lastHeard time.Time
 	beat      time.Duration // the longest of its recent pauses between reports
 	boot, seq uint64
+	kinds     uint64         // counts how often its nodes became others
+	places    uint64         // counts how often they moved
 	ack       api.Generation // the newest that it said it holds
 
 	gen      api.Generation // of its desired set
@@ -140,6 +142,11 @@ func (c *Core) forgetCluster(id api.ClusterID) error {
 		}
 	}
 	delete(c.clusters, id)
+	for _, s := range c.services {
+		delete(s.refused.by, id)
+		delete(s.refused.taken, id)
+		delete(s.refused.probes, id)
+	}
 	c.forgetExports(cl)
 	c.timers.Clear(timerKey{what: timerDead, cluster: id})
 	c.timers.Clear(timerKey{what: timerAge, cluster: id})

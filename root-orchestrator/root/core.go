@@ -66,6 +66,7 @@ type Core struct {
 	waiting   queue
 	questions questions
 	links     links
+	stuck     stuck
 	roomier   map[api.ClusterID]bool // where this step gave a reservation up
 	events    []api.Event            // the newest EventsKept, oldest first
 	eventSlot int                    // where the next is stored
@@ -99,6 +100,7 @@ const (
 	timerRetry                  // try to place the instance again
 	timerAge                    // what is known of the cluster is older by a step
 	timerAsk                    // the scheduler outside has not answered about the instance
+	timerProbe                  // ask the cluster again that refused what the service asks
 	timerTell                   // clusters are to be told where a service's links lead
 )
 
@@ -141,7 +143,7 @@ func New(cfg Config) *Core {
 
 // Step takes one input.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
-	c.wall, c.now, c.send = now, c.clock.Observe(now, c.timers.Next()), nil
+	c.wall, c.now, c.send, c.stuck = now, c.clock.Observe(now, c.timers.Next()), nil, stuck{}
 	err := c.take(in)
 	c.expire()
 	c.reconcileChanged()
@@ -237,6 +239,10 @@ func (c *Core) expire() {
 		case timerAsk:
 			if in := c.instances[k.instance]; in != nil {
 				c.unanswered(in)
+			}
+		case timerProbe:
+			if s, cl := c.services[k.service], c.clusters[k.cluster]; s != nil && cl != nil {
+				c.probe(s, cl)
 			}
 		case timerTell:
 			c.links.told[k.service] = true

@@ -50,26 +50,12 @@ type instance struct {
 	// displaces says that others have to make way where it was placed last.
 	displaces bool
 
-	asked    string         // the question to the scheduler outside that is open about it
-	gen      api.Generation // of the cluster's desired set, when it was put there
-	refusals map[api.ClusterID]refusal
-	refused  int // in a row, without a placement that ran
+	asked    string                    // the question to the scheduler outside that is open about it
+	gen      api.Generation            // of the cluster's desired set, when it was put there
+	refusals map[api.ClusterID]refusal // that are about it alone
+	refused  int                       // in a row, without a placement that ran
 	notUntil time.Time
 }
-
-// refusal keeps the root from offering an instance to a cluster that just
-// handed it back, until the cluster has more room or a pause is over.
-type refusal struct {
-	until    time.Time
-	largest  api.Resources
-	eased    bool // there is more room than there was: it may be asked if the instance fits
-	violated bool // it ran there, and its place broke its SLA: more room does not help
-	why      api.ClusterWhy
-}
-
-// violatedPause is for how long an instance does not go back to a cluster where
-// its SLA was violated, so that it does not swing between two.
-const violatedPause = 15 * time.Minute
 
 // keptPlacements bounds the history that an instance carries.
 const keptPlacements = 8

@@ -8,7 +8,6 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
-	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -16,8 +15,8 @@ import (
 // it back, and the one that would be rid of it, are left out.
 func (c *Core) request(in *instance) sched.Request {
 	req := c.wish(in)
-	for _, id := range step.Keys(in.refusals) {
-		if r := in.refusals[id]; r.until.After(c.now) && !r.eased {
+	for _, id := range c.askedOf(in) {
+		if c.barred(in, c.clusters[id]) {
 			req.Avoid = append(req.Avoid, string(id))
 		}
 	}
@@ -70,11 +69,14 @@ func (c *Core) tryPlace(in *instance) {
 		c.timers.Set(timerKey{what: timerRetry, instance: in.ID}, at)
 		return
 	}
-	if c.cfg.Asks != "" {
+	switch {
+	case c.isStuck(in):
+		c.waitFor(in, c.stuck.detail)
+	case c.cfg.Asks != "":
 		c.askOutside(in)
-		return
+	default:
+		c.decide(in)
 	}
-	c.decide(in)
 }
 
 // decide is tryPlace by the core's own plugin.
@@ -111,9 +113,15 @@ func (c *Core) nowhere(in *instance, req *sched.Request) {
 }
 
 func (c *Core) waitWhy(in *instance, req *sched.Request) {
+	detail := noCluster(sched.Explain(c.table.Place(req, c.plugin(in), in.seed())))
+	c.waitFor(in, detail)
+	c.noteStuck(in, detail)
+}
+
+func (c *Core) waitFor(in *instance, detail string) {
 	c.wait(in)
 	if in.Cluster == "" {
-		c.explain(in, api.ReasonNoCluster, noCluster(sched.Explain(c.table.Place(req, c.plugin(in), in.seed()))))
+		c.explain(in, api.ReasonNoCluster, detail)
 	}
 }
 
@@ -163,7 +171,8 @@ func (c *Core) explain(in *instance, r api.Reason, detail string) {
 }
 
 // wait keeps the instance in the queue until a cluster has more room, or until
-// one that refused it may be asked again.
+// one that refused it may be asked again: for what is refused to all of its service
+// see probe.
 func (c *Core) wait(in *instance) {
 	c.waiting.add(in)
 	next := in.notUntil
@@ -217,6 +226,7 @@ func (c *Core) enlist(in *instance, cl *cluster) {
 	delete(cl.drop, in.ID)
 	cl.put[in.ID] = true
 	c.assigned(in, cl)
+	c.offered(in, cl)
 	cl.reserve(in)
 	c.rehosted(in.ID.Service())
 	c.linkedMoved(in.ID.Service())
@@ -228,6 +238,7 @@ func (c *Core) unassign(in *instance, cl *cluster) {
 	c.touch(cl)
 	c.rehosted(in.ID.Service())
 	c.linkedMoved(in.ID.Service())
+	c.unasked(in, cl)
 	delete(cl.assigned, in.ID)
 	delete(cl.put, in.ID)
 	cl.drop[in.ID] = true
@@ -281,24 +292,6 @@ const (
 	failPauseMax = 10 * time.Minute
 )
 
-// refuse notes that a cluster cannot place the instance, or would rather see it
-// elsewhere, and why: it is asked again after a pause, or when it has more room.
-func (c *Core) refuse(in *instance, cl *cluster, o api.Observed) {
-	why := api.ClusterWhy{Cluster: cl.Info.ID, At: c.wall}
-	if o.Why != nil {
-		why.Answer = *o.Why
-	}
-	if in.refusals == nil {
-		in.refusals = map[api.ClusterID]refusal{}
-	}
-	pause := min(c.cfg.RetryMin<<min(max(in.refused-1, 0), 10), c.cfg.RetryMax)
-	violated := o.Reason == api.ReasonViolated
-	if violated {
-		pause = violatedPause
-	}
-	in.refusals[cl.Info.ID] = refusal{until: c.now.Add(pause), largest: cl.Agg.Largest, violated: violated, why: why}
-}
-
 // handedBack takes that a cluster cannot place the instance, or would rather see
 // it elsewhere. An exclusive one is free at once: the cluster has promised that
 // nothing of it runs. Any other stays until a better place is found.
@@ -351,26 +344,17 @@ func (c *Core) retryWaiting(cl *cluster, how grown) {
 		if full[k] || in.Cluster == cl.Info.ID || how == moved && !boundToPlaces(&in.Spec) {
 			continue
 		}
-		if r, refused := in.refusals[cl.Info.ID]; refused {
-			if !r.violated && !cl.Agg.Largest.Fits(r.largest) {
-				r.eased = true
-				in.refusals[cl.Info.ID] = r
-			} else if r.until.After(c.now) && !r.eased {
-				continue
-			}
+		if c.barred(in, cl) {
+			continue
 		}
-		req := c.request(in)
-		cand := []sched.Candidate{*c.table.Get(string(cl.Info.ID))}
-		_, fits := sched.PlaceBest(&req, cand, c.cfg.Plugin, 0)
-		if !fits && !c.keepsRunning(in) {
-			_, fits = c.displaces(in, &req, cand)
-		}
-		if fits {
+		if c.fits(in, cl) {
+			c.stuck = stuck{}
 			c.tryPlace(in)
 			continue
 		}
 		full[k] = in.Reason != api.ReasonViolated // which asks for more than the others
 		if in.Cluster == "" && in.Reason == api.ReasonNoCluster && len(full) <= mostExplained {
+			req := c.request(in)
 			c.waitWhy(in, &req)
 		}
 	}

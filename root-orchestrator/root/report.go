@@ -18,12 +18,19 @@ func (c *Core) report(r api.Report) error {
 		c.emit(cl.Info.ID.Addr(), api.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: cl.gen, Dead: c.cfg.Dead})
 		return nil
 	}
+	others := r.Boot != cl.boot
 	cl.boot, cl.seq, cl.ack = r.Boot, r.Seq, max(cl.ack, r.Gen)
 	cl.heardNow(c.now)
 	before, yields := *c.table.Get(string(r.Cluster)), cl.Agg.Yields
 	r.Aggregate = credible(r.Aggregate)
 	if cl.Agg.Nodes != r.Aggregate.Nodes {
 		c.changedCluster(cl) // who watches clusters wants to see nodes come and go; the rest of it changes too often
+	}
+	if others = others || kindsDiffer(&cl.Agg, &r.Aggregate); others {
+		cl.kinds++
+	}
+	if placesDiffer(&cl.Agg, &r.Aggregate) {
+		cl.places++
 	}
 	cl.Agg = r.Aggregate
 	for id, p := range cl.pending {
@@ -49,7 +56,7 @@ func (c *Core) report(r api.Report) error {
 	}
 	c.emit(cl.Info.ID.Addr(), api.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: cl.gen, WantWhole: want, Dead: c.cfg.Dead})
 	how := growth(&before, c.table.Get(string(r.Cluster)))
-	if how != roomier && cl.out() == "" && yieldsMore(yields, cl.Agg.Yields) {
+	if how != roomier && cl.out() == "" && (others || yieldsMore(yields, cl.Agg.Yields)) {
 		how = roomier
 	}
 	if how != notGrown {
@@ -178,6 +185,9 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 		return
 	case in.State != o.State && !lifecycle.Leads(in.State, o.State):
 		return // from outside: not ours to panic about
+	}
+	if takes(o.State) && !takes(in.State) {
+		c.accepted(in, cl)
 	}
 	if in.Offered {
 		in.Offered = false

@@ -49,7 +49,7 @@ func (cl *cluster) sketch() *cluster {
 
 func (c *Core) sketchService(from *Core, s *service) {
 	n := c.service(s.id)
-	n.peers = maps.Clone(s.peers)
+	n.peers, n.refused = maps.Clone(s.peers), s.refused.sketch()
 	for id, in := range s.instances {
 		i := *in
 		i.refusals, i.asked = maps.Clone(in.refusals), ""

@@ -102,6 +102,7 @@ func (c *Core) trialObserved(cl *cluster, in *instance, o api.Observed) {
 		c.tryPlace(in)
 	case o.State == api.Running, o.State == api.Completed:
 		in.Next.Epoch = o.Epoch
+		c.accepted(in, cl)
 		c.promote(in, api.Running)
 		c.observed(cl, in, o)
 	case in.Next.Epoch != o.Epoch:

@@ -82,7 +82,7 @@ func TestTrialEndsWhenItsClusterRefuses(t *testing.T) {
 	if in.Next != nil || in.Cluster != "a" || len(w.twins["b"].want) != 0 {
 		t.Errorf("it is to be on %v beside %s", in.Next, in.Cluster)
 	}
-	if _, refused := in.refusals["b"]; !refused {
+	if len(w.c.refusedBy(in, "b")) != 1 {
 		t.Error("the refusal is forgotten")
 	}
 	w.join("c", 10)

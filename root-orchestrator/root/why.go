@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -28,18 +27,22 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	for _, r := range res.Ranked[:min(len(res.Ranked), mostRanked)] {
 		w.Ranked = append(w.Ranked, api.RankedCluster{Cluster: api.ClusterID(r.ID), Score: r.Score})
 	}
-	for _, cid := range step.Keys(in.refusals) {
-		if r := in.refusals[cid]; !r.eased {
-			w.Clusters = append(w.Clusters, r.why)
+	var next time.Time
+	for _, cid := range c.askedOf(in) {
+		for _, r := range c.refusedBy(in, cid) {
+			if cl := c.clusters[cid]; !r.eased(cl) {
+				w.Clusters = append(w.Clusters, r.why)
+				if at := r.end(cl); at.After(c.now) && (next.IsZero() || at.Before(next)) {
+					next = at
+				}
+			}
 		}
 	}
-	if at := in.notUntil; at.After(c.now) {
-		w.NextTry = c.clock.Real(at)
+	if at := in.notUntil; at.After(c.now) && (next.IsZero() || at.Before(next)) {
+		next = at
 	}
-	for _, r := range in.refusals {
-		if at := c.clock.Real(r.until); r.until.After(c.now) && !r.eased && (w.NextTry.IsZero() || at.Before(w.NextTry)) {
-			w.NextTry = at
-		}
+	if !next.IsZero() {
+		w.NextTry = c.clock.Real(next)
 	}
 	w.Summary = c.summary(in, &w, now.Sub(in.Since).Round(time.Second))
 	if yields && in.State == api.Requested {
@@ -56,8 +59,8 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 // none fits but one in which others would make way, it ranks those, and says so.
 func (c *Core) rank(in *instance) (res sched.Result, yields bool) {
 	req := c.wish(in)
-	for _, id := range step.Keys(in.refusals) {
-		if r := in.refusals[id]; r.until.After(c.now) && !r.eased && (id != in.Cluster || in.State == api.Requested) {
+	for _, id := range c.askedOf(in) {
+		if c.barred(in, c.clusters[id]) && (id != in.Cluster || in.State == api.Requested) {
 			req.Avoid = append(req.Avoid, string(id))
 		}
 	}

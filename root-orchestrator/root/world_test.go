@@ -38,8 +38,10 @@ type twin struct {
 	violated  map[api.InstanceID]bool // whose place breaks their SLA
 	room      int
 	off       bool
-	slow      bool // nothing begins to run
-	full      bool // nothing new is taken, whatever it says of its room
+	slow      bool   // nothing begins to run
+	full      bool   // nothing new is taken, whatever it says of its room
+	lacks     string // the constraint for which it then says so
+	more      int    // nodes than one
 	known     map[api.InstanceID]api.Epoch
 	at        *api.Position // of all its nodes
 	devices   []api.SlotDevice
@@ -58,6 +60,13 @@ func newWorld(t testing.TB, clusters ...api.ClusterID) *world {
 }
 
 func (w *world) join(id api.ClusterID, room int) *twin {
+	tw := w.enter(id, room)
+	w.settle()
+	return tw
+}
+
+// enter is join before the cluster has said anything.
+func (w *world) enter(id api.ClusterID, room int) *twin {
 	w.must(JoinCluster{Info: api.ClusterInfo{ID: id}})
 	tw := &twin{
 		id: id, boot: 1, room: room, want: map[api.InstanceID]api.Assignment{}, bad: map[api.Revision]bool{},
@@ -65,7 +74,6 @@ func (w *world) join(id api.ClusterID, room int) *twin {
 		violated: map[api.InstanceID]bool{}, known: map[api.InstanceID]api.Epoch{},
 	}
 	w.twins[id] = tw
-	w.settle()
 	return tw
 }
 
@@ -145,6 +153,9 @@ func (tw *twin) run() {
 			o.State, o.HandedBack, o.Reason = api.Requested, true, api.ReasonNoCapacity
 		case tw.full && tw.known[id] != a.Epoch:
 			o.State, o.HandedBack, o.Reason = api.Requested, true, api.ReasonNoCapacity
+			if tw.lacks != "" {
+				o.Why = &api.Explanation{Considered: 1, Causes: []api.Cause{{Constraint: tw.lacks, Count: 1}}}
+			}
 		case tw.slow && tw.known[id] != a.Epoch:
 			o.State = api.NodeScheduled
 			running++
@@ -179,7 +190,7 @@ func (tw *twin) report() Report {
 	r := api.Report{
 		Cluster: tw.id, Boot: tw.boot, Seq: tw.seq, Gen: tw.gen, Whole: true,
 		Aggregate: api.Aggregate{
-			Nodes: 1, Capacity: api.Resources{MilliCPU: 10_000, MemoryMB: 1000}, Free: free, Largest: free,
+			Nodes: 1 + tw.more, Capacity: api.Resources{MilliCPU: 10_000, MemoryMB: 1000}, Free: free, Largest: free,
 			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Free: free, Largest: free}},
 		},
 	}

@@ -60,7 +60,7 @@ func (c *Core) displaces(in *instance, req *sched.Request, among []sched.Candida
 	var yielding []sched.Candidate
 	for i := range among {
 		cl := c.clusters[api.ClusterID(among[i].ID)]
-		if r, refused := in.refusals[cl.Info.ID]; refused && r.until.After(c.now) {
+		if c.probed(in, cl) || slices.ContainsFunc(c.refusedBy(in, cl.Info.ID), func(r refusal) bool { return r.soon.After(c.now) }) {
 			continue
 		}
 		if cand, ok := cl.yielded(among[i], req.Urgency); ok {

@@ -1,0 +1,169 @@
+package root
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// refusing is a world of so many clusters that have room and refuse for a
+// constraint that the root cannot check.
+func refusing(t *testing.T, clusters int, constraint string) *world {
+	w := newWorld(t)
+	for i := range clusters {
+		tw := w.enter(api.ClusterID(fmt.Sprintf("c%03d", i)), 20)
+		tw.full, tw.lacks = true, constraint
+	}
+	w.settle()
+	return w
+}
+
+func (w *world) offers() (n int) {
+	for _, in := range w.c.instances {
+		n += in.Tries
+	}
+	return n
+}
+
+func TestOneAsksForAllOfItsService(t *testing.T) {
+	for constraint, later := range map[string]int{sched.ConstraintLabels: 1, sched.ConstraintMemory: 1} {
+		const clusters, replicas, most = 12, 20, 10 // 2 s and nine times twice as long
+		w := refusing(t, clusters, constraint)
+		w.apply(replicas)
+		w.pass(10 * time.Minute)
+		first := w.offers()
+		if first > replicas+clusters*most {
+			t.Errorf("%s: %d offers in ten minutes", constraint, first)
+		}
+		w.pass(10 * time.Minute)
+		if n := w.offers() - first; n > clusters*later {
+			t.Errorf("%s: %d offers in the next ten", constraint, n)
+		}
+		kept := 0
+		for id, in := range w.c.instances {
+			why, _ := w.c.Why(id, w.now)
+			if len(why.Clusters) != clusters || why.Clusters[0].Answer.Causes[0].Constraint != constraint || why.NextTry.IsZero() {
+				t.Fatalf("%s: of %s it is known what %d said, next try %s", constraint, id, len(why.Clusters), why.NextTry)
+			}
+			if why.Root.Considered != clusters || len(why.Root.Causes) != 1 || why.Root.Causes[0].Constraint != sched.ConstraintAvoid {
+				t.Fatalf("%s: %+v", constraint, why.Root)
+			}
+			kept += len(in.refusals)
+		}
+		if kept != 0 {
+			t.Errorf("%s: %d refusals are kept again", constraint, kept)
+		}
+		w.checkBooks()
+	}
+}
+
+// No cluster is asked by many at once, as long as it has taken none.
+func TestSiblingsDoNotWalkInStep(t *testing.T) {
+	const clusters, replicas = 30, 15
+	w := refusing(t, clusters, sched.ConstraintLabels)
+	w.apply(replicas)
+	w.pass(2 * time.Second)
+	asked := map[api.ClusterID]int{}
+	for _, in := range w.c.instances {
+		for _, p := range in.Placements[1:] { // the first was offered when nobody had refused
+			asked[p.Cluster]++
+		}
+	}
+	for id, n := range asked {
+		if n > 1 {
+			t.Errorf("%s was asked %d times", id, n)
+		}
+	}
+}
+
+func TestWhatChangesInAClusterWakesWhoItRefused(t *testing.T) {
+	for name, tt := range map[string]struct {
+		constraint string
+		change     func(*world, *twin)
+		asked      bool
+	}{
+		"a node comes":            {sched.ConstraintLabels, func(_ *world, tw *twin) { tw.more = 1 }, true},
+		"room comes, for labels":  {sched.ConstraintLabels, func(_ *world, tw *twin) { tw.room++ }, false},
+		"room comes":              {sched.ConstraintMemory, func(_ *world, tw *twin) { tw.room++ }, true},
+		"it moves, for labels":    {sched.ConstraintLabels, func(_ *world, tw *twin) { tw.at = at(7, 70) }, false},
+		"it moves":                {sched.ConstraintLatency, func(_ *world, tw *twin) { tw.at = at(7, 70) }, true},
+		"it starts anew":          {sched.ConstraintLabels, func(_ *world, tw *twin) { tw.boot, tw.seq = 2, 0 }, true},
+		"the SLA changes":         {sched.ConstraintLabels, func(w *world, _ *twin) { w.apply(5, near20, exclusive, code("new")) }, true},
+		"nothing does":            {sched.ConstraintLabels, func(*world, *twin) {}, false},
+		"nothing does, with room": {sched.ConstraintMemory, func(*world, *twin) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := refusing(t, 1, tt.constraint)
+			tw := w.twins["c000"]
+			w.apply(5, near20, exclusive) // what may run twice stays with who hands it back, who then tries as well
+			w.pass(15 * time.Minute)
+			before := w.offers()
+			tt.change(w, tw)
+			w.settle()
+			w.settle()
+			if got := w.offers() > before; got != tt.asked {
+				t.Fatalf("asked: %v", got)
+			}
+			if tt.asked && name != "the SLA changes" {
+				if n := w.offers() - before; n > 3 {
+					t.Errorf("%d offers", n)
+				}
+			}
+			tw.full, tw.more = false, tw.more+1
+			w.settle()
+			w.settle()
+			if n := w.running(); n != 5 {
+				t.Errorf("when it takes them, %d run", n)
+			}
+			w.checkBooks()
+		})
+	}
+}
+
+// near20 has it matter where clusters are.
+func near20(m *api.Microservice) {
+	m.Constraints = []api.Constraint{{Type: api.ConstrainLatency, Target: "198.51.100.7", Threshold: 20}}
+}
+
+// Whoever asked for all goes away before there is an answer: another asks.
+func TestWhoAsksForAllMayLeave(t *testing.T) {
+	w := refusing(t, 2, sched.ConstraintLabels)
+	w.apply(3)
+	w.pass(30 * time.Second)
+	w.twins["c001"].off = true
+	for w.c.services[web].refused.probes["c000"] == "" {
+		w.now = w.now.Add(time.Second)
+		w.do(Tick{})
+		w.do(w.twins["c000"].report())
+	}
+	w.apply(2)
+	w.apply(1)
+	w.twins["c000"].full = false
+	w.pass(2 * time.Minute)
+	if w.running() != 1 {
+		t.Errorf("%d run", w.running())
+	}
+	w.checkBooks()
+}
+
+func TestSharedRefusalsEndWithTheirService(t *testing.T) {
+	w := refusing(t, 3, sched.ConstraintLabels)
+	w.apply(3)
+	w.pass(20 * time.Second)
+	for _, tw := range w.twins {
+		tw.full = false
+	}
+	w.pass(time.Hour)
+	if w.running() != 3 || len(w.c.services[web].refused.by) != 0 {
+		t.Errorf("%d run, %d refusals are left", w.running(), len(w.c.services[web].refused.by))
+	}
+	w.apply(1, code("new"))
+	w.twins["c000"].full = true
+	w.must(ForgetCluster{"c000"})
+	delete(w.twins, "c000")
+	w.settle()
+	w.checkBooks()
+}
