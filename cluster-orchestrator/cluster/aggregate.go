@@ -93,7 +93,7 @@ func (c *Core) aggregate() api.Aggregate {
 	} else {
 		a.Unplaced = a.Nodes
 	}
-	a.Yields = c.yields(left)
+	a.Yields = c.yields()
 	if c.cfg.Offer.Round > 0 {
 		c.coarse(a)
 	}
@@ -101,12 +101,13 @@ func (c *Core) aggregate() api.Aggregate {
 }
 
 // yields are what the more urgent could get where the less urgent made way.
-func (c *Core) yields(left api.Resources) (out []api.Yield) {
+func (c *Core) yields() (out []api.Yield) {
 	if !c.cfg.Preempt {
 		return nil
 	}
 	all := make([]api.Yield, urgencies)
 	some := false
+	var ways [urgencies]api.Resources
 	for u := range all {
 		all[u].Urgency = u
 	}
@@ -119,15 +120,18 @@ func (c *Core) yields(left api.Resources) (out []api.Yield) {
 			would := atLeastZero(free)
 			all[u].Free, all[u].Largest = all[u].Free.Plus(would), all[u].Largest.Max(would)
 			free = free.Plus(n.yields[u])
+			ways[u] = ways[u].Plus(n.yields[u])
 		}
 	}
+	left := scaled(c.capacity, c.cfg.Offer.share()).Minus(c.used)
 	for u := 1; u < urgencies; u++ {
 		y := all[u]
+		left = left.Plus(ways[u-1]) // who makes way leaves of the share as well
 		if some = some || y.Free != all[0].Free; !some {
 			continue
 		}
 		if c.cfg.Offer.share() < 1 {
-			y.Free, y.Largest = y.Free.Min(left), y.Largest.Min(left)
+			y.Free, y.Largest = y.Free.Min(atLeastZero(left)), y.Largest.Min(atLeastZero(left))
 		}
 		out = append(out, y)
 	}

@@ -55,9 +55,12 @@ func scaled(r api.Resources, by float64) api.Resources {
 	}
 }
 
+// shares reports whether an instance counts against the root's share.
+func (c *Core) shares(in *instance) bool { return c.cfg.Offer.share() < 1 && !in.Local }
+
 // overShare says by what an instance of the root's goes beyond its share, or nil.
 func (c *Core) overShare(in *instance) *api.Explanation {
-	if c.cfg.Offer.share() == 1 || in.Local || in.Reserved != "" {
+	if !c.shares(in) || in.Reserved != "" {
 		return nil
 	}
 	_, free := c.offered()

@@ -30,12 +30,6 @@ func (c *Core) tryPlace(in *instance) {
 		c.handBack(in, api.ReasonTooManyFails, in.Detail, nil)
 		return
 	}
-	if why := c.overShare(in); why != nil {
-		c.beyond[in.id()] = true
-		c.waiting.Add(in.id())
-		c.handBack(in, api.ReasonNoCapacity, summary(*why), why)
-		return
-	}
 	if in.asked != "" || c.awaitsRoom(in) {
 		c.waiting.Add(in.id())
 		return
@@ -43,8 +37,17 @@ func (c *Core) tryPlace(in *instance) {
 	if in.Node != "" {
 		return // the room that was kept for it was free by now
 	}
-	if c.searches(in) {
+	over := c.overShare(in)
+	if (over == nil || c.mayPreempt(in)) && c.searches(in) {
 		c.waiting.Add(in.id())
+		return
+	}
+	if over != nil {
+		c.beyond[in.id()] = true
+		c.waiting.Add(in.id())
+		if req := c.request(in); !c.preempts(in, &req) {
+			c.handBack(in, api.ReasonNoCapacity, summary(*over), over)
+		}
 		return
 	}
 	req, best, ok := c.find(in)

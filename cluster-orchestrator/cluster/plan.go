@@ -41,20 +41,21 @@ func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
 	c, d := t.c, demandOf(q.Instance, &q.Spec)
 	in := &instance{demand: d}
 	in.Want = api.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets}
-	c.used = c.used.Plus(t.held) // what was planned before counts
-	why := c.overShare(in)
-	c.used = c.used.Minus(t.held)
-	if why != nil {
-		return waits(q.Instance, *why)
-	}
+	used := c.used
+	c.used = used.Plus(t.held) // what was planned before counts
+	defer func() { c.used = used }()
+	over := c.overShare(in)
 	req, best, ok := c.findFor(in.placing(), in.seed())
 	v := api.InstancePlan{ID: q.Instance, Action: "place", Cluster: c.cfg.ID, Node: api.NodeID(best.ID), Score: best.Score}
-	if !ok {
+	if !ok || over != nil {
 		n, victims := c.wayFor(in, &req)
-		if n == nil {
+		switch {
+		case n == nil && over != nil:
+			return waits(q.Instance, *over)
+		case n == nil:
 			return waits(q.Instance, sched.Explain(c.rank(&req, in.seed())))
 		}
-		v.Node, v.Displaces = n.info.ID, len(victims) > 0
+		v.Node, v.Displaces, v.Score = n.info.ID, len(victims) > 0, 0
 		for _, other := range victims {
 			v.MakeWay = append(v.MakeWay, other.id())
 		}
@@ -102,6 +103,7 @@ func (t *tentative) give(id api.NodeID, in *instance) {
 func (t *tentative) clear(id api.NodeID, victims []*instance) {
 	n := t.on(id)
 	for gone := range n.ending() {
+		t.held = t.held.Minus(n.booked[gone].Room)
 		n.book(gone, claim{})
 		n.unpublish(gone)
 	}

@@ -67,9 +67,10 @@ func (c *Core) makeWay(in *instance, req *sched.Request) (victims int, ok bool) 
 // wayFor is the node on which the fewest and least urgent would have to make way
 // for an instance, and who; nil if there is none.
 func (c *Core) wayFor(in *instance, req *sched.Request) (best *node, victims []*instance) {
-	if !c.cfg.Preempt || !c.settled || c.lesser(in.demand.request.Urgency) == 0 {
+	if !c.mayPreempt(in) {
 		return nil, nil
 	}
+	left := c.leftOf(in)
 	anyhow := bare(*req)
 	ranked := c.table.Place(&anyhow, c.cfg.Plugin, in.seed()).Ranked
 	for _, choice := range ranked[:min(len(ranked), maxEvictions)] {
@@ -77,11 +78,16 @@ func (c *Core) wayFor(in *instance, req *sched.Request) (best *node, victims []*
 		if n.leaving[in.id()] {
 			continue // of an earlier placement of its own
 		}
-		if v, ok := c.victims(in, n); ok && (best == nil || compareVictims(v, victims) < 0) {
+		if v, ok := c.victims(in, n, left); ok && (best == nil || compareVictims(v, victims) < 0) {
 			best, victims = n, v
 		}
 	}
 	return best, victims
+}
+
+// mayPreempt reports whether there is anybody who would make way for an instance.
+func (c *Core) mayPreempt(in *instance) bool {
+	return c.cfg.Preempt && c.settled && c.lesser(in.demand.request.Urgency) > 0
 }
 
 // lesser is how many placed instances are less urgent.
@@ -93,9 +99,9 @@ func (c *Core) lesser(urgency int) (n int) {
 }
 
 // victims are the fewest and least urgent instances on a node without which another
-// would fit there, when those have left that are leaving. That may be none; ok is
-// false where it does not help.
-func (c *Core) victims(in *instance, n *node) (victims []*instance, ok bool) {
+// would fit there, and into what is left of the root's share, when those have left
+// that are leaving. That may be none; ok is false where it does not help.
+func (c *Core) victims(in *instance, n *node, left *api.Resources) (victims []*instance, ok bool) {
 	var may []*instance
 	for _, v := range n.assigned {
 		if v.demand.request.Urgency < in.demand.request.Urgency && v.State != api.Completed {
@@ -110,17 +116,21 @@ func (c *Core) victims(in *instance, n *node) (victims []*instance, ok bool) {
 		)
 	})
 	gone := n.ending()
+	if left != nil {
+		others := left.Minus(n.sum(gone))
+		left = &others
+	}
 	k := 0
-	for ; k < len(may) && !c.roomWithout(in, n, gone); k++ {
+	for ; k < len(may) && !c.roomWithout(in, n, gone, left); k++ {
 		gone[may[k].id()] = true
 	}
-	if !c.roomWithout(in, n, gone) {
+	if !c.roomWithout(in, n, gone, left) {
 		return nil, false
 	}
 	// Some that came early are not needed beside those that came late.
 	out := may[:k]
 	for i := k - 1; i >= 0; i-- {
-		if delete(gone, may[i].id()); !c.roomWithout(in, n, gone) {
+		if delete(gone, may[i].id()); !c.roomWithout(in, n, gone, left) {
 			gone[may[i].id()] = true
 		}
 	}
@@ -137,6 +147,29 @@ func (n *node) ending() map[api.InstanceID]bool {
 		}
 	}
 	return out
+}
+
+// sum is what is booked for some.
+func (n *node) sum(of map[api.InstanceID]bool) (r api.Resources) {
+	for id := range of {
+		r = r.Plus(n.booked[id].Room)
+	}
+	return r
+}
+
+// leftOf is what the root's share has left for an instance when those have left that
+// are leaving; nil where it does not count.
+func (c *Core) leftOf(in *instance) *api.Resources {
+	if !c.shares(in) || in.Node != "" {
+		return nil
+	}
+	left := scaled(c.capacity, c.cfg.Offer.share()).Minus(c.used)
+	for _, n := range c.nodes {
+		if len(n.leaving) > 0 && !n.silent {
+			left = left.Plus(n.sum(n.ending()))
+		}
+	}
+	return &left
 }
 
 // weightOf is how much of the node an instance has.
@@ -156,14 +189,12 @@ func compareVictims(a, b []*instance) int {
 }
 
 // roomWithout reports whether an instance would fit on a node, beside all for which
-// room is reserved there, if some others were not there.
-func (c *Core) roomWithout(in *instance, n *node, gone map[api.InstanceID]bool) bool {
-	d := &in.demand
-	free := n.traits.capacity.Minus(n.used)
-	for id := range gone {
-		free = free.Plus(n.booked[id].Room)
-	}
-	if !d.claim.Room.Fits(free.Max(api.Resources{})) {
+// room is reserved there, and into what others leave of the root's share, if some
+// were not there.
+func (c *Core) roomWithout(in *instance, n *node, gone map[api.InstanceID]bool, left *api.Resources) bool {
+	d, more := &in.demand, n.sum(gone)
+	fits := func(free api.Resources) bool { return d.claim.Room.Fits(atLeastZero(free.Plus(more))) }
+	if !fits(n.traits.capacity.Minus(n.used)) || left != nil && !fits(*left) {
 		return false
 	}
 	for _, p := range d.ports {
@@ -180,13 +211,13 @@ func (c *Core) roomWithout(in *instance, n *node, gone map[api.InstanceID]bool) 
 	if len(d.claim.Devices) == 0 {
 		return true
 	}
-	left := map[api.InstanceID]claim{}
+	still := map[api.InstanceID]claim{}
 	for id, k := range n.booked {
 		if !gone[id] {
-			left[id] = k
+			still[id] = k
 		}
 	}
-	devices := n.traits.devices.free(left, n.given)
+	devices := n.traits.devices.free(still, n.given)
 	return !slices.ContainsFunc(d.claim.Devices, func(w api.Device) bool { return w.Count > devices[w.Name] }) &&
 		n.traits.devices.together(d.claim.Devices, devices)
 }

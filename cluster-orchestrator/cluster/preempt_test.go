@@ -452,3 +452,39 @@ func TestRoomIsGivenUpWhereSomethingElseFails(t *testing.T) {
 		w.expect(0, api.Running, "n0")
 	}
 }
+
+// TestOthersMakeWayWithinTheRootsShare: there is room enough, and half of it is not
+// the root's.
+func TestOthersMakeWayWithinTheRootsShare(t *testing.T) {
+	w := line(t, 2, func(c *Config) { c.Preempt, c.Offer.Share = true, 0.5 }) // 4 of 8 vCPUs
+	w.wants(classed(0, 1, "low", 1), classed(1, 1, "low", 1), classed(2, 1, "low", 1), classed(3, 1, "normal", 1))
+	w.beat()
+	y := w.c.Aggregate().Yields
+	if len(y) != 3 || y[0].Free.MilliCPU != 3000 || y[0].Largest.MilliCPU != 3000 || y[1].Free.MilliCPU != 4000 {
+		t.Errorf("the root is told %+v", y)
+	}
+	ask := classed(4, 2, "urgent", 1)
+	plan := w.c.Plan(api.ClusterPlanRequest{Instances: []api.WhyRequest{{Instance: ask.Instance, Spec: ask.Spec}}}).Instances[0]
+	w.checkBooks()
+	w.wants(ask, classed(5, 2, "urgent", 1))
+	w.checkBooks()
+	low := 0
+	for i := range 3 {
+		if w.at(i).Node != "" {
+			low++
+		}
+	}
+	if in := w.c.instances[ask.Instance]; low != 1 || in.Reserved == "" || !plan.Displaces || len(plan.MakeWay) != 1 {
+		t.Errorf("%d low ones go on, room is kept on %q; planned %+v", low, in.Reserved, plan)
+	}
+	w.pass(10 * time.Second)
+	w.checkBooks()
+	for _, i := range []int{3, 4, 5} {
+		if in := w.at(i); in.State != api.Running {
+			t.Errorf("%d is %s: %s", i, in.State, in.Detail)
+		}
+	}
+	if w.c.used.MilliCPU != 4000 {
+		t.Errorf("of the root's 4 vCPUs %v are taken", w.c.used)
+	}
+}
