@@ -38,7 +38,7 @@ func TestASchedulerOutsideDecidesAndIsNotTrusted(t *testing.T) {
 			w.step(answer(q, "n2", "n0"))
 		}, "n0", ""},
 		"it names who it was not asked about": {func(w *world, q sched.Ask) { w.step(answer(q, "n1", "elsewhere")) }, "", "elsewhere"},
-		"it names nobody":                     {func(w *world, q sched.Ask) { w.step(answer(q)) }, "", "nobody"},
+		"it names nobody":                     {func(w *world, q sched.Ask) { w.step(answer(q)) }, "", ""},
 		"it crashed":                          {func(w *world, q sched.Ask) { w.step(Ranked{sched.Answer{Key: q.Key, Error: "unreachable"}}) }, "", "unreachable"},
 		"it hangs":                            {func(w *world, q sched.Ask) { w.pass(6 * time.Second) }, "", "no answer within 5s"},
 		"it answers another question": {func(w *world, q sched.Ask) {
@@ -68,6 +68,9 @@ func TestASchedulerOutsideDecidesAndIsNotTrusted(t *testing.T) {
 			}
 			if c.fault != "" && name != "it hangs" && !strings.Contains(name, "another") && (!strings.Contains(in.Detail, c.fault) || !strings.Contains(in.Detail, "http://brain") || noticed == "") {
 				t.Errorf("the fault is told as %q and noticed as %q, want %q", in.Detail, noticed, c.fault)
+			}
+			if name == "it names nobody" && (in.Detail != "" || noticed != "") {
+				t.Errorf("that the choice is left to us is told as a fault: %q, %q", in.Detail, noticed)
 			}
 			epoch := in.Epoch
 			w.step(answer(qs[0], "n1")) // late, or twice
@@ -99,4 +102,82 @@ func TestAnAnswerForWhatIsGoneIsNoHarm(t *testing.T) {
 	if len(w.c.asks.open) != 0 {
 		t.Errorf("%d questions are open", len(w.c.asks.open))
 	}
+}
+
+// TestFewQuestionsAreOpenAndShort: what a burst asks must not grow with it, nor with
+// the cluster.
+func TestFewQuestionsAreOpenAndShort(t *testing.T) {
+	const instances = 200
+	w := line(t, maxAsked+20, func(c *Config) { c.Asks = "http://brain" })
+	var as []api.Assignment
+	for i := range instances {
+		a := assignment(i, 1, spec(0.1, 1))
+		if i == instances-1 {
+			a.Spec.Priority = "urgent"
+		}
+		as = append(as, a)
+	}
+	as[150].Spec.Priority = "low"
+	w.wants(as...)
+	open := w.asked()
+	if len(open) != maxOpen || len(w.c.asks.next.why) != instances-maxOpen {
+		t.Fatalf("%d questions are open, %d wait", len(open), len(w.c.asks.next.why))
+	}
+	if open[0].Request.ID != string(web.Instance(instances-1)) {
+		t.Errorf("the urgent one is not the first: %s", open[0].Request.ID)
+	}
+	w.drops(web.Instance(99)) // while it waits
+	last, total := "", 0
+	for len(open) > 0 {
+		q := open[0]
+		open = open[1:]
+		if len(q.Candidates) != maxAsked {
+			t.Fatalf("it is asked about %d", len(q.Candidates))
+		}
+		last, total = q.Request.ID, total+1
+		w.step(Ranked{sched.Answer{Key: q.Key, Ranked: []sched.Choice{{ID: q.Candidates[0].ID}}}})
+		if open = append(open, w.asked()...); len(w.c.asks.open) > maxOpen {
+			t.Fatalf("%d questions are open", len(w.c.asks.open))
+		}
+	}
+	w.checkBooks()
+	if total != instances-1 || last != string(web.Instance(150)) {
+		t.Errorf("%d were asked about, at last %s", total, last)
+	}
+	for i := range instances {
+		if i != 99 && w.at(i).Node == "" {
+			t.Errorf("%d is nowhere: %s", i, w.at(i).Detail)
+		}
+	}
+}
+
+// TestWhoIsInLineWhileItsNodeIsDrainedMoves: it is placed already.
+func TestWhoIsInLineWhileItsNodeIsDrainedMoves(t *testing.T) {
+	w := line(t, 2, func(c *Config) { c.Asks = "http://brain" })
+	answerAll := func() {
+		for qs := w.asked(); len(qs) > 0; qs = append(qs[1:], w.asked()...) {
+			w.step(Ranked{sched.Answer{Key: qs[0].Key, Ranked: []sched.Choice{{ID: qs[0].Candidates[0].ID}}}})
+		}
+	}
+	w.step(Cordon{"n1", true})
+	var as []api.Assignment
+	for i := range maxOpen + 30 {
+		as = append(as, assignment(i, 1, spec(0.01, 1)))
+	}
+	w.wants(as...)
+	answerAll()
+	w.beat()
+	w.step(Cordon{"n1", false})
+	w.step(Drain{"n0"})
+	if len(w.c.asks.next.why) != 30 {
+		t.Fatalf("%d wait for their turn", len(w.c.asks.next.why))
+	}
+	w.checkBooks()
+	answerAll()
+	for i := range as {
+		if w.at(i).Node != "n1" {
+			t.Errorf("%d is on %q", i, w.at(i).Node)
+		}
+	}
+	w.checkBooks()
 }

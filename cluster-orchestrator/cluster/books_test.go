@@ -50,7 +50,10 @@ func (w *world) checkBooks() {
 		if c.tied[slotOf(id)][id] != in.demand.tied {
 			w.t.Fatalf("%s is looked at: %v", id, !in.demand.tied)
 		}
-		if in.asked != "" && c.asks.open[in.asked].in != in {
+		if _, inTurn := c.asks.next.why[id]; inTurn != (in.asked == inLine) {
+			w.t.Fatalf("%s is in line: %v, asked %q", id, inTurn, in.asked)
+		}
+		if a := c.asks.open[in.asked]; in.asked != "" && in.asked != inLine && (a == nil || a.in != in) {
 			w.t.Fatalf("%s waits for no answer", id)
 		}
 	}
@@ -322,7 +325,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		for _, of := range w.c.tied {
 			tied += len(of)
 		}
-		if left := len(w.c.users) + len(w.c.probes) + w.c.underWay + len(w.c.asks.open) + len(w.c.apps) + len(w.c.linkers) + tied; left != 0 || w.c.used != (api.Resources{}) {
+		if left := len(w.c.users) + len(w.c.probes) + w.c.underWay + len(w.c.asks.open) + len(w.c.asks.next.why) + len(w.c.apps) + len(w.c.linkers) + tied; left != 0 || w.c.used != (api.Resources{}) {
 			t.Fatalf("seed %d: %d things are left, %v is taken", seed, left, w.c.used)
 		}
 		if len(w.c.waiting.List())+len(w.c.services) > 0 {

@@ -145,11 +145,7 @@ func (c *Core) relieve(in *instance) {
 	if len(in.Moves) >= c.cfg.MovesPerHour {
 		return
 	}
-	req := c.request(in, string(in.Node))
-	for i := range req.Bounds {
-		b := &req.Bounds[i]
-		b.RTT, b.Km = time.Duration(float64(b.RTT)*(1-spare)), b.Km*(1-spare)
-	}
+	req := c.better(in)
 	if best, ok := c.best(&req, in.seed()); ok {
 		in.Moves = append(in.Moves, c.wall)
 		c.save(in)
@@ -172,6 +168,16 @@ func (c *Core) relieve(in *instance) {
 		in.why, in.Offered = &why, true
 	}
 	c.changed(in)
+}
+
+// better is what an instance whose place breaks its SLA asks of another.
+func (c *Core) better(in *instance) sched.Request {
+	req := c.request(in, string(in.Node))
+	for i := range req.Bounds {
+		b := &req.Bounds[i]
+		b.RTT, b.Km = time.Duration(float64(b.RTT)*(1-spare)), b.Km*(1-spare)
+	}
+	return req
 }
 
 // stood looks at all on a node that says something new of itself, and tells the

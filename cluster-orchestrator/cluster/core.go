@@ -183,6 +183,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.wall, c.now, c.send = now, c.clock.Observe(now, c.timers.Next()), nil
 	err := c.take(in)
 	c.expire()
+	c.askMore()
 	c.retryWaiting()
 	c.network()
 	c.flushNodes()

@@ -12,16 +12,20 @@ type Asker struct {
 	to     *Scheduler
 	asks   chan sched.Ask
 	answer func(sched.Answer)
+
+	refused chan struct{} // holds one while there are keys of refusals
+	mu      sync.Mutex    // guards keys
+	keys    []string
 }
 
-// waiting is how many questions may wait for the scheduler. What finds no room, the
-// core decides itself when its time is over.
+// waiting is how many questions may wait for the scheduler; cores have fewer open.
+// What finds no room is answered as busy.
 const waiting = 256
 
 // NewAsker asks a scheduler; nil: there is none, and nothing is asked.
 // answer is called by several goroutines.
 func NewAsker(to *Scheduler, answer func(sched.Answer)) *Asker {
-	return &Asker{to: to, asks: make(chan sched.Ask, waiting), answer: answer}
+	return &Asker{to: to, asks: make(chan sched.Ask, waiting), answer: answer, refused: make(chan struct{}, 1)}
 }
 
 // Send takes a question and never blocks.
@@ -31,6 +35,14 @@ func (a *Asker) Send(q sched.Ask) {
 	}
 	select {
 	case a.asks <- q:
+		return
+	default:
+	}
+	a.mu.Lock()
+	a.keys = append(a.keys, q.Key)
+	a.mu.Unlock()
+	select {
+	case a.refused <- struct{}{}:
 	default:
 	}
 }
@@ -42,6 +54,7 @@ func (a *Asker) Run(ctx context.Context) error {
 		return nil
 	}
 	var wg sync.WaitGroup
+	wg.Go(func() { a.refuse(ctx) })
 	for range AtOnce {
 		wg.Go(func() { a.work(ctx) })
 	}
@@ -54,6 +67,24 @@ func (a *Asker) work(ctx context.Context) {
 		select {
 		case q := <-a.asks:
 			a.answer(a.to.Rank(ctx, q))
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// refuse answers what found no room.
+func (a *Asker) refuse(ctx context.Context) {
+	for {
+		select {
+		case <-a.refused:
+			a.mu.Lock()
+			keys := a.keys
+			a.keys = nil
+			a.mu.Unlock()
+			for _, k := range keys {
+				a.answer(sched.Answer{Key: k, Error: "busy"})
+			}
 		case <-ctx.Done():
 			return
 		}

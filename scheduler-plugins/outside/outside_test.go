@@ -122,3 +122,34 @@ func TestSettingsThatCannotWork(t *testing.T) {
 		t.Fatalf("%v %v", o.Name(), err)
 	}
 }
+
+// TestAFullAskerSaysThatItIsBusy: whoever asked decides itself at once, and not when
+// the question's time is over.
+func TestAFullAskerSaysThatItIsBusy(t *testing.T) {
+	const asked = 1000
+	release := make(chan struct{})
+	o := service(t, func(w http.ResponseWriter, a sched.Ask) {
+		<-release
+		_, _ = fmt.Fprintf(w, `{"key":%q}`, a.Key)
+	})
+	answers := make(chan sched.Answer, asked)
+	a := outside.NewAsker(o, func(ans sched.Answer) { answers <- ans })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- a.Run(ctx) }()
+	for i := range asked {
+		q := ask(time.Minute)
+		q.Key = fmt.Sprint(i)
+		a.Send(q)
+	}
+	for range asked - 256 - outside.AtOnce { // while those before them have no answer
+		if ans := <-answers; ans.Error != "busy" {
+			t.Fatalf("question %s is answered with %q", ans.Key, ans.Error)
+		}
+	}
+	close(release)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -123,6 +123,8 @@ func Run(t *testing.T, p sched.Plugin) {
 			}
 			if got, want := table.Place(req, p, seed), sched.Place(req, all, p, seed); !slices.Equal(got.Ranked, want.Ranked) || len(got.Rejected) != len(want.Rejected) {
 				t.Fatalf("ranked %v, in the table %v", want, got)
+			} else if most := rapid.IntRange(1, 3).Draw(t, "most"); !slices.Equal(table.Top(req, p, seed, most), want.Ranked[:min(most, len(want.Ranked))]) {
+				t.Fatalf("ranked %v, the first %d in the table %v", want.Ranked, most, table.Top(req, p, seed, most))
 			}
 			if c := table.Get(id); (c != nil) != (now[id].ID != "") || len(table.All()) != len(now) {
 				t.Fatalf("the table has %v of %s, and %d of %d", c, id, len(table.All()), len(now))

@@ -50,6 +50,39 @@ func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Cho
 	return Choice{ID: best.id, Score: best.score}, found
 }
 
+// PlaceTop are the first of Place's ranking, at most so many: what is asked where
+// nobody wants to know of the others.
+func PlaceTop(req *Request, candidates []Candidate, p Plugin, seed uint64, most int) []Choice {
+	var q query
+	q.read(req)
+	var top []contender // of which those after the first so many may be no better
+	prune := func() {
+		slices.SortFunc(top, contender.compare)
+		top = top[:min(len(top), most)]
+	}
+	full := false // top[most-1] is the last of so many
+	for i := range candidates {
+		c := &candidates[i]
+		if q.stageOf(c) != fit {
+			continue
+		}
+		k := q.enter(c, p, seed)
+		if full && k.compare(top[most-1]) > 0 {
+			continue
+		}
+		if top = append(top, k); len(top) >= 2*most {
+			prune()
+			full = true
+		}
+	}
+	prune()
+	out := make([]Choice, len(top))
+	for i, k := range top {
+		out[i] = Choice{ID: k.id, Score: k.score}
+	}
+	return out
+}
+
 // contender is a candidate that fits, on its way into the ranking.
 type contender struct {
 	id    string

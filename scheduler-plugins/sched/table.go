@@ -209,6 +209,11 @@ func (t *Table) Place(req *Request, p Plugin, seed uint64) Result {
 	return Place(req, t.cands, p, seed)
 }
 
+// Top are the first of Place's ranking, at most so many.
+func (t *Table) Top(req *Request, p Plugin, seed uint64, most int) []Choice {
+	return PlaceTop(req, t.cands, p, seed, most)
+}
+
 // Best is the first of Place's ranking, and whether there is one.
 func (t *Table) Best(req *Request, p Plugin, seed uint64) (Choice, bool) {
 	r, ok := p.(Reckoner)
