@@ -22,16 +22,21 @@ const maxEvictions = 500
 // preempts has others make way for an instance, if that helps, and reports
 // whether it waits for them. One whose node is heard goes on there meanwhile; an
 // exclusive one could not, and goes when there is room.
-func (c *Core) preempts(in *instance, req *sched.Request) bool {
+// Nodes, if any are named, are those on which they may.
+func (c *Core) preempts(in *instance, req *sched.Request, nodes ...api.NodeID) bool {
 	n := c.nodes[in.Node]
 	runs := n != nil && !n.silent
 	if runs && in.exclusive() {
 		return false
 	}
 	if in.Reserved == "" {
-		k, ok := c.makeWay(in, req)
+		k, ok := c.makeWay(in, req, nodes...)
 		if !ok {
 			return false
+		}
+		if in.Offered && !in.Strained { // it has a place now
+			in.Offered, in.why = false, nil
+			c.changed(in)
 		}
 		if detail := "waits until those have left that are leaving"; !runs {
 			if k > 0 {
@@ -49,8 +54,8 @@ func (c *Core) preempts(in *instance, req *sched.Request) bool {
 
 // makeWay has others leave the node where that costs least, if there is one, and
 // keeps what they leave for the instance. It reports how many.
-func (c *Core) makeWay(in *instance, req *sched.Request) (victims int, ok bool) {
-	n, lesser := c.wayFor(in, req)
+func (c *Core) makeWay(in *instance, req *sched.Request, nodes ...api.NodeID) (victims int, ok bool) {
+	n, lesser := c.wayFor(in, req, nodes...)
 	if n == nil {
 		return 0, false
 	}
@@ -66,13 +71,20 @@ func (c *Core) makeWay(in *instance, req *sched.Request) (victims int, ok bool) 
 
 // wayFor is the node on which the fewest and least urgent would have to make way
 // for an instance, and who; nil if there is none.
-func (c *Core) wayFor(in *instance, req *sched.Request) (best *node, victims []*instance) {
+func (c *Core) wayFor(in *instance, req *sched.Request, nodes ...api.NodeID) (best *node, victims []*instance) {
 	if !c.mayPreempt(in) {
 		return nil, nil
 	}
 	left := c.leftOf(in)
 	anyhow := bare(*req)
-	ranked := c.table.Place(&anyhow, c.cfg.Plugin, in.seed()).Ranked
+	cands := c.table.All()
+	if len(nodes) > 0 {
+		cands = make([]sched.Candidate, len(nodes))
+		for i, id := range nodes {
+			cands[i] = *c.table.Get(string(id))
+		}
+	}
+	ranked := sched.Place(&anyhow, cands, c.cfg.Plugin, in.seed()).Ranked
 	for _, choice := range ranked[:min(len(ranked), maxEvictions)] {
 		n := c.nodes[api.NodeID(choice.ID)]
 		if n.leaving[in.id()] {

@@ -319,6 +319,13 @@ func TestPreemptionNeverHitsEquals(t *testing.T) {
 			if rng.IntN(2) == 0 {
 				w.beat()
 			}
+			if n := api.NodeID([]string{"n0", "n1", "n2"}[rng.IntN(3)]); rng.IntN(3) == 0 {
+				w.step(Cordon{n, !w.c.nodes[n].cordoned})
+				w.checkBooks()
+			}
+		}
+		for _, id := range []api.NodeID{"n0", "n1", "n2"} {
+			w.step(Cordon{id, false})
 		}
 		w.pass(30 * time.Second)
 		w.checkBooks()
@@ -487,4 +494,56 @@ func TestOthersMakeWayWithinTheRootsShare(t *testing.T) {
 	if w.c.used.MilliCPU != 4000 {
 		t.Errorf("of the root's 4 vCPUs %v are taken", w.c.used)
 	}
+}
+
+// TestOthersMakeWayWhenTheirNodeIsThereAgain: it was not when the urgent one came.
+func TestOthersMakeWayWhenTheirNodeIsThereAgain(t *testing.T) {
+	for name, of := range map[string]struct{ away, back func(w *world) }{
+		"cordoned": {
+			func(w *world) { w.step(Cordon{"n0", true}) },
+			func(w *world) { w.step(Cordon{"n0", false}) },
+		},
+		"silent": {
+			func(w *world) { w.nodes["n0"].off = true; w.pass(20 * time.Second) },
+			func(w *world) { w.nodes["n0"].off = false },
+		},
+		"overdue": {
+			func(w *world) { w.step(NodeWill{"n0"}) },
+			func(*world) {},
+		},
+	} {
+		w := roomy(t, 4)
+		w.wants(classed(0, 1, "low", 4))
+		w.beat()
+		of.away(w)
+		w.wants(classed(1, 2, "urgent", 2), classed(2, 2, "urgent", 2), classed(3, 2, "low", 1))
+		w.checkBooks()
+		if in := w.c.instances[web.Instance(1)]; in.Node+in.Reserved != "" {
+			t.Fatalf("%s: it is on %q with room on %q", name, in.Node, in.Reserved)
+		}
+		of.back(w)
+		w.pass(20 * time.Second)
+		w.checkBooks()
+		w.expect(1, api.Running, "n0")
+		w.expect(2, api.Running, "n0")
+	}
+}
+
+// TestOthersMakeWayWhenTheyComeToBeLessUrgent: their SLA says so.
+func TestOthersMakeWayWhenTheyComeToBeLessUrgent(t *testing.T) {
+	w := roomy(t, 4)
+	w.wants(classed(0, 1, "urgent", 4))
+	w.beat()
+	w.wants(classed(1, 2, "high", 2))
+	w.beat()
+	if v := w.c.instances[web.Instance(1)].view(); !v.HandedBack {
+		t.Fatalf("the root is told %+v", v)
+	}
+	w.wants(classed(0, 3, "low", 4))
+	if in := w.c.instances[web.Instance(1)]; in.Reserved != "n0" || in.view().HandedBack {
+		t.Errorf("room is kept on %q, and the root is told %+v", in.Reserved, in.view())
+	}
+	w.pass(10 * time.Second)
+	w.checkBooks()
+	w.expect(1, api.Running, "n0")
 }

@@ -54,6 +54,9 @@ func (c *Core) retryWaiting() {
 			}
 			c.retry(in, cands)
 		}
+		if c.cfg.Preempt {
+			c.retryUrgent(ids)
+		}
 		if len(c.left) > 0 {
 			c.retryKeptOut()
 		}
@@ -61,6 +64,37 @@ func (c *Core) retryWaiting() {
 			c.widened = false
 			c.retryBeyond()
 		}
+	}
+}
+
+// retryUrgent has others make way for those that still wait, on the nodes where there
+// is more room for them than before: on any other it was of no use when they came.
+func (c *Core) retryUrgent(nodes []api.NodeID) {
+	if len(nodes) == 0 {
+		return
+	}
+	tried := map[misfit]bool{}
+	for _, id := range c.inTurn() {
+		in := c.instances[id]
+		switch {
+		case in == nil:
+			continue
+		case !c.mayPreempt(in):
+			return // nor may those after it, who are less urgent
+		case in.Bound, in.Leaving, in.Withdrawn, in.GivenUp, in.State == api.Completed,
+			in.asked != "", in.Reserved != "", in.exclusive() && c.mustWait(in):
+			continue
+		}
+		kind := misfit{service: in.id().Service(), rev: in.Want.SpecRev}
+		if in.likeSiblings() && tried[kind] {
+			continue
+		}
+		var own []string
+		if in.Node != "" {
+			own = []string{string(in.Node)}
+		}
+		req := c.request(in, own...)
+		tried[kind] = !c.preempts(in, &req, nodes...) && in.likeSiblings()
 	}
 }
 

@@ -147,7 +147,7 @@ func (c *Core) rewant(in *instance, a api.Assignment) {
 		c.root.wanted = c.root.wanted.Toggle(in.Want.Digest())
 	}
 	c.root.wanted = c.root.wanted.Toggle(a.Digest())
-	old := in.Node
+	old, urgency := in.Node, in.demand.request.Urgency
 	c.unask(in)
 	c.unreserve(in)
 	c.breakOff(in)
@@ -164,6 +164,9 @@ func (c *Core) rewant(in *instance, a api.Assignment) {
 	c.changed(in)
 	if old != "" && c.staysOn(in, c.nodes[old]) {
 		c.moveTo(in, old, api.ReasonNone, "")
+		if in.demand.request.Urgency < urgency {
+			c.grown[old] = true // for those that it makes way for now
+		}
 		return
 	}
 	c.tryPlace(in)
