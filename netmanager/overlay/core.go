@@ -264,12 +264,7 @@ func (c *Core) start() {
 		c.timers.Set(timerKey{what: timerFreed, addr: a}, c.now.Add(c.cfg.Quarantine))
 	}
 	c.freed = nil
-	for _, id := range sortedKeys(c.asking) {
-		for _, k := range c.inOrder(c.asking[id].wants) { // who used what when is not known
-			c.wants[k].used = c.now
-			c.timers.Set(timerKey{what: timerIdle, want: k}, c.now.Add(c.cfg.Idle))
-		}
-	}
+	c.resetIdle() // who used what when is not known
 	if len(c.wants) > 0 {
 		c.timers.Set(timerKey{what: timerPoll}, c.now.Add(c.cfg.Poll))
 	}

@@ -557,6 +557,55 @@ func TestTablesOutliveTheCluster(t *testing.T) {
 	w.checkBooks()
 }
 
+// What nobody used is there as well: a flow that is quiet, a client that comes back
+// after a while, and who called, on the server's node.
+func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
+	w, client := ready(t)
+	caller, stranger := instanceAt(4, 9), instanceAt(7, 5)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.step(Miss{Local: client, Remote: caller})
+	w.step(PeerUnknown{Key: key(7), Claim: stranger})
+	w.answer(api.NetDown{
+		Routes:  []api.Route{route("web", 1, 1, 1)},
+		Sources: []api.Source{{Address: caller, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}},
+		Peers:   []api.Peer{peerRecord(7, 1)},
+	})
+	w.step(Miss{Local: client, Remote: vip(9)}) // this is not answered
+	w.step(Link{false})
+	there := func(when string) {
+		t.Helper()
+		w.checkBooks()
+		if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " || len(w.plane.Peers) != 3 || w.plane.Sources[caller].Ident == 0 {
+			t.Fatalf("%s: %s, %d peers, %v", when, got, len(w.plane.Peers), w.plane.Sources)
+		}
+	}
+	w.pass(time.Hour)
+	there("after an hour")
+	if len(w.c.wants) != 3 {
+		t.Fatalf("%d wants: what leads nowhere is kept", len(w.c.wants))
+	}
+	for _, to := range []netip.Addr{vip(1), caller} {
+		if eff := w.step(Miss{Local: client, Remote: to}); len(orders[Release](eff)) != 1 {
+			t.Fatalf("a new flow to %s: %+v", to, eff.Send)
+		}
+	}
+	w.restart()
+	w.pass(time.Hour)
+	there("after a restart")
+	w.step(Detach{attachOf("client", 0, 1).Key}) // and is started anew
+	w.pass(time.Minute)
+	w.step(attachOf("client", 0, 2))
+	there("for the next instance")
+	w.step(Link{true}) // it is time to say again what is wanted
+	w.pass(4 * time.Minute)
+	there("when the cluster is back")
+	w.pass(3 * time.Minute)
+	w.checkBooks()
+	if len(w.c.wants)+len(w.plane.Peers)+len(w.plane.Services)+len(w.plane.Sources) > 0 {
+		t.Fatalf("it is kept for good: %v", w.plane)
+	}
+}
+
 func TestLateAndForeignMessagesAreDropped(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})

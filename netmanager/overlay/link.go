@@ -74,6 +74,7 @@ func (c *Core) linked(up bool) {
 	if c.link.unacked != 0 {
 		c.link.whole, c.link.self = true, true
 	}
+	c.resetIdle()
 	for _, id := range sortedKeys(c.asking) {
 		for _, k := range c.inOrder(c.asking[id].wants) {
 			if w := c.wants[k]; c.outcome(w) == unanswered {

@@ -573,7 +573,7 @@ func (c *Core) poll() {
 // asked since, so that what is used is not missed.
 func (c *Core) idle(k api.Want) {
 	w := c.wants[k]
-	if w == nil {
+	if w == nil || c.kept(w) {
 		return
 	}
 	if end := w.used.Add(c.cfg.Idle + c.cfg.Poll); end.After(c.now) {
@@ -581,6 +581,20 @@ func (c *Core) idle(k api.Want) {
 		return
 	}
 	c.drop(w)
+}
+
+// kept says of a want that it stays however idle it is: what it leads to is known,
+// and while the cluster is away nobody could say it again.
+func (c *Core) kept(w *want) bool { return !c.link.up && c.outcome(w) == answered }
+
+// resetIdle has every want be idle from now on at the earliest.
+func (c *Core) resetIdle() {
+	for _, id := range sortedKeys(c.asking) {
+		for _, k := range c.inOrder(c.asking[id].wants) {
+			c.wants[k].used = c.now
+			c.timers.Set(timerKey{what: timerIdle, want: k}, c.now.Add(c.cfg.Idle))
+		}
+	}
 }
 
 // drop ends a want, and lets go of what no other want leads to.
@@ -644,7 +658,7 @@ func (c *Core) leave(id api.ServiceID) {
 		if w == nil {
 			continue // it made room for an heir's
 		}
-		if _, pending := a.pending[k]; pending || c.now.Sub(w.used) >= c.cfg.Idle {
+		if _, pending := a.pending[k]; pending || c.now.Sub(w.used) >= c.cfg.Idle && !c.kept(w) {
 			c.drop(w)
 		} else if heir := c.heir(w); heir != "" {
 			n := k
