@@ -15,8 +15,9 @@ type Offer struct {
 	// Detail is how much the root is told: DetailFull, DetailSlots or DetailSums;
 	// empty means full.
 	Detail string
-	// Round makes amounts coarser: they are rounded down to multiples of this part of
-	// a mean node's capacity, below 1. Above 0 the hull is of whole degrees, too.
+	// Round makes amounts coarser: multiples of this part of a mean node's capacity,
+	// below 1. Where the root would else not offer what fits they are rounded up, and
+	// what does not fit is handed back. Above 0 the hull is of whole degrees, too.
 	Round float64
 }
 
@@ -77,7 +78,8 @@ func (c *Core) overShare(in *instance) *api.Explanation {
 	}
 }
 
-// coarse rounds amounts down as the operator likes.
+// coarse rounds amounts as the operator likes: up what rules the cluster out, and
+// the capacity, so that no more is free than there is; down what only ranks it.
 func (c *Core) coarse(a *api.Aggregate) {
 	unit := api.Resources{}
 	if a.Nodes > 0 {
@@ -86,31 +88,32 @@ func (c *Core) coarse(a *api.Aggregate) {
 	if unit == (api.Resources{}) {
 		return
 	}
-	down := func(r *api.Resources) {
-		*r = api.Resources{
-			MilliCPU: multiple(r.MilliCPU, unit.MilliCPU), MemoryMB: multiple(r.MemoryMB, unit.MemoryMB),
-			StorageMB: multiple(r.StorageMB, unit.StorageMB), InMbit: multiple(r.InMbit, unit.InMbit), OutMbit: multiple(r.OutMbit, unit.OutMbit),
+	steps := parts(unit)
+	round := func(r *api.Resources, to func(n, unit int64) int64) {
+		p := parts(*r)
+		for i := range p {
+			p[i] = to(p[i], max(steps[i], 1))
 		}
+		*r = resources(p)
 	}
-	for _, r := range []*api.Resources{&a.Capacity, &a.Free, &a.Mean, &a.StdDev, &a.Largest} {
-		down(r)
+	round(&a.Mean, below)
+	round(&a.StdDev, below)
+	for _, r := range []*api.Resources{&a.Capacity, &a.Free, &a.Largest} {
+		round(r, above)
 	}
 	for i := range a.Yields {
-		down(&a.Yields[i].Free)
-		down(&a.Yields[i].Largest)
+		round(&a.Yields[i].Free, above)
+		round(&a.Yields[i].Largest, above)
 	}
 	for i := range a.Slots {
-		down(&a.Slots[i].Free)
-		down(&a.Slots[i].Largest)
+		round(&a.Slots[i].Free, above)
+		round(&a.Slots[i].Largest, above)
 	}
 	if a.Latency != nil {
 		a.Latency.Radius = (a.Latency.Radius + 5*time.Millisecond).Truncate(5 * time.Millisecond)
 	}
 }
 
-func multiple(n, unit int64) int64 {
-	if unit <= 1 {
-		return n
-	}
-	return n / unit * unit
-}
+func below(n, unit int64) int64 { return n / unit * unit }
+
+func above(n, unit int64) int64 { return below(n+unit-1, unit) }

@@ -114,6 +114,35 @@ func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
 	}
 }
 
+// TestACoarseOfferRulesNothingOutThatFits: with steps as large as half a node the root
+// offers what goes into less than that, and what is full it knows to be full.
+func TestACoarseOfferRulesNothingOutThatFits(t *testing.T) {
+	w := line(t, 4, func(c *Config) { c.Offer.Round, c.Preempt = 0.5, true })
+	for i := range 4 {
+		w.wants(classed(i, api.Revision(i+1), "normal", 2.2)) // of 4
+	}
+	w.beat()
+	a := w.c.Aggregate()
+	for what, got := range map[string]int64{
+		"the largest place":           a.Largest.MilliCPU,
+		"the largest of its kind":     a.Slots[0].Largest.MilliCPU,
+		"half of the largest to come": a.Yields[0].Largest.MilliCPU / 2,
+		"a quarter of all":            a.Free.MilliCPU / 4,
+		"a quarter of its kind":       a.Slots[0].Free.MilliCPU / 4,
+	} {
+		if got != 2000 {
+			t.Errorf("%s: the root is told %d", what, got)
+		}
+	}
+	if a.Mean.MilliCPU != 0 || a.Capacity.MilliCPU != 16_000 || a.Free.MemoryMB > a.Capacity.MemoryMB {
+		t.Errorf("the root is told %+v", a)
+	}
+	w.wants(classed(4, 5, "normal", 1.8), classed(5, 5, "normal", 1.8), classed(6, 5, "normal", 1.8), classed(7, 5, "normal", 1.8))
+	if a := w.c.Aggregate(); a.Free.MilliCPU != 0 || a.Largest.MilliCPU != 0 || a.Slots[0].Largest.MilliCPU != 0 {
+		t.Errorf("full, the root is told %+v", a)
+	}
+}
+
 func TestAPlanReservesNothing(t *testing.T) {
 	w := line(t, 2, nil)
 	var req api.ClusterPlanRequest
