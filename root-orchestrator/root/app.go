@@ -39,6 +39,7 @@ type service struct {
 	net       serviceNet
 	link      serviceLinks
 	refused   refusals
+	places    places
 }
 
 func (c *Core) changedApp(a *app) {
@@ -177,7 +178,7 @@ func (c *Core) rewrite(a *app, in Apply) bool {
 	for _, id := range step.Keys(before) {
 		differs = true
 		s := c.services[id]
-		s.app, s.spec, s.link = nil, nil, serviceLinks{}
+		s.app, s.spec, s.link, s.places.reaches = nil, nil, serviceLinks{}, nil
 		c.reconcile(s)
 	}
 	return differs

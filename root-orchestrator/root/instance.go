@@ -50,6 +50,9 @@ type instance struct {
 	// displaces says that others have to make way where it was placed last.
 	displaces bool
 
+	spot   *spot         // where it is counted among its service's places
+	spotIn api.ClusterID // and as whose; "": it is not
+
 	asked    string                    // the question to the scheduler outside that is open about it
 	gen      api.Generation            // of the cluster's desired set, when it was put there
 	refusals map[api.ClusterID]refusal // that are about it alone
@@ -98,6 +101,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	if t := in.Next; t != nil && c.clusters[in.Cluster] == nil {
 		in.Cluster, in.Epoch, in.State, in.Next = t.Cluster, t.Epoch, api.ClusterScheduled, nil
 	}
+	defer c.locate(in)
 	cl := c.clusters[in.Cluster]
 	switch {
 	case cl == nil:
@@ -158,6 +162,7 @@ func (c *Core) leave(in *instance, r api.Reason) {
 		return
 	}
 	in.Leaving, in.Offered = true, false
+	c.locate(in)
 	c.stopWaiting(in)
 	c.endTrial(in)
 	cl := c.clusters[in.Cluster]

@@ -25,8 +25,8 @@ type serviceLinks struct {
 // kin is another service that has to do with this one.
 type kin struct {
 	id  api.ServiceID
-	in  []sched.Link // its links to this one
-	put bool         // this one has links to it
+	in  []*reach // its links to this one
+	put bool     // this one has links to it
 	// pull is how much better a cluster is that has instances of it, beside a plugin's
 	// score; 0 where no link asks for nearness.
 	pull  float64
@@ -46,10 +46,12 @@ const (
 	lookEvery = time.Second // whether there is anything to tell
 )
 
-// mostPositions bounds what is told of one end of a link, mostCentres the clusters
-// that stand for an area.
+// mostPositions bounds what is told of one end of a link, mostPoints the places
+// that the root itself measures against: with more of them anybody may be near one.
+// mostCentres bounds the clusters that stand for an area, or for who is in them.
 const (
 	mostPositions = 16
+	mostPoints    = 64
 	mostCentres   = 32
 )
 
@@ -61,7 +63,7 @@ func (c *Core) relate(a *app) {
 	}
 	for _, s := range all {
 		old := s.link
-		s.link = serviceLinks{told: old.told, toldAt: old.toldAt}
+		s.link, s.places.reaches = serviceLinks{told: old.told, toldAt: old.toldAt}, nil
 		delete(c.links.areas, s.id)
 		for _, l := range sched.LinksOf(s.spec) {
 			if l.Area != "" && !slices.Contains(s.link.areas, l.Area) {
@@ -77,7 +79,10 @@ func (c *Core) relate(a *app) {
 			}
 			k := kin{id: t.id}
 			out, in := linksTo(s, t.id), linksTo(t, s.id)
-			k.put, k.in = len(out) > 0, in
+			k.put = len(out) > 0
+			for _, l := range in {
+				k.in = append(k.in, newReach(l, &t.places, &s.places))
+			}
 			k.pull = max(pullOf(out, s, t.id), pullOf(in, t, s.id))
 			k.apart = apart(s, t.id) || apart(t, s.id)
 			if k.put || len(in) > 0 || k.pull > 0 || k.apart {
@@ -178,10 +183,11 @@ func (c *Core) bind(req *sched.Request, in *instance, s *service) {
 		switch {
 		case l.Service != "":
 			// A link whose other end is nowhere yet binds that one, when it is placed.
-			if at := c.positions(s, l); len(at) > 0 {
-				req.Bounds = append(req.Bounds, l.Bound(at...))
-			} else if b, ok := c.roughBound(l, c.named(s, l)); ok {
-				req.Bounds = append(req.Bounds, b)
+			to := c.named(s, l)
+			if at, all := positions(l, to); all {
+				if b, ok := c.boundAt(l, at, to); ok {
+					req.Bounds = append(req.Bounds, b)
+				}
 			}
 		case l.Area != "":
 			if b, ok := c.areaBound(l); ok {
@@ -195,14 +201,13 @@ func (c *Core) bind(req *sched.Request, in *instance, s *service) {
 		if t == nil || t.app == nil {
 			continue
 		}
-		for _, l := range k.in {
-			b, ok := l.Bound(), false
-			if at := unserved(t, s, in, l); len(at) > 0 {
-				b, ok = l.Bound(at...), true
-			} else if len(s.instances) == 1 && len(t.positions(l, nil)) == 0 {
-				b, ok = c.roughBound(l, []*service{t})
+		for _, r := range k.in {
+			// The next one is for those that nobody is near enough to.
+			at, all := r.unserved(in, mostPoints)
+			if !all || len(at) == 0 && (len(s.instances) > 1 || len(t.places.spots) > 0) {
+				continue
 			}
-			if ok {
+			if b, ok := c.boundAt(r.link, at, []*service{t}); ok {
 				b.To = nameWithin(t.id)
 				req.Bounds = append(req.Bounds, b)
 			}
@@ -229,43 +234,20 @@ func (c *Core) bind(req *sched.Request, in *instance, s *service) {
 // nameWithin is a service's name within its application, "name.namespace".
 func nameWithin(id api.ServiceID) string { return strings.TrimPrefix(string(id), string(id.App())+".") }
 
-// positions are the known places of a link's other end.
-func (c *Core) positions(s *service, l sched.Link) (at []api.Position) {
-	for _, t := range c.named(s, l) {
-		at = append(at, t.positions(l, nil)...)
+// positions are the known places of a link's other end, and whether these are all.
+func positions(l sched.Link, to []*service) (at []api.Position, all bool) {
+	for _, t := range to {
+		more, all := t.places.measurable(l, mostPoints)
+		if !all {
+			return nil, false
+		}
+		at = append(at, more...)
 	}
-	return at
-}
-
-// positions are the places of the service's instances that the link can be
-// measured against, each once.
-func (s *service) positions(l sched.Link, not *instance) (at []api.Position) {
-	for _, id := range step.Keys(s.instances) {
-		in := s.instances[id]
-		if in == not || in.Leaving || in.Cluster == "" || !measures(l, in.Position) {
-			continue
-		}
-		if !slices.ContainsFunc(at, func(p api.Position) bool { return near(&p, in.Position) }) {
-			at = append(at, *in.Position)
-		}
-		if len(at) == mostPositions {
-			break
-		}
-	}
-	return at
+	return at, len(at) <= mostPoints
 }
 
 func measures(l sched.Link, p *api.Position) bool {
 	return p != nil && (l.RTT > 0 && p.Coord != nil || l.Km > 0 && p.Geo != nil)
-}
-
-// unserved are the places of t's instances that no instance of s, but one, is
-// near enough to for t's link: the next one is for them.
-func unserved(t, s *service, but *instance, l sched.Link) []api.Position {
-	have := s.positions(l, but)
-	return slices.DeleteFunc(t.positions(l, nil), func(p api.Position) bool {
-		return slices.ContainsFunc(have, func(q api.Position) bool { return within(l, p, q) })
-	})
 }
 
 func within(l sched.Link, a, b api.Position) bool {
@@ -295,7 +277,7 @@ func (c *Core) areaBound(l sched.Link) (sched.Bound, bool) {
 	if len(there) == 0 {
 		return sched.Bound{}, false // no cluster tells; theirs to say
 	}
-	return c.boundTo(l, there), true
+	return c.boundTo(l, there, nil), true
 }
 
 // named are the services of the application that a link of s names.
@@ -308,32 +290,32 @@ func (c *Core) named(s *service, l sched.Link) (out []*service) {
 	return out
 }
 
-// roughBound is a link to instances that were placed just now: where they are,
-// their clusters have yet to say, but it is in these.
-func (c *Core) roughBound(l sched.Link, to []*service) (sched.Bound, bool) {
+// boundAt is a link to some places, and to those instances of services that were
+// placed just now: where these are, their clusters have yet to say, but it is in
+// their clusters. Where anybody may be near it, there is no bound.
+func (c *Core) boundAt(l sched.Link, at []api.Position, to []*service) (sched.Bound, bool) {
 	var there []*sched.Candidate
 	for _, t := range to {
-		for _, id := range step.Keys(t.instances) {
-			in := t.instances[id]
-			if in.Leaving || in.Cluster == "" || in.Offered || in.State == api.Requested {
-				continue
-			}
-			cand := c.table.Get(string(in.Cluster))
+		for _, id := range t.places.vague(l) {
+			cand := c.table.Get(string(id))
 			if slices.Contains(there, cand) {
 				continue
 			}
 			if l.RTT == 0 || cand == nil || cand.Coord == nil || len(there) == mostCentres {
-				return sched.Bound{}, false // anybody may be near it
+				return sched.Bound{}, false
 			}
 			there = append(there, cand)
 		}
 	}
-	return c.boundTo(l, there), len(there) > 0
+	if len(there) == 0 {
+		return l.Bound(at...), len(at) > 0
+	}
+	return c.boundTo(l, there, at), true
 }
 
-// boundTo is a link to somewhere in some clusters: as near as a candidate may be
-// to the nearest of them.
-func (c *Core) boundTo(l sched.Link, there []*sched.Candidate) sched.Bound {
+// boundTo is a link to somewhere in some clusters, or to places: as near as a
+// candidate may be to the nearest of them.
+func (c *Core) boundTo(l sched.Link, there []*sched.Candidate, at []api.Position) sched.Bound {
 	b := l.Bound()
 	b.Measured = map[string]time.Duration{}
 	for i, all := 0, c.table.All(); i < len(all); i++ {
@@ -356,6 +338,7 @@ func (c *Core) boundTo(l sched.Link, there []*sched.Candidate) sched.Bound {
 		b.Points = append(b.Points, api.Position{Coord: a.Coord})
 	}
 	slices.SortFunc(b.Points, func(x, y api.Position) int { return slices.Compare(x.Coord.Vec, y.Coord.Vec) })
+	b.Points = append(b.Points, at...)
 	return b
 }
 

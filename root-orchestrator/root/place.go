@@ -193,6 +193,7 @@ func (c *Core) assign(in *instance, cl *cluster, score float64, displaces bool) 
 	in.Tries++
 	in.Offered, in.Restarts, in.ExitCode, in.Address = false, 0, nil, noAddr
 	in.Violated, in.Devices, in.Position = "", nil, nil
+	c.locate(in)
 	in.placed(c.wall, score)
 	c.stopWaiting(in)
 	if in.Vacating == cl.Info.ID {
@@ -261,6 +262,7 @@ func (c *Core) takeBack(in *instance, cl *cluster) {
 		in.Placements[n-1].Reason = in.Reason
 	}
 	in.Cluster, in.Offered = "", false
+	c.locate(in)
 }
 
 // awaitStop keeps an exclusive instance from running elsewhere until the cluster

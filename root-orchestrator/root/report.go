@@ -171,10 +171,9 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 	in.Epoch, in.Restarts, in.ExitCode, in.Address = o.Epoch, o.Restarts, o.ExitCode, o.Address
 	in.Violated, in.Devices = o.Violated, o.Devices
 	if o.Position != nil {
-		if !near(in.Position, o.Position) {
+		if in.Position = o.Position; c.locate(in) {
 			c.linkedMoved(in.ID.Service())
 		}
-		in.Position = o.Position
 	}
 	switch {
 	case o.State == api.Terminated && o.Reason == api.ReasonScaledLocally:
@@ -239,6 +238,7 @@ func (c *Core) adopt(cl *cluster, o api.Observed) {
 		Placements: []api.Placement{{Epoch: o.Epoch, Cluster: cl.Info.ID, At: c.wall, Reason: api.ReasonScaledLocally}},
 	}
 	c.enter(in)
+	c.locate(in)
 	c.rehosted(in.ID.Service())
 	c.linkedMoved(in.ID.Service())
 	c.touch(cl)

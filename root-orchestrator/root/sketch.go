@@ -58,7 +58,9 @@ func (c *Core) sketchService(from *Core, s *service) {
 			t := *in.Next
 			i.Next = &t
 		}
+		i.spot, i.spotIn = nil, ""
 		c.enter(&i)
+		c.locate(&i)
 		for _, at := range i.clusters() {
 			cl, real := c.clusters[at], from.clusters[at]
 			if cl == nil || real.assigned[id] != in {

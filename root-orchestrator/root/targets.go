@@ -3,6 +3,7 @@ package root
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -40,7 +41,7 @@ func (c *Core) targets(s *service, cl *cluster) (out []api.Target) {
 		if t == nil || !k.put && len(k.in) == 0 {
 			continue
 		}
-		if at := nearest(t.placesBut(cl.Info.ID), cl.Agg.Latency, s.mostTold()); len(at) > 0 {
+		if at := nearest(t.places.but(cl.Info.ID), cl.Agg.Latency, s.mostTold()); len(at) > 0 {
 			out = append(out, api.Target{Service: t.id, Positions: at})
 		}
 	}
@@ -50,21 +51,6 @@ func (c *Core) targets(s *service, cl *cluster) (out []api.Target) {
 		}
 	}
 	return out
-}
-
-// placesBut are the known places of the service's instances that are not in a
-// cluster, each once.
-func (s *service) placesBut(cl api.ClusterID) (at []api.Position) {
-	for _, id := range step.Keys(s.instances) {
-		in := s.instances[id]
-		if in.Leaving || in.Cluster == cl || in.Cluster == "" || in.Position == nil {
-			continue
-		}
-		if !slices.ContainsFunc(at, func(p api.Position) bool { return near(&p, in.Position) }) {
-			at = append(at, *in.Position)
-		}
-	}
-	return at
 }
 
 func (c *Core) placesIn(area string, but *cluster) (at []api.Position) {
@@ -91,24 +77,30 @@ func (s *service) mostTold() int {
 }
 
 // nearest are so many of the places at most, those nearest to the cluster where
-// that can be told.
+// that can be told, in the order that they have: who is nearer than whom is no news.
 func nearest(at []api.Position, to *api.CoordSpread, most int) []api.Position {
-	if len(at) > most && to != nil {
-		slices.SortStableFunc(at, func(a, b api.Position) int {
-			if a.Coord == nil || b.Coord == nil {
-				return cmp.Compare(known(b.Coord), known(a.Coord))
-			}
-			return cmp.Compare(vivaldi.Distance(*a.Coord, to.Center), vivaldi.Distance(*b.Coord, to.Center))
-		})
+	if len(at) <= most || to == nil {
+		return at[:min(len(at), most)]
 	}
-	return at[:min(len(at), most)]
-}
-
-func known(c *api.Coordinate) int {
-	if c == nil {
-		return 0
+	type far struct {
+		i  int
+		by time.Duration
 	}
-	return 1
+	all := make([]far, len(at))
+	for i, p := range at {
+		all[i] = far{i, 1<<63 - 1}
+		if p.Coord != nil {
+			all[i].by = vivaldi.Distance(*p.Coord, to.Center)
+		}
+	}
+	slices.SortFunc(all, func(a, b far) int { return cmp.Or(cmp.Compare(a.by, b.by), a.i-b.i) })
+	all = all[:most]
+	slices.SortFunc(all, func(a, b far) int { return a.i - b.i })
+	out := make([]api.Position, most)
+	for i, f := range all {
+		out[i] = at[f.i]
+	}
+	return out
 }
 
 // linkedMoved has the clusters told that have to do with a service's places.
@@ -153,6 +145,8 @@ func (c *Core) tellLinked() {
 
 // tellAbout reports whether there was anything to tell.
 func (c *Core) tellAbout(s *service) bool {
+	c.stuck = stuck{}
+	nowhere := map[api.Revision]bool{}
 	changed := map[api.ClusterID]bool{}
 	for _, host := range step.Keys(s.peers) {
 		cl := c.clusters[api.ClusterID(host)]
@@ -178,8 +172,9 @@ func (c *Core) tellAbout(s *service) bool {
 				in.putAt(cl)
 			}
 		}
-		if c.waiting.has(id) && in.Cluster == "" {
+		if c.waiting.has(id) && in.Cluster == "" && !nowhere[in.SpecRev] {
 			c.tryPlace(in)
+			nowhere[in.SpecRev] = c.waiting.has(id) && len(in.refusals) == 0 && !in.notUntil.After(c.now)
 		}
 	}
 	return len(changed) > 0

@@ -86,6 +86,7 @@ func (c *Core) promote(in *instance, s api.State) {
 	in.Next = nil
 	in.Cluster, in.Epoch, in.gen = t.Cluster, t.Epoch, t.gen
 	in.Restarts, in.ExitCode, in.Address, in.Violated, in.Devices, in.Position = 0, nil, noAddr, "", nil, nil
+	c.locate(in)
 	in.placed(t.At, t.Score)
 	c.rehosted(in.ID.Service())
 	c.linkedMoved(in.ID.Service())

@@ -370,6 +370,7 @@ func (w *world) checkBooks() {
 			w.t.Fatalf("service %s is left", id)
 		}
 	}
+	w.checkPlaces()
 	if len(w.c.clusters) != len(w.c.table.All()) {
 		w.t.Fatalf("%d clusters, %d candidates", len(w.c.clusters), len(w.c.table.All()))
 	}
