@@ -277,10 +277,10 @@ type NetDown struct {
 	Lease *NetLease `json:"lease,omitempty"`
 	Whole bool      `json:"whole,omitempty"` // all that the node's wants lead to; what is absent is gone
 
-	Routes  []Route   `json:"routes,omitempty"`
-	Sources []Source  `json:"sources,omitempty"`
-	Peers   []Peer    `json:"peers,omitempty"`
-	Refused []Refusal `json:"refused,omitempty"`
+	Routes  RouteList  `json:"routes,omitempty"`
+	Sources SourceList `json:"sources,omitempty"`
+	Peers   []Peer     `json:"peers,omitempty"`
+	Refused []Refusal  `json:"refused,omitempty"`
 
 	Gone        []ServiceID  `json:"gone,omitempty"` // routes: the service is no more, may not be reached, or is not wanted
 	GoneSources []netip.Addr `json:"gone_sources,omitempty"`
@@ -324,10 +324,10 @@ func (r Refusal) Digest() Digest {
 // Records are what a cluster and the root tell each other of the network's
 // content, as a NetDown tells a node; the same is held by the same rules.
 type Records struct {
-	Routes  []Route   `json:"routes,omitempty"`
-	Sources []Source  `json:"sources,omitempty"`
-	Peers   []Peer    `json:"peers,omitempty"`
-	Refused []Refusal `json:"refused,omitempty"`
+	Routes  RouteList  `json:"routes,omitempty"`
+	Sources SourceList `json:"sources,omitempty"`
+	Peers   []Peer     `json:"peers,omitempty"`
+	Refused []Refusal  `json:"refused,omitempty"`
 
 	Gone        []ServiceID  `json:"gone,omitempty"`
 	GoneSources []netip.Addr `json:"gone_sources,omitempty"`

@@ -53,9 +53,11 @@ func (b *Book[S]) Flush(s S, whole bool, v View) (r api.Records, without api.Dig
 		}
 	}
 	// A refusal that says otherwise than before is no answer.
-	r.Answered = slices.DeleteFunc(r.Answered, func(w api.Want) bool {
-		return slices.ContainsFunc(r.Refused, func(f api.Refusal) bool { return f.Want == w })
-	})
+	still := make(map[api.Want]bool, len(r.Refused))
+	for _, f := range r.Refused {
+		still[f.Want] = true
+	}
+	r.Answered = slices.DeleteFunc(r.Answered, func(w api.Want) bool { return still[w] })
 	return r, without
 }
 
@@ -78,7 +80,7 @@ func tell(r *api.Records, k Key, v View, told bool, as api.Digest) (d api.Digest
 	panic("a record of no kind")
 }
 
-func add[R interface{ Digest() api.Digest }](to *[]R, rec R, ok, told bool, as api.Digest) (api.Digest, bool) {
+func add[L ~[]R, R interface{ Digest() api.Digest }](to *L, rec R, ok, told bool, as api.Digest) (api.Digest, bool) {
 	if !ok {
 		return 0, false
 	}
