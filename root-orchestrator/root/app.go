@@ -178,7 +178,7 @@ func (c *Core) rewrite(a *app, in Apply) bool {
 	for _, id := range step.Keys(before) {
 		differs = true
 		s := c.services[id]
-		s.app, s.spec, s.link, s.places.reaches = nil, nil, serviceLinks{}, nil
+		s.app, s.spec, s.link, s.places.reaches = nil, nil, serviceLinks{parted: s.link.parted}, nil
 		c.reconcile(s)
 	}
 	return differs

@@ -17,6 +17,7 @@ type serviceLinks struct {
 	kin     []kin // in the order of their ids
 	watched bool  // somebody is measured against its instances
 	areas   []string
+	parted  bool // where it is decides by cluster who else may be there
 
 	told   map[api.ClusterID][]api.Target // what its instances' clusters were told last
 	toldAt time.Time
@@ -65,6 +66,7 @@ func (c *Core) relate(a *app) {
 		old := s.link
 		s.link, s.places.reaches = serviceLinks{told: old.told, toldAt: old.toldAt}, nil
 		delete(c.links.areas, s.id)
+		s.link.parted = slices.ContainsFunc(sched.SpreadsOf(s.spec), func(d sched.Spread) bool { return d.By == "cluster" })
 		for _, l := range sched.LinksOf(s.spec) {
 			if l.Area != "" && !slices.Contains(s.link.areas, l.Area) {
 				s.link.areas = append(s.link.areas, l.Area)
@@ -85,6 +87,7 @@ func (c *Core) relate(a *app) {
 			}
 			k.pull = max(pullOf(out, s, t.id), pullOf(in, t, s.id))
 			k.apart = apart(s, t.id) || apart(t, s.id)
+			s.link.parted = s.link.parted || k.apart
 			if k.put || len(in) > 0 || k.pull > 0 || k.apart {
 				s.link.kin = append(s.link.kin, k)
 				s.link.watched = s.link.watched || k.put || len(in) > 0

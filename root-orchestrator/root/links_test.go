@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -283,5 +284,56 @@ func TestLinkBindsBeforeAnythingRuns(t *testing.T) {
 			}
 			w.checkBooks()
 		}
+	}
+}
+
+// What needs nothing frees nothing: that it has left must be enough for who was to
+// be apart from it, and for the next of its own where only so many may be.
+func TestWhoWaitsForADomainComesWhenItIsFree(t *testing.T) {
+	one, zero := 1, 0
+	none := func(m *api.Microservice) { m.VCPUs, m.Memory = 0, 0 }
+	for name, turned := range map[string]bool{"its own wish": false, "the other's": true} {
+		w := newWorld(t, "a")
+		w.twins["a"].even = true
+		app := linked(20, func(f, p *api.Microservice) {
+			none(f)
+			none(p)
+			f.Constraints, f.Replicas = nil, &zero
+			x, y := f, "pre.prod"
+			if turned {
+				x, y = p, "front.prod"
+			}
+			x.Constraints = []api.Constraint{{Type: api.ConstrainApart, Services: []string{y}, By: "cluster"}}
+		})
+		w.must(Apply{Tenant: "acme", Spec: app})
+		w.settle()
+		app.Services[0].Replicas = &one
+		w.must(Apply{Tenant: "acme", Spec: app})
+		w.settle()
+		if got := w.where(front.Instance(0)); got != "" {
+			t.Fatalf("%s: it is on %s beside the other", name, got)
+		}
+		w.must(Scale{Service: pre, Replicas: 0})
+		w.settle()
+		if got := w.where(front.Instance(0)); got != "a" {
+			t.Errorf("%s: the other has gone, and it is on %q", name, got)
+		}
+	}
+	w := newWorld(t, "a", "b")
+	w.twins["a"].even, w.twins["b"].even = true, true
+	w.apply(3, none, func(m *api.Microservice) {
+		m.Constraints = []api.Constraint{{Type: api.ConstrainSpread, By: "cluster", Limit: 1}}
+	})
+	w.settle()
+	if w.running() != 2 {
+		t.Fatalf("%d run", w.running())
+	}
+	w.do(Report{api.Report{ // its operator takes one away
+		Cluster: "a", Boot: 1, Seq: w.twins["a"].seq + 1, Gen: w.twins["a"].gen, Aggregate: w.twins["a"].report().Aggregate,
+		Observed: []api.Observed{{Instance: step.Keys(w.c.clusters["a"].assigned)[0], Epoch: w.c.instances[step.Keys(w.c.clusters["a"].assigned)[0]].Epoch, State: api.Terminated, Reason: api.ReasonScaledLocally, Stopped: true}},
+	}})
+	w.settle()
+	if w.running() != 2 || w.on("a") != 1 {
+		t.Errorf("%d run, %d on a", w.running(), w.on("a"))
 	}
 }

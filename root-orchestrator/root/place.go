@@ -244,8 +244,8 @@ func (c *Core) unassign(in *instance, cl *cluster) {
 	delete(cl.put, in.ID)
 	cl.drop[in.ID] = true
 	cl.wanted = cl.wanted.Toggle(in.assignment(cl).Digest())
-	if cl.free(in.ID) {
-		// No report will ever show this room as new.
+	if cl.free(in.ID) || c.service(in.ID.Service()).link.parted {
+		// No report will ever show this room as new, or that a domain takes one more.
 		c.roomier[cl.Info.ID] = true
 	}
 	peers := c.service(in.ID.Service()).peers

@@ -37,6 +37,7 @@ type twin struct {
 	local     map[api.InstanceID]api.Observed
 	violated  map[api.InstanceID]bool // whose place breaks their SLA
 	room      int
+	even      bool // what is free is always the same
 	off       bool
 	slow      bool   // nothing begins to run
 	full      bool   // nothing new is taken, whatever it says of its room
@@ -183,7 +184,7 @@ func (tw *twin) report() Report {
 	tw.seq++
 	free := api.Resources{MilliCPU: int64(tw.room) * 1000, MemoryMB: int64(tw.room) * 100}
 	for _, o := range tw.has {
-		if !o.HandedBack {
+		if !o.HandedBack && !tw.even {
 			free = free.Minus(api.Resources{MilliCPU: 1000, MemoryMB: 100})
 		}
 	}
