@@ -214,7 +214,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 			case 4, 5:
 				do(Miss{Local: anyLocal(), Remote: []netip.Addr{vip(byte(rng.IntN(6))), instanceAt(byte(rng.IntN(6)), byte(rng.IntN(6))), ip("10.30.1.10")}[rng.IntN(3)]})
 			case 6:
-				do(Query{Local: anyLocal(), Name: names[rng.IntN(4)] + ".treeline"})
+				do(Query{Local: anyLocal(), Name: []string{names[rng.IntN(4)], "A", "B"}[rng.IntN(3)] + ".treeline"})
 			case 7:
 				do(PeerUnknown{Key: key(byte(rng.IntN(8))), Claim: instanceAt(byte(rng.IntN(8)), 3)})
 			case 8, 9: // something changes in the cluster

@@ -409,12 +409,14 @@ func (c *Core) records(d api.NetDown) {
 		if w := c.wants[k]; w != nil && w.refusal != nil {
 			c.setRefusal(w, nil)
 			c.settle(w)
+			c.settleSpellings(w)
 		}
 	}
 	for _, r := range d.Refused {
 		if w := c.wants[r.Want]; w != nil {
 			c.setRefusal(w, &r)
 			c.settle(w)
+			c.settleSpellings(w)
 		}
 	}
 }

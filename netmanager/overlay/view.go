@@ -239,8 +239,8 @@ func (c *Core) lookup(local netip.Addr, name string, kind Kind) Answer {
 		return none
 	}
 	w := &want{Want: api.Want{Service: q.Service, For: a.service()}}
-	if known := c.wants[w.Want]; known != nil {
-		w = known
+	if known := c.wants[c.wantOf(w.Want)]; known != nil {
+		w.refusal = known.refusal // what it leads to depends on how it was spelt now
 	}
 	s := c.leadsTo(w)
 	switch c.outcome(w) {

@@ -101,6 +101,113 @@ func TestANameOfWhatIsHereNeedsNoCluster(t *testing.T) {
 	w.checkBooks()
 }
 
+// Resolvers that change the case of each question (0x20) ask for one thing.
+func TestAllSpellingsOfANameAreOneWant(t *testing.T) {
+	w, client := ready(t)
+	spelt := func(i int) string {
+		b := []byte("webshopfrontend")
+		for j := range b {
+			if i>>j&1 == 1 {
+				b[j] -= 'a' - 'A'
+			}
+		}
+		return string(b) + ".treeline."
+	}
+	flood := func() (ups int) {
+		for i := range 20000 {
+			ups += len(said(w.step(Query{Local: client, Name: spelt(i)})))
+			w.now = w.now.Add(5 * time.Millisecond)
+			if i == 0 && len(w.c.wants) == 1 && w.c.services[svc("webShopFrontend")] == nil {
+				w.answer(api.NetDown{Routes: []api.Route{route("webShopFrontend", 1, 1, 1)}})
+			}
+			if a := w.c.Lookup(client, spelt(i), Addresses); !a.Found {
+				t.Fatalf("%s: %+v", spelt(i), a)
+			}
+		}
+		w.checkBooks()
+		return ups
+	}
+	if flood(); len(w.c.wants) != 1 || len(w.docs) > 20 {
+		t.Fatalf("%d wants, %d documents", len(w.c.wants), len(w.docs))
+	}
+	w.restart()
+	w.step(Link{true})
+	if flood(); len(w.c.wants) != 1 {
+		t.Fatalf("after a restart %d wants", len(w.c.wants))
+	}
+}
+
+// Somebody waits for a name in every case of it, and all hear of its answer.
+func TestWhoeverWaitsInWhateverCaseIsTold(t *testing.T) {
+	w, client := ready(t)
+	for _, name := range []string{"Web.treeline.", "wEb.treeline.", "WEB.Treeline."} {
+		w.step(Query{Local: client, Name: name})
+	}
+	eff := w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	if got := orders[Answered](eff); len(got) != 1 || got[0].Name != "web.treeline." || len(w.c.wants) != 1 {
+		t.Fatalf("%+v", eff.Send)
+	}
+}
+
+// Nobody gets more wants than a few by spelling what does not exist.
+func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
+	w, client := ready(t)
+	for i := range 1 << 11 {
+		b := []byte("example.com")
+		for j := range b {
+			if i>>j&1 == 1 && b[j] != '.' {
+				b[j] -= 'a' - 'A'
+			}
+		}
+		w.step(Query{Local: client, Name: string(b) + ".treeline."})
+		var refused []api.Refusal
+		for k := range w.c.wants {
+			refused = append(refused, api.Refusal{Want: k})
+		}
+		w.answer(api.NetDown{Refused: refused})
+		w.pass(10 * time.Millisecond)
+	}
+	if n := len(w.c.wants); n > 1+maxSpellings {
+		t.Fatalf("%d wants", n)
+	}
+	w.checkBooks()
+}
+
+// The cluster does not guess between two either; each is asked for as it is spelt.
+func TestOfTwoServicesThatDifferInCaseEachIsReached(t *testing.T) {
+	w, client := ready(t)
+	ask := func(name string) (Answer, []api.Want) {
+		var adds []api.Want
+		for _, up := range said(w.step(Query{Local: client, Name: name + ".treeline."})) {
+			adds = append(adds, up.Add...)
+		}
+		return w.c.Lookup(client, name+".treeline.", Addresses), adds
+	}
+	folded := api.Want{Service: svc("web"), For: svc("client")}
+	if _, adds := ask("Web"); !slices.Equal(adds, []api.Want{folded}) {
+		t.Fatal(adds)
+	}
+	eff := w.answer(api.NetDown{Refused: []api.Refusal{{Want: folded}}})
+	if len(orders[Answered](eff)) != 1 {
+		t.Fatalf("%+v", eff.Send)
+	}
+	for i, name := range []string{"Web", "WEB"} {
+		if a, adds := ask(name); a.Known && a.Found || !slices.Equal(adds, []api.Want{{Service: svc(name), For: svc("client")}}) {
+			t.Fatalf("%s: %+v %v", name, a, adds)
+		}
+		w.answer(api.NetDown{Routes: []api.Route{route(name, 1, byte(1+i), 1)}})
+	}
+	for i, name := range []string{"Web", "WEB"} {
+		if a, _ := ask(name); len(a.Addrs) != 1 || a.Addrs[0] != vip(byte(1+i)) {
+			t.Fatalf("%s: %+v", name, a)
+		}
+	}
+	if a, _ := ask("web"); a.Found {
+		t.Fatalf("%+v", a)
+	}
+	w.checkBooks()
+}
+
 func TestTwoServicesThatDifferInCaseAreNotGuessed(t *testing.T) {
 	w, client := ready(t)
 	for _, name := range []string{"Web", "WEB"} {

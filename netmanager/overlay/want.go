@@ -25,7 +25,7 @@ type want struct {
 	until   time.Time    // up to then a refusal answers for the cluster
 	waiting bool         // somebody waits for the answer
 	locals  []netip.Addr // of whom packets are held
-	names   []string     // that were looked up
+	names   []string     // that were looked up, in lower case
 	saved   bool         // in the journal: since a record answered it
 	payer   netip.Addr   // whose bucket stands for the question
 }
@@ -78,10 +78,12 @@ func (c *Core) outcome(w *want) outcome {
 // leadsTo is the known service that the want is about, or nil.
 func (c *Core) leadsTo(w *want) *service {
 	if w.Service != "" {
-		if id, ok := names.Match(w.Service, c.spelt[strings.ToLower(string(w.Service))]); ok {
-			if s := c.services[id]; s != nil && s.route != nil {
-				return s
-			}
+		id, ok := names.Match(w.Service, c.spelt[strings.ToLower(string(w.Service))])
+		if f := c.wants[folded(w.Want)]; id != w.Service && f != nil && f.refusal != nil {
+			return nil // the cluster, which knows more, does not guess
+		}
+		if s := c.services[id]; ok && s != nil && s.route != nil {
+			return s
 		}
 		return nil
 	}
@@ -242,7 +244,8 @@ func (c *Core) query(in Query) {
 	if err != nil {
 		return
 	}
-	key := api.Want{Service: q.Service, For: a.service()}
+	key := c.wantOf(api.Want{Service: q.Service, For: a.service()})
+	in.Name = strings.ToLower(in.Name) // who asks in another case waits for the same
 	w := c.wants[key]
 	if w == nil {
 		if !a.bucket.take(c.now) {
@@ -276,6 +279,40 @@ func (c *Core) query(in Query) {
 	if len(w.names) < maxNames && !slices.Contains(w.names, in.Name) {
 		w.names = append(w.names, in.Name)
 	}
+}
+
+// maxSpellings of a name may be wanted beside the one in lower case, of one service.
+const maxSpellings = 4
+
+// wantOf is what is wanted for a service that somebody spelt so. Case means
+// nothing in a name (names.Match), and there are resolvers that change it in each
+// question; so one want serves all spellings. Only where the cluster refuses that
+// is the exact one worth asking for: of two services that differ in case alone
+// each is reached so.
+func (c *Core) wantOf(spelt api.Want) api.Want {
+	fold := folded(spelt)
+	w := c.wants[fold]
+	switch {
+	case c.wants[spelt] != nil:
+		return spelt
+	case w == nil || w.refusal == nil:
+		return fold
+	}
+	n := 0
+	for k := range c.seeking[string(fold.Service)] {
+		if k.For == spelt.For && k != fold {
+			n++
+		}
+	}
+	if n >= maxSpellings {
+		return fold
+	}
+	return spelt
+}
+
+func folded(k api.Want) api.Want {
+	k.Service = api.ServiceID(strings.ToLower(string(k.Service)))
+	return k
 }
 
 // stranger is a handshake of a node that no record names. Its claim proves
@@ -494,6 +531,19 @@ func (c *Core) settleAbout(s *service) {
 	}
 }
 
+// settleSpellings settles what else is wanted by that name: whether it is guessed
+// at depends on whether w is refused.
+func (c *Core) settleSpellings(w *want) {
+	if w.Service == "" || w.Want != folded(w.Want) {
+		return
+	}
+	for _, k := range c.inOrder(c.seeking[string(w.Service)]) {
+		if k.For == w.For && k != w.Want {
+			c.settle(c.wants[k])
+		}
+	}
+}
+
 func (c *Core) settleAt(a netip.Addr) {
 	for _, k := range c.inOrder(c.pointing[a]) {
 		c.settle(c.wants[k])
@@ -618,6 +668,7 @@ func (c *Core) drop(w *want) {
 	if w.Service != "" {
 		fold := strings.ToLower(string(w.Service))
 		removeFrom(c.seeking, fold, w.Want)
+		c.settleSpellings(w)
 		for _, id := range slices.Clone(c.spelt[fold]) {
 			c.release(c.services[id])
 		}

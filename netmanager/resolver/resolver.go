@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -80,7 +81,7 @@ type Resolver struct {
 	forward *forwarder
 
 	mu      sync.Mutex // guards waiting
-	waiting map[string][]chan struct{}
+	waiting map[string][]chan struct{} // by name in lower case
 }
 
 // New is a resolver that does not serve yet.
@@ -179,6 +180,7 @@ func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener
 func (r *Resolver) Answered(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	name = strings.ToLower(name)
 	for _, c := range r.waiting[name] {
 		close(c)
 	}
@@ -347,6 +349,7 @@ func (r *Resolver) await(ctx context.Context, client netip.Addr, name string, ki
 
 func (r *Resolver) listen(name string) chan struct{} {
 	c := make(chan struct{})
+	name = strings.ToLower(name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.waiting[name] = append(r.waiting[name], c)
@@ -354,6 +357,7 @@ func (r *Resolver) listen(name string) chan struct{} {
 }
 
 func (r *Resolver) unlisten(name string, c chan struct{}) {
+	name = strings.ToLower(name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := r.waiting[name]
