@@ -11,8 +11,9 @@ import (
 
 // areas are the cluster's own nodes by the places that they say they are in.
 type areas struct {
-	nodes  map[string]map[api.NodeID]bool
-	points map[string]points
+	nodes   map[string]map[api.NodeID]bool
+	points  map[string]points
+	stirred uint64 // as of the last change of where any of them is
 }
 
 // points stand for all nodes of an area.
@@ -48,6 +49,10 @@ func (c *Core) areaPoints(area string) []api.Position {
 
 // locate notes which areas a node is in, or with nil that it is gone.
 func (c *Core) locate(n *node, now []string) {
+	if len(n.areas)+len(now) > 0 {
+		c.stirring++
+		c.areas.stirred = c.stirring
+	}
 	for _, a := range n.areas {
 		delete(c.areas.nodes[a], n.info.ID)
 		delete(c.areas.points, a)

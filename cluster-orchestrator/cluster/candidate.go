@@ -41,6 +41,9 @@ func (c *Core) refresh(n *node) {
 	if out == "" && (!n.described || n.freed || n.shifted || old.Out != "" || free != free.Min(old.Free) || moreDevices(old, &next)) {
 		c.grown[n.info.ID] = true
 	}
+	if !n.described || n.shifted {
+		c.displaced(n)
+	}
 	plain := n.described && old.Out == out
 	n.freed, n.counts, n.shifted, n.described = false, false, false, true
 	c.weigh(n, &next)
@@ -52,6 +55,17 @@ func (c *Core) refresh(n *node) {
 	}
 	if n.closed() && len(n.reserved) > 0 {
 		c.lapsed = append(c.lapsed, n.info.ID)
+	}
+}
+
+// displaced notes that a node is not where it was.
+func (c *Core) displaced(n *node) {
+	for _, in := range n.assigned {
+		c.stir(in.id().Service().App())
+	}
+	if len(n.areas) > 0 {
+		c.stirring++
+		c.areas.stirred = c.stirring
 	}
 }
 

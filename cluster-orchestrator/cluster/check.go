@@ -46,11 +46,13 @@ func (c *Core) check() {
 	c.slot = (c.slot + 1) % checkSlots
 	for _, id := range step.Keys(c.tied[c.slot]) {
 		in := c.instances[id]
-		if in.Node != "" {
+		switch stirred := c.stirredFor(in); {
+		case in.Node != "":
 			c.measure(in.demand.users)
 			c.judge(in)
-		} else {
-			c.searched(in) // what it is measured against may have moved
+		case in.stirred != stirred: // what it is measured against has moved
+			in.stirred = stirred
+			c.searched(in)
 		}
 	}
 	for i := range c.tied {
@@ -59,6 +61,24 @@ func (c *Core) check() {
 			return
 		}
 	}
+}
+
+// stir notes that what others of an application are measured against is elsewhere.
+func (c *Core) stir(app api.AppID) {
+	if len(c.linkers[app]) > 0 {
+		c.stirring++
+		c.stirs[app] = c.stirring
+	}
+}
+
+// stirredFor grows with each change of where that is what an instance is measured
+// against. What users are measured to tells of itself.
+func (c *Core) stirredFor(in *instance) uint64 {
+	n := c.stirs[in.id().Service().App()]
+	if slices.ContainsFunc(in.demand.links, func(l sched.Link) bool { return l.Area != "" }) {
+		n = max(n, c.areas.stirred)
+	}
+	return n
 }
 
 // judge sees whether an instance's place keeps its SLA, and what follows.
@@ -164,7 +184,7 @@ func (c *Core) relieve(in *instance) {
 	}
 	in.Strained = true
 	if !in.exclusive() { // it would be a promise that nothing of it runs here
-		why := c.explanation(in, &req)
+		why := c.explanation(in, &req, true)
 		in.why, in.Offered = &why, true
 	}
 	c.changed(in)

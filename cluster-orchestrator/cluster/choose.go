@@ -13,8 +13,8 @@ func (c *Core) find(in *instance, avoid ...string) (req sched.Request, choice sc
 	avoid = append(avoid, in.avoid...)
 	if in.plain() {
 		req = c.requestOf(in.placing(), avoid...)
-		if choice, ok = c.fromShortlist(in, &req); ok {
-			return req, choice, true
+		if best, found, told := c.fromShortlist(in, &req); told {
+			return req, best, found
 		}
 	}
 	return c.findFor(in.placing(), in.seed(), avoid...)
@@ -88,25 +88,51 @@ func (d *draws) below(n int) int {
 	return int(sched.SeedOf(d.seed, d.n) % uint64(n))
 }
 
-// reasons are why something fits nowhere, kept while no candidate changes: those
-// that come together and do not fit do so for the same reasons.
+// reasons are why something fits nowhere, kept while no candidate changes: what asks
+// for the same does not fit for the same reasons, and need not be tried.
 type reasons struct {
+	version uint64 // of the table
+	of      map[kind]api.Explanation
+}
+
+// kind is what asks for the same.
+type kind struct {
 	service api.ServiceID
 	rev     api.Revision
-	version uint64 // of the table
-	why     api.Explanation
+	placed  bool // on a node, which is not in question
+	better  bool // than where it is
+}
+
+// kindOf is the instance's kind, if what it asks for hangs on nothing that is its own
+// but where it is; better says that a bound must be kept with room to spare.
+func kindOf(in *instance, better bool) (k kind, ok bool) {
+	return kind{in.id().Service(), in.Want.SpecRev, in.Node != "", better}, len(in.avoid)+len(in.Want.Targets) == 0
+}
+
+// hopeless is why an instance that is nowhere fits nowhere, where that was found out
+// and nothing has changed since.
+func (c *Core) hopeless(in *instance) (why api.Explanation, known bool) {
+	k, _ := kindOf(in, false)
+	if !in.likeSiblings() || c.reasons.version != c.version {
+		return why, false
+	}
+	why, known = c.reasons.of[k]
+	return why, known
 }
 
 // explanation says why the instance fits nowhere, without the nodes' names: it is
 // for the root, and it is kept, so it must not grow with the cluster.
-func (c *Core) explanation(in *instance, req *sched.Request) api.Explanation {
-	same := len(req.Avoid) == 0 && len(in.Want.Targets) == 0 && in.Node == ""
-	if r := &c.reasons; same && r.service == in.id().Service() && r.rev == in.Want.SpecRev && r.version == c.version {
-		return r.why
+func (c *Core) explanation(in *instance, req *sched.Request, better bool) api.Explanation {
+	k, same := kindOf(in, better)
+	if r := &c.reasons; r.of == nil || r.version != c.version {
+		*r = reasons{c.version, map[kind]api.Explanation{}}
+	}
+	if why, known := c.reasons.of[k]; same && known {
+		return why
 	}
 	why := sched.Veil(sched.Explain(c.rank(req, in.seed())))
 	if same {
-		c.reasons = reasons{in.id().Service(), in.Want.SpecRev, c.version, why}
+		c.reasons.of[k] = why
 	}
 	return why
 }

@@ -87,10 +87,12 @@ type Core struct {
 	agg       aggregated
 	short     shortlist
 	reasons   reasons
-	apps      kin          // services
-	linkers   kin          // services whose SLAs name others of their application
-	placed    [8]int       // instances on nodes, by urgency
-	lapsed    []api.NodeID // that take no work any more and on which room is reserved
+	apps      kin                  // services
+	linkers   kin                  // services whose SLAs name others of their application
+	stirring  uint64               // grows with each change of where something is that others are measured against
+	stirs     map[api.AppID]uint64 // as of the last one in an application with such
+	placed    [8]int               // instances on nodes, by urgency
+	lapsed    []api.NodeID         // that take no work any more and on which room is reserved
 
 	areas     areas
 	users     map[string]*user
@@ -164,6 +166,7 @@ func New(cfg Config) *Core {
 		services:  map[api.ServiceID]*service{},
 		apps:      kin{},
 		linkers:   kin{},
+		stirs:     map[api.AppID]uint64{},
 		users:     map[string]*user{},
 		probes:    map[uint64]string{},
 		asks:      asks{open: map[string]*ask{}},
@@ -320,6 +323,7 @@ func (c *Core) settle() {
 		return
 	}
 	c.settled = true
+	c.reasons = reasons{} // nobody made way before
 	c.timers.Clear(timerKey{what: timerSettle})
 	for _, id := range c.inTurn() {
 		if in := c.instances[id]; in != nil && in.Node == "" {

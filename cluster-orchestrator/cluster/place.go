@@ -50,24 +50,28 @@ func (c *Core) tryPlace(in *instance) {
 		}
 		return
 	}
-	req, best, ok := c.find(in)
-	if !ok && len(in.avoid) > 0 {
-		// Better a node that it failed on than none.
-		in.avoid = nil
-		req, best, ok = c.find(in)
-	}
-	if ok {
-		c.decide(in, &req, api.NodeID(best.ID), in.cause)
-		return
-	}
-	if c.returns(in) {
-		return
+	why, known := c.hopeless(in)
+	if !known {
+		req, best, ok := c.find(in)
+		if !ok && len(in.avoid) > 0 {
+			// Better a node that it failed on than none.
+			in.avoid = nil
+			req, best, ok = c.find(in)
+		}
+		if ok {
+			c.decide(in, &req, api.NodeID(best.ID), in.cause)
+			return
+		}
+		if c.returns(in) {
+			return
+		}
+		c.waiting.Add(in.id())
+		if c.preempts(in, &req) {
+			return
+		}
+		why = c.explanation(in, &req, false)
 	}
 	c.waiting.Add(in.id())
-	if c.preempts(in, &req) {
-		return
-	}
-	why := c.explanation(in, &req)
 	if !c.settled || c.mustWait(in) {
 		c.explain(in, api.ReasonNoCapacity, "waits for room that is about to be known", &why)
 		return
@@ -236,7 +240,7 @@ func (c *Core) escalate(in *instance, reason api.Reason) {
 	case !ok && !in.exclusive() && !in.Offered:
 		// It stays, and its node goes on trying, unless the root finds a better place.
 		in.Offered = true
-		why := c.explanation(in, &req)
+		why := c.explanation(in, &req, false)
 		in.why = &why
 		c.changed(in)
 	case !ok && in.exclusive():
@@ -283,7 +287,7 @@ func (c *Core) evict(in *instance) {
 		in.Moving = true
 		c.waiting.Add(in.id())
 		if !c.preempts(in, &req) && !in.exclusive() {
-			why := c.explanation(in, &req)
+			why := c.explanation(in, &req, false)
 			in.why, in.Offered = &why, true
 		}
 		c.changed(in)

@@ -12,8 +12,13 @@ import (
 // inTurn lists what waits: the most urgent first, and of those the longest.
 func (c *Core) inTurn() []api.InstanceID {
 	ids := c.waiting.List()
-	slices.SortStableFunc(ids, func(a, b api.InstanceID) int { return cmp.Compare(c.urgency(b), c.urgency(a)) })
-	return ids
+	var by [urgencies + 1][]api.InstanceID // 0: they are gone
+	for _, id := range ids {
+		u := min(max(c.urgency(id), -1), urgencies-1) + 1
+		by[u] = append(by[u], id)
+	}
+	slices.Reverse(by[:])
+	return slices.Concat(by[:]...)
 }
 
 func (c *Core) urgency(id api.InstanceID) int {
@@ -35,6 +40,7 @@ func (c *Core) retryWaiting() {
 		}
 		ids := step.Keys(c.grown)
 		clear(c.grown)
+		seen, tried := c.version, map[misfit]bool{}
 		cands := make([]sched.Candidate, len(ids))
 		for i, id := range ids {
 			cands[i] = *c.table.Get(string(id))
@@ -48,11 +54,19 @@ func (c *Core) retryWaiting() {
 				c.waiting.Remove(id)
 				continue
 			}
+			kind := misfit{in.id().Service(), in.Want.SpecRev, c.version}
+			if in.likeSiblings() && tried[kind] {
+				continue
+			}
 			// Placing takes room; what is left of the grown nodes is what counts.
-			for i := range cands {
-				cands[i] = *c.table.Get(cands[i].ID)
+			if seen != c.version {
+				seen = c.version
+				for i := range cands {
+					cands[i] = *c.table.Get(cands[i].ID)
+				}
 			}
 			c.retry(in, cands)
+			tried[kind] = tried[kind] || in.likeSiblings() && in.asked == "" && c.waiting.Has(id)
 		}
 		if c.cfg.Preempt {
 			c.retryUrgent(ids)

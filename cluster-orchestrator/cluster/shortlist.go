@@ -35,31 +35,31 @@ func (in *instance) plain() bool {
 }
 
 // fromShortlist is the best node for an instance that asks for the same as the
-// one before, if that can be told from the list.
-func (c *Core) fromShortlist(in *instance, req *sched.Request) (choice sched.Choice, ok bool) {
+// one before, if there is one, and whether that can be told from the list.
+func (c *Core) fromShortlist(in *instance, req *sched.Request) (choice sched.Choice, ok, told bool) {
 	s := &c.short
 	if len(c.nodes) < shortFrom || !in.plain() || len(req.Avoid)+len(req.Bounds)+len(req.Domains) > 0 {
-		return choice, false
+		return choice, false, false
 	}
 	if s.service != in.id().Service() || s.rev != in.Want.SpecRev || !s.claim.equal(in.demand.claim) {
 		*s = shortlist{service: in.id().Service(), rev: in.Want.SpecRev, claim: in.demand.claim}
-		return choice, false
+		return choice, false, false
 	}
 	for range 2 {
 		if s.cands != nil {
 			choice, ok = sched.PlaceBest(req, s.cands, c.cfg.Plugin, in.seed())
-			if ok && (s.all || choice.Score >= s.bound) {
-				return choice, true
+			if s.all || ok && choice.Score >= s.bound {
+				return choice, ok, true
 			}
 		}
 		c.fillShortlist(req, in.seed())
 	}
-	return choice, false
+	return choice, false, false
 }
 
 func (c *Core) fillShortlist(req *sched.Request, seed uint64) {
 	s := &c.short
-	ranked := c.table.Place(req, c.cfg.Plugin, seed).Ranked
+	ranked := c.table.Top(req, c.cfg.Plugin, seed, shortLength+1)
 	n := min(len(ranked), shortLength)
 	s.cands, s.at, s.all = make([]sched.Candidate, n), make(map[string]int, n), n == len(ranked)
 	for i, choice := range ranked[:n] {

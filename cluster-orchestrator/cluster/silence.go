@@ -187,6 +187,6 @@ func (c *Core) displace(in *instance) {
 	if c.preempts(in, &req) {
 		return
 	}
-	why := c.explanation(in, &req)
+	why := c.explanation(in, &req, false)
 	c.handBack(in, api.ReasonNodeLost, in.Detail+"; "+summary(why), &why)
 }

@@ -306,6 +306,7 @@ func (c *Core) concluded(t string) {
 		u.wrong, next = fmt.Sprintf("none of %d nodes got an answer from it", asked), userRetry
 	}
 	u.tried, u.answers = nil, nil
+	c.version++ // who is measured against it may fit where it did not
 	c.again(t, next)
 	for _, id := range step.Keys(u.of) {
 		c.searched(c.instances[id])

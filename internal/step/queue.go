@@ -32,8 +32,19 @@ func (q *Queue[K]) Has(key K) bool { _, ok := q.at[key]; return ok }
 
 // List is the queue's present content, oldest first.
 func (q *Queue[K]) List() []K {
-	keys := Keys(q.at)
-	slices.SortFunc(keys, func(a, b K) int { return cmp.Compare(q.at[a], q.at[b]) })
+	type place struct {
+		key K
+		seq uint64
+	}
+	places := make([]place, 0, len(q.at))
+	for k, seq := range q.at {
+		places = append(places, place{k, seq})
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.seq, b.seq) })
+	keys := make([]K, len(places))
+	for i, p := range places {
+		keys[i] = p.key
+	}
 	return keys
 }
 
