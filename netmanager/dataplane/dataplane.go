@@ -10,9 +10,22 @@ package dataplane
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// Published ports are those of the host's addresses that others have a part in, and
+// of Localhost, which people on the host call. What else of Loopback there is, and
+// Unpublished, is the host's with all its ports: its name server is there, and
+// the resolver of its instances.
+var (
+	Loopback    = netip.MustParsePrefix("127.0.0.0/8")
+	Localhost   = netip.MustParsePrefix("127.0.0.1/32")
+	Unpublished = []netip.Prefix{
+		netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("fe80::/10"),
+	}
 )
 
 // Plane holds what a plane.State says. Methods are not for concurrent use.

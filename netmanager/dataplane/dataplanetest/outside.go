@@ -1,6 +1,8 @@
 package dataplanetest
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -88,5 +90,51 @@ func portsArePublished(t *testing.T, w *World) {
 	h.MustApply(plane.Change{SetEndpoints: []plane.Endpoint{e}})
 	if err := w.Outside.Unreached("tcp", at(wan[0], 8080)); err != nil {
 		t.Error(err)
+	}
+}
+
+// publishedPortsLeaveTheHostsOwn publishes the ports of the host's name server. What
+// is within the host, and the resolver of all, stays whose it is.
+func publishedPortsLeaveTheHostsOwn(t *testing.T, w *World) {
+	h := w.Hosts[0]
+	h.Serve("host", 53)
+	w.C(1).Serve("tenant", 80)
+	h.Sysctl("net/ipv4/conf/"+w.C(1).Device+"/route_localnet", "1") // as link has it where ports are published
+	h.IP("addr add fe80::77/64 dev wan0 nodad")
+	w.Outside.IP("addr add fe80::1/64 dev wan0 nodad")
+	linkLocal := func(s *Space) (a netip.Addr) {
+		s.Do(func() { // by number: names are another space's to every other thread
+			if d, err := net.InterfaceByName("wan0"); err == nil {
+				a = netip.MustParseAddr(fmt.Sprintf("fe80::77%%%d", d.Index))
+			}
+		})
+		return a
+	}
+	e := plane.Endpoint{Address: w.C(1).Addr, Ident: 1, Device: w.C(1).Device, Ports: []api.PortMap{
+		{Host: 53, Instance: 80, Protocol: "tcp"}, {Host: 53, Instance: 80, Protocol: "udp"},
+	}}
+	h.MustApply(plane.Change{SetEndpoints: []plane.Endpoint{e}})
+	for _, network := range []string{"tcp", "udp"} {
+		for _, x := range []struct {
+			from *Space
+			to   netip.Addr
+			want string
+		}{
+			{w.C(2).Space, api.ResolverAddr, "host"},
+			{w.C(1).Space, api.ResolverAddr, "host"},
+			{h.Space, api.ResolverAddr, "host"},
+			{h.Space, netip.MustParseAddr("127.0.0.53"), "host"},
+			{h.Space, netip.IPv6Loopback(), "host"},
+			{h.Space, linkLocal(h.Space), "host"},
+			{w.Outside, linkLocal(w.Outside), "host"},
+			// What is meant.
+			{h.Space, netip.MustParseAddr("127.0.0.1"), "tenant"},
+			{w.Outside, netip.MustParseAddr("203.0.113.2"), "tenant"},
+			{w.Outside, netip.MustParseAddr("2001:db8::2"), "tenant"},
+		} {
+			if got, err := x.from.Ask(network, at(x.to, 53)); err != nil || got != x.want {
+				t.Errorf("%s asked %s %s: %q, %v, want %s", x.from.Name, network, x.to, got, err, x.want)
+			}
+		}
 	}
 }

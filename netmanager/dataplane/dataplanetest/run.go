@@ -61,6 +61,7 @@ var promises = []struct {
 	{"HostsAreClosed", hostsAreClosed},
 	{"TheResolverIsReached", theResolverIsReached},
 	{"PortsArePublished", portsArePublished},
+	{"PublishedPortsLeaveTheHostsOwn", publishedPortsLeaveTheHostsOwn},
 	{"FlowsOutliveThePlane", flowsOutliveThePlane},
 	{"ChangesDisturbNobody", changesDisturbNobody},
 	{"AChangeIsWholeOrNot", aChangeIsWholeOrNot},

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -112,6 +113,13 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 
 	pre := add(&nftables.Chain{Name: "ports", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest})
 	own := add(&nftables.Chain{Name: "own-ports", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest})
+	pre(exprs{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, is([]byte(n.Prefix))}, accept())
+	for _, chain := range []func(...exprs){pre, own} {
+		for _, p := range dataplane.Unpublished {
+			chain(destination(p), accept())
+		}
+		chain(destination(dataplane.Loopback), elsewhere(dataplane.Localhost), accept())
+	}
 	for _, a := range sorted(ports) {
 		for _, m := range ports[a] {
 			for _, to := range []netip.Addr{a, r.Twin(a)} {
@@ -123,7 +131,7 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	post := add(&nftables.Chain{Name: "out", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
 	post(marked(markOut), exprs{&expr.Masq{}})
 	// The host's own call to a published port of localhost.
-	post(source(netip.MustParsePrefix("127.0.0.0/8")), destination(r.Instances), exprs{&expr.Masq{}})
+	post(source(dataplane.Loopback), destination(r.Instances), exprs{&expr.Masq{}})
 
 	input := add(&nftables.Chain{Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
 	input(marked(markOut), accept())
@@ -225,6 +233,13 @@ func destination(p netip.Prefix) exprs {
 		family, offset = unix.NFPROTO_IPV6, 24
 	}
 	return append(exprs{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, is([]byte{family})}, within(p, offset)...)
+}
+
+// elsewhere matches packets of p's family that go anywhere but there.
+func elsewhere(p netip.Prefix) exprs {
+	x := destination(p)
+	x[len(x)-1].(*expr.Cmp).Op = expr.CmpOpNeq
+	return x
 }
 
 func within(p netip.Prefix, offset uint32) exprs {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -229,7 +230,19 @@ func (t table) choose(f family) {
 	t.rule("allowed"+f.suffix, clear())
 	t.rule("allowed"+f.suffix, callee, setMark(r(0)), goTo("choose"))
 
-	// To whatever address of the host's, from anywhere but an instance.
+	// To whatever address of the host's that others have a part in, from anywhere but an instance.
+	for _, chain := range []string{"turn", "turnout"} {
+		for _, p := range dataplane.Unpublished {
+			if p.Addr().Is6() == f.six() {
+				t.rule(chain, f.only(), destination(f, p), accept())
+			}
+		}
+		if !f.six() {
+			other := destination(f, dataplane.Localhost)
+			other[len(other)-1].(*expr.Cmp).Op = expr.CmpOpNeq
+			t.rule(chain, f.only(), destination(f, dataplane.Loopback), other, accept())
+		}
+	}
 	published := rule(f.only(), exprs{&expr.Fib{Register: r(12), FlagDADDR: true, ResultADDRTYPE: true}}, is(r(12), native(unix.RTN_LOCAL)),
 		meta(expr.MetaKeyL4PROTO, r(0)), transport(2, 2, r(1)))
 	dnat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: r(7), RegProtoMin: r(8), Specified: true}
@@ -318,8 +331,7 @@ func (t table) translate(f family) {
 	away[len(away)-1].(*expr.Cmp).Op = expr.CmpOpNeq
 	t.rule("post", f.only(), away, f.instance(f.source), f.outside(f.destination, f.ranges.Instances, f.ranges.Instances6), exprs{&expr.Masq{}})
 	if !f.six() { // the host's own call to a published port of localhost
-		loop := netip.MustParsePrefix("127.0.0.0/8")
-		t.rule("post", f.only(), toOurs(t.node.Prefix), f.within(f.source, loop, netip.Prefix{}), exprs{&expr.Masq{}})
+		t.rule("post", f.only(), toOurs(t.node.Prefix), f.within(f.source, dataplane.Loopback, netip.Prefix{}), exprs{&expr.Masq{}})
 	}
 }
 
@@ -329,17 +341,22 @@ func awayRules(fams [2]family, open, closed []netip.Prefix) [2][]exprs {
 	var out [2][]exprs
 	add := func(ps []netip.Prefix, end func() exprs) {
 		for _, p := range ps {
-			i, at := 0, fams[0].destination.at
+			i := 0
 			if p.Addr().Is6() {
-				i, at = 1, fams[1].destination.at
+				i = 1
 			}
-			n := p.Addr().BitLen() / 8
-			out[i] = append(out[i], rule(network(at, uint32(n), r(12)), mask(r(12), bits(n, p.Bits())), is(r(12), p.Masked().Addr().AsSlice()), end()))
+			out[i] = append(out[i], rule(destination(fams[i], p), end()))
 		}
 	}
 	add(open, func() exprs { return goTo("pass") })
 	add(closed, func() exprs { return goTo(denied) })
 	return out
+}
+
+// destination holds for packets to p, which is of the family.
+func destination(f family, p netip.Prefix) exprs {
+	n := p.Addr().BitLen() / 8
+	return rule(network(f.destination.at, uint32(n), r(12)), mask(r(12), bits(n, p.Bits())), is(r(12), p.Masked().Addr().AsSlice()))
 }
 
 // holder copies what is marked to the hold device and drops it. Duplicating is
