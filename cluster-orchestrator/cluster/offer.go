@@ -28,9 +28,6 @@ const (
 	DetailSums  = "sums"  // sums, the largest of all, and which runtimes and processors there are
 )
 
-// ConstraintShare is the constraint that hands back what goes beyond Offer.Share.
-const ConstraintShare = "share"
-
 func (o Offer) share() float64 {
 	if o.Share <= 0 || o.Share > 1 {
 		return 1
@@ -61,6 +58,18 @@ func (c *Core) shares(in *instance) bool { return c.cfg.Offer.share() < 1 && !in
 
 // overShare says by what an instance of the root's goes beyond its share, or nil.
 func (c *Core) overShare(in *instance) *api.Explanation {
+	r := c.beyondShare(in)
+	if r == nil {
+		return nil
+	}
+	nodes := len(c.nodes)
+	return &api.Explanation{
+		Considered: nodes, Nearest: r,
+		Causes: []api.Cause{{Constraint: r.Constraint, Count: nodes, Detail: "need " + r.Need + ", the root's share has " + r.Have + " left"}},
+	}
+}
+
+func (c *Core) beyondShare(in *instance) *api.Rejection {
 	if !c.shares(in) || in.Reserved != "" {
 		return nil
 	}
@@ -70,12 +79,9 @@ func (c *Core) overShare(in *instance) *api.Explanation {
 	if len(res.Rejected) == 0 {
 		return nil
 	}
-	r, nodes := res.Rejected[0], len(c.nodes)
-	detail := "need " + r.Need + ", the root's share has " + r.Have + " left"
+	r := res.Rejected[0]
 	r.Constraint = ConstraintShare
-	return &api.Explanation{
-		Considered: nodes, Causes: []api.Cause{{Constraint: ConstraintShare, Count: nodes, Detail: detail}}, Nearest: &r,
-	}
+	return &r
 }
 
 // coarse rounds amounts as the operator likes: up what rules the cluster out, and

@@ -114,6 +114,61 @@ func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
 	}
 }
 
+// TestWhySaysFirstWhatHoldsAnInstance: there is a node that it would fit on.
+func TestWhySaysFirstWhatHoldsAnInstance(t *testing.T) {
+	alone := func(a api.Assignment) api.Assignment { a.Spec.Exclusive = true; return a }
+	for hold, of := range map[string]struct {
+		conf func(*Config)
+		make func(w *world) api.InstanceID // on n0, which is small, n1 and n2
+		held int
+	}{
+		ConstraintShare: {func(c *Config) { c.Offer.Share = 0.3 }, func(w *world) api.InstanceID {
+			w.wants(classed(0, 1, "normal", 2)) // of 2.7
+			w.wants(classed(1, 2, "normal", 2))
+			return web.Instance(1)
+		}, 2},
+		ConstraintBound: {func(c *Config) { c.Offer.Share = 0.3 }, func(w *world) api.InstanceID {
+			w.wants(classed(0, 1, "normal", 2))
+			w.wants(alone(classed(1, 2, "normal", 2)))
+			w.drops(web.Instance(0))
+			w.beat()
+			return web.Instance(1)
+		}, 2},
+		ConstraintEarlier: {nil, func(w *world) api.InstanceID {
+			w.wants(alone(classed(1, 1, "normal", 2)))
+			w.beat()
+			w.step(Drain{w.at(1).Node})
+			w.step(Cordon{"n1", false})
+			w.step(Cordon{"n2", false})
+			return web.Instance(1)
+		}, 2},
+		ConstraintAsked: {func(c *Config) { c.Asks = "http://brain" }, func(w *world) api.InstanceID {
+			w.wants(classed(1, 1, "normal", 2))
+			return web.Instance(1)
+		}, 2},
+		ConstraintReserved: {func(c *Config) { c.Preempt = true }, func(w *world) api.InstanceID {
+			w.wants(classed(0, 1, "low", 4), classed(2, 1, "urgent", 4))
+			w.beat()
+			w.wants(classed(1, 2, "high", 2))
+			return web.Instance(1)
+		}, 1},
+	} {
+		w := line(t, 0, of.conf)
+		for id, cpu := range map[api.NodeID]int64{"n0": 1000, "n1": 4000, "n2": 4000} {
+			w.join(id, api.Resources{MilliCPU: cpu, MemoryMB: 4096})
+		}
+		id := of.make(w)
+		ex, _ := w.c.Why(id)
+		sum := 0
+		for _, cause := range ex.Causes {
+			sum += cause.Count
+		}
+		if first := ex.Causes[0]; first.Constraint != hold || first.Count != of.held || first.Detail == "" || sum != 3 || len(ex.Candidates) != 3 {
+			t.Errorf("%s: %+v", hold, ex)
+		}
+	}
+}
+
 // TestACoarseOfferRulesNothingOutThatFits: with steps as large as half a node the root
 // offers what goes into less than that, and what is full it knows to be full.
 func TestACoarseOfferRulesNothingOutThatFits(t *testing.T) {

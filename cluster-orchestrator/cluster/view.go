@@ -74,8 +74,9 @@ func (c *Core) Instance(id api.InstanceID) (api.Instance, bool) {
 	}, true
 }
 
-// Why explains, node by node, where an instance could be placed now. ok is
-// false for an instance that the cluster does not have.
+// Why explains, node by node, where an instance could be placed now, and first of all
+// what holds it where it would fit. ok is false for an instance that the cluster does
+// not have.
 func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 	in := c.instances[id]
 	if in == nil {
@@ -87,7 +88,60 @@ func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 	if n := c.nodes[in.Node]; n != nil { // it is not in its own way
 		res = c.rankOwn(&req, res, n, in)
 	}
-	return sched.Explain(res), true
+	return sched.Explain(held(res, in.Reserved, c.holds(in))), true
+}
+
+// What holds an instance where it would fit, as an explanation names it beside the
+// constraints of package sched.
+const (
+	ConstraintShare    = "share"     // it goes beyond Offer.Share
+	ConstraintBound    = "bound"     // it was handed back, and the root alone may offer it again
+	ConstraintEarlier  = "earlier"   // it must not run twice, and an earlier placement may run
+	ConstraintReserved = "reserved"  // room is kept for it until those have left that are leaving
+	ConstraintAsked    = "scheduler" // the scheduler outside is asked
+)
+
+// holds is what an instance without a node waits for, beside a node that it fits on.
+func (c *Core) holds(in *instance) *api.Rejection {
+	switch {
+	case in.Node != "" || in.Leaving || in.Withdrawn || in.State == api.Completed:
+	case in.Bound:
+		return &api.Rejection{Constraint: ConstraintBound, Need: "an offer of the root's", Have: "none since it was handed back"}
+	case in.exclusive() && c.mustWait(in):
+		return &api.Rejection{Constraint: ConstraintEarlier, Need: "its earlier placement ended", Have: "no word of that yet"}
+	case in.asked != "":
+		return &api.Rejection{Constraint: ConstraintAsked, Need: "an answer of " + c.cfg.Asks, Have: "none yet"}
+	case in.Reserved != "":
+		return &api.Rejection{Constraint: ConstraintReserved, Need: "those gone who make way", Have: "some there still"}
+	default:
+		r := c.beyondShare(in)
+		if r != nil {
+			r.Have, r.Short = r.Have+" of the root's share", ""
+		}
+		return r
+	}
+	return nil
+}
+
+// held is a result in which what holds an instance is what rules out the nodes that
+// it would fit on, and the one where room is kept for it.
+func held(res sched.Result, kept api.NodeID, by *api.Rejection) sched.Result {
+	if by == nil {
+		return res
+	}
+	out := sched.Result{Rejected: slices.DeleteFunc(slices.Clone(res.Rejected), func(r api.Rejection) bool {
+		if r.Candidate != string(kept) {
+			return false
+		}
+		res.Ranked = append(res.Ranked, sched.Choice{ID: r.Candidate})
+		return true
+	})}
+	for _, choice := range res.Ranked {
+		r := *by
+		r.Candidate = choice.ID
+		out.Rejected = append(out.Rejected, r)
+	}
+	return out
 }
 
 // rankOwn has an instance's own node answer as if the instance were not there.
@@ -101,9 +155,10 @@ func (c *Core) rankOwn(req *sched.Request, res sched.Result, n *node, in *instan
 // WhyOf is Why for an instance that the cluster does not have, because the root
 // never offered it.
 func (c *Core) WhyOf(r api.WhyRequest) api.Explanation {
-	d := demandOf(r.Instance, &r.Spec)
-	req := c.requestOf(placing{id: r.Instance, demand: &d, targets: r.Targets})
-	return sched.Explain(c.rank(&req, sched.SeedOf(r.Instance, 0)))
+	in := &instance{demand: demandOf(r.Instance, &r.Spec)}
+	in.Want = api.Assignment{Instance: r.Instance, Spec: r.Spec, Targets: r.Targets}
+	req := c.requestOf(in.placing())
+	return sched.Explain(held(c.rank(&req, in.seed()), "", c.holds(in)))
 }
 
 // Gen is the generation of the root's desired set that the cluster holds.
