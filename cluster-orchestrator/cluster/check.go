@@ -81,12 +81,18 @@ func (c *Core) stirredFor(in *instance) uint64 {
 	return n
 }
 
+// judged reports whether it matters what an instance's place breaks.
+func (c *Core) judged(in *instance) bool {
+	n := c.nodes[in.Node]
+	return n != nil && !n.silent && !in.Leaving && !in.Withdrawn && in.State != api.Completed && in.asked == ""
+}
+
 // judge sees whether an instance's place keeps its SLA, and what follows.
 func (c *Core) judge(in *instance) {
-	n, due := c.nodes[in.Node], timerKey{what: timerViolated, instance: in.id()}
-	if n == nil || n.silent || in.Leaving || in.Withdrawn || in.State == api.Completed || in.asked != "" {
+	if !c.judged(in) {
 		return
 	}
+	n, due := c.nodes[in.Node], timerKey{what: timerViolated, instance: in.id()}
 	wrong, borne := c.violation(in, n)
 	switch {
 	case wrong == "":
@@ -115,7 +121,42 @@ func (c *Core) judge(in *instance) {
 		c.timers.SetEarlier(due, over)
 		return
 	}
-	c.relieve(in)
+	c.relieveSoon(in)
+}
+
+// The pace at which instances are relieved whose SLAs are violated: a label that is
+// renamed may break those of thousands at once.
+const (
+	relieveEvery = 100 * time.Millisecond
+	relieveCount = 20
+)
+
+func (c *Core) relieveSoon(in *instance) {
+	c.broken.Add(in.id())
+	if key := (timerKey{what: timerRelieve}); !c.timers.Has(key) {
+		c.timers.Set(key, c.now)
+	}
+}
+
+// relieveNext relieves the next of those that still need it.
+func (c *Core) relieveNext() {
+	next := c.broken.List()
+	if len(next) == 0 {
+		return
+	}
+	for _, id := range next[:min(len(next), relieveCount)] {
+		c.broken.Remove(id)
+		in := c.instances[id]
+		if in == nil || in.since.IsZero() || !c.judged(in) {
+			continue
+		}
+		if wrong, _ := c.violation(in, c.nodes[in.Node]); wrong == "" {
+			c.judge(in) // those before it left
+		} else {
+			c.relieve(in)
+		}
+	}
+	c.timers.Set(timerKey{what: timerRelieve}, c.now.Add(relieveEvery))
 }
 
 // relax ends that the root may look for a better place.
@@ -165,6 +206,9 @@ func (c *Core) relieve(in *instance) {
 	if len(in.Moves) >= c.cfg.MovesPerHour {
 		return
 	}
+	if in.Strained && c.stillWorse(in) {
+		return
+	}
 	req := c.better(in)
 	if best, ok := c.best(&req, in.seed()); ok {
 		in.Moves = append(in.Moves, c.wall)
@@ -188,6 +232,17 @@ func (c *Core) relieve(in *instance) {
 		in.why, in.Offered = &why, true
 	}
 	c.changed(in)
+}
+
+// stillWorse reports whether there was no better place for those that ask for the
+// same, and nothing has changed since.
+func (c *Core) stillWorse(in *instance) bool {
+	k, same := kindOf(in, true)
+	if !same || c.reasons.version != c.version || len(in.demand.spreads)+len(in.demand.aparts) > 0 {
+		return false
+	}
+	_, known := c.reasons.of[k]
+	return known
 }
 
 // better is what an instance whose place breaks its SLA asks of another.

@@ -105,6 +105,7 @@ type Core struct {
 	tied      [checkSlots]map[api.InstanceID]bool
 	slot      int
 
+	broken  step.Queue[api.InstanceID] // whose SLAs were violated for too long, to be relieved at a pace
 	waiting step.Queue[api.InstanceID] // instances that fit nowhere, in the order they came
 	held    []api.InstanceID           // to be placed again at a pace, after half the cluster fell silent
 	beyond  map[api.InstanceID]bool    // went beyond the root's share
@@ -149,6 +150,7 @@ const (
 	timerInterest                  // drop what the node no longer wants
 	timerListen                    // a new placement has run for long without listening
 	timerCheck                     // look at the next tenth of those whose place may violate their SLA
+	timerRelieve                   // relieve the next of those whose SLAs are violated
 	timerViolated                  // a violation was borne for as long as the SLA says
 	timerSearch                    // placing has searched for as long as the SLA says
 	timerUser                      // a user's round of probes ends, or the next begins
@@ -296,6 +298,8 @@ func (c *Core) expire() {
 			c.overdue(k.instance)
 		case timerCheck:
 			c.check()
+		case timerRelieve:
+			c.relieveNext()
 		case timerViolated:
 			if in := c.instances[k.instance]; in != nil {
 				c.judge(in)

@@ -145,3 +145,81 @@ func TestAFullShortlistIsFilledAgain(t *testing.T) {
 		t.Errorf("where two fit %d are", n-nodes)
 	}
 }
+
+// TestAMassOfViolationsIsRelievedAtAPace, whether there is a better place or none.
+func TestAMassOfViolationsIsRelievedAtAPace(t *testing.T) {
+	const nodes, instances = 1000, 300
+	for name, spare := range map[string]bool{"to other nodes": true, "to nowhere": false} {
+		t.Run(name, func(t *testing.T) {
+			l := newLarge(t, nodes, Config{}, func(i int, x *api.NodeInfo) {
+				if i < instances {
+					x.Labels = map[string]string{"disk": "nvme"}
+				}
+			})
+			var as []api.Assignment
+			for i := range instances {
+				as = append(as, of(web, i, 1, api.Constraint{Type: api.ConstrainLabels, Labels: []string{"disk=nvme"}, Rigidness: 1}))
+			}
+			l.wants(as...)
+			for i := range nodes {
+				x := nodeInfo(nodeAt(i), api.Resources{MilliCPU: 8000, MemoryMB: 8192})
+				x.Labels = map[string]string{"disk": "ssd"}
+				if spare && i >= instances {
+					x.Labels["disk"] = "nvme"
+				}
+				l.says(x)
+			}
+			relieved := func() (n int) {
+				for _, in := range l.c.instances {
+					if in.Strained || len(in.Moves) > 0 {
+						n++
+					}
+				}
+				return n
+			}
+			if n := relieved(); n != 0 {
+				t.Fatalf("%d are relieved before their rigidness is over", n)
+			}
+			work := 0
+			for last := 0; last < instances; {
+				now := 0
+				n := allocations(func() {
+					l.pass(250 * time.Millisecond)
+					now = relieved()
+				})
+				if work = max(work, n); now-last > relieveCount {
+					t.Fatalf("%d are relieved at once", now-last)
+				}
+				if last = now; l.now.Sub(epoch) > 30*time.Second {
+					t.Fatalf("after %s %d are relieved", l.now.Sub(epoch), now)
+				}
+			}
+			if work > 20*nodes+instances*200 {
+				t.Errorf("one step makes %d allocations", work)
+			}
+		})
+	}
+}
+
+// TestANodeThatDiesWithWhatFitsNowhereElseCostsLittle: why is told once for all.
+func TestANodeThatDiesWithWhatFitsNowhereElseCostsLittle(t *testing.T) {
+	const nodes, instances = 2000, 200
+	l := newLarge(t, nodes, Config{}, func(i int, x *api.NodeInfo) { x.Capacity.MilliCPU, x.Capacity.MemoryMB = 200_000, 100_000 })
+	var as []api.Assignment
+	for i := range instances {
+		as = append(as, of(web, i, 1, onNode("n0")))
+	}
+	l.wants(as...)
+	n0 := l.c.nodes["n0"]
+	if n := allocations(func() {
+		l.c.Step(l.now, Drain{"n0"})
+	}); n > 20*nodes+200*instances {
+		t.Errorf("when it is drained there are %d allocations", n)
+	}
+	l.c.Step(l.now, Cordon{"n0", false})
+	l.c.timers.Set(timerKey{what: timerDead, node: "n0"}, l.now)
+	n0.lastAlive = l.now.Add(-time.Hour)
+	if n := allocations(func() { l.c.Step(l.now.Add(time.Second), Tick{}) }); n > 20*nodes+200*instances || !n0.silent {
+		t.Errorf("when it dies (%v) there are %d allocations", n0.silent, n)
+	}
+}
