@@ -173,12 +173,18 @@ type Answer struct {
 	// Known says that this is the answer; else it is still being asked for, and
 	// Answered will tell when to look again.
 	Known bool
-	Found bool         // the name exists
-	Addrs []netip.Addr // IPv4
-	Twins []netip.Addr // the same in IPv6
-	PTR   string
-	SRV   []Target
-	Stay  time.Duration // how long it may be kept
+	Found bool // the name exists
+	// Failed says that nobody could be asked, or, where it is not Known yet, what it
+	// means if it stays so. Only a name that is ours for sure fails; one that may be
+	// from outside, and only looks like ours by the search list, does not exist then,
+	// so that the outside is asked.
+	Failed bool
+	open   bool         // the cluster has not said
+	Addrs  []netip.Addr // IPv4
+	Twins  []netip.Addr // the same in IPv6
+	PTR    string
+	SRV    []Target
+	Stay   time.Duration // how long it may be kept
 }
 
 // Target is an instance of an SRV answer.
@@ -239,14 +245,19 @@ func (c *Core) lookup(local netip.Addr, name string, kind Kind) Answer {
 		return none
 	}
 	w := &want{Want: api.Want{Service: q.Service, For: a.service()}}
-	if known := c.wants[c.wantOf(w.Want)]; known != nil {
+	known := c.wants[c.wantOf(w.Want)]
+	if known != nil {
 		w.refusal = known.refusal // what it leads to depends on how it was spelt now
 	}
 	s := c.leadsTo(w)
 	switch c.outcome(w) {
 	case unanswered:
 		if s = c.here(w); s == nil {
-			return Answer{}
+			out := Answer{open: true, Failed: q.Policy != names.Any || q.Service.Tenant() != a.service().Tenant()}
+			if known == nil || c.unheard(known) {
+				out.Known, out.Stay = true, time.Second
+			}
+			return out
 		}
 	case denied, nowhere:
 		return Answer{Known: true, Stay: time.Second}
@@ -419,7 +430,7 @@ func (c *Core) Trace(from api.InstanceID, to string) (t api.NetTrace, ask Input,
 		}
 		ans := c.Lookup(a.Address, name, Addresses)
 		switch {
-		case !ans.Known:
+		case !ans.Known || ans.open:
 			note(false, "name", "%s is not known yet; a look-up asks the cluster", name)
 			return t, Query{Local: a.Address, Name: name}, nil
 		case len(ans.Addrs) == 0:

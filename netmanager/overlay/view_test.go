@@ -3,6 +3,7 @@ package overlay
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -97,6 +98,101 @@ func TestANameOfWhatIsHereNeedsNoCluster(t *testing.T) {
 	}
 	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Release](eff)) != 1 {
 		t.Fatalf("%+v", eff.Send)
+	}
+	w.checkBooks()
+}
+
+// lookUp is what a resolver gets that does not wait; waits says that it would.
+func (w *world) lookUp(client netip.Addr, name string, kind Kind) (a Answer, waits bool) {
+	w.t.Helper()
+	w.step(Query{Local: client, Name: name})
+	a = w.c.Lookup(client, name, kind)
+	return a, !a.Known
+}
+
+// "example.com" may be a service by the search list. While the cluster is away nobody
+// waits for it to say that it is none; what is ours for sure fails.
+func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
+	w, client := ready(t)
+	w.step(Link{false})
+	for _, name := range []string{"example.com.shop.prod.treeline.", "web.treeline."} {
+		for range 3 {
+			w.pass(10 * time.Second)
+			eff := w.step(Query{Local: client, Name: name})
+			if a := w.c.Lookup(client, name, Addresses); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
+				t.Fatalf("%s: %+v %+v", name, a, eff.Send)
+			}
+		}
+	}
+	for _, name := range []string{"any.rr.web.eu.shop.prod.treeline.", "3.instance.web.treeline.", "web.eu.shop.prod.of-tenant.beta.treeline."} {
+		if a, waits := w.lookUp(client, name, Addresses); waits || a.Found || !a.Failed {
+			t.Fatalf("%s: %+v", name, a)
+		}
+	}
+	eff := w.step(Link{true}) // it is asked for all of them
+	ups := said(eff)
+	if len(ups) != 1 || len(ups[0].Add) != 3 {
+		t.Fatalf("%+v", ups)
+	}
+	if a, waits := w.lookUp(client, "web.treeline.", Addresses); !waits {
+		t.Fatalf("%+v", a)
+	}
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	if a, _ := w.lookUp(client, "web.treeline.", Addresses); !a.Found {
+		t.Fatalf("%+v", a)
+	}
+	w.checkBooks()
+}
+
+// The link is there, and the cluster says nothing: once is enough to wait.
+func TestNobodyWaitsTwiceForAClusterThatIsSilent(t *testing.T) {
+	w, client := ready(t)
+	const name = "example.com.treeline."
+	if _, waits := w.lookUp(client, name, Addresses); !waits {
+		t.Fatal("nobody waits")
+	}
+	w.pass(2 * time.Second)
+	eff := w.step(Query{Local: client, Name: name})
+	if a := w.c.Lookup(client, name, Addresses); !a.Known || a.Found || len(orders[Answered](eff)) != 1 {
+		t.Fatalf("%+v %+v", a, eff.Send)
+	}
+	w.answer(api.NetDown{Routes: []api.Route{{Service: svc("example.com"), Rev: 1}}})
+	w.checkBooks()
+}
+
+// A crawler meets more names than may be asked for; all are answered at once, and
+// what is known is found among them.
+func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
+	w, client := ready(t)
+	w.step(Query{Local: client, Name: "web.treeline."})
+	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	asked := 0
+	for i := range 1000 {
+		name := fmt.Sprintf("site%d.com.shop.prod.treeline.", i)
+		eff := w.step(Query{Local: client, Name: name})
+		var refused []api.Refusal
+		for _, up := range said(eff) {
+			for _, k := range up.Add {
+				refused = append(refused, api.Refusal{Want: k})
+			}
+		}
+		if len(refused) > 0 {
+			asked++
+			eff = w.answer(api.NetDown{Refused: refused})
+		}
+		if a := w.c.Lookup(client, name, Addresses); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
+			t.Fatalf("after %d: %+v %+v", i, a, eff.Send)
+		}
+		if a, _ := w.lookUp(client, "web.treeline.", Addresses); !a.Found {
+			t.Fatalf("after %d: %+v", i, a)
+		}
+		w.pass(10 * time.Millisecond) // 100 a second
+	}
+	if asked > bucketBurst+220 {
+		t.Fatalf("%d questions", asked)
+	}
+	if a, waits := w.lookUp(client, "any.rr.api.treeline.", Addresses); waits || !a.Failed { // it may be there
+		t.Fatalf("%+v", a)
 	}
 	w.checkBooks()
 }

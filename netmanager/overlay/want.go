@@ -248,16 +248,20 @@ func (c *Core) query(in Query) {
 	in.Name = strings.ToLower(in.Name) // who asks in another case waits for the same
 	w := c.wants[key]
 	if w == nil {
-		if !a.bucket.take(c.now) {
-			return
+		if a.bucket.take(c.now) {
+			w = c.want(key)
 		}
-		if w = c.want(key); w == nil {
+		if w == nil { // nobody is asked, so nobody waits
+			c.emitLate(ToResolver, Answered{in.Name})
 			return
 		}
 		w.payer = a.Address
 	}
 	w.used = c.now
 	switch o := c.outcome(w); {
+	case o == unanswered && c.unheard(w):
+		c.emitLate(ToResolver, Answered{in.Name})
+		return
 	case o == answered || o != unanswered && w.until.After(c.now):
 		if o == answered {
 			c.refund(w)
@@ -280,6 +284,11 @@ func (c *Core) query(in Query) {
 		w.names = append(w.names, in.Name)
 	}
 }
+
+// unheard says of an unanswered want that there is no point in waiting for it: the
+// cluster is away, or was asked more than a second ago and has said nothing. It is
+// asked on; who looks again later finds the answer.
+func (c *Core) unheard(w *want) bool { return !c.link.up || w.tries > 2 }
 
 // maxSpellings of a name may be wanted beside the one in lower case, of one service.
 const maxSpellings = 4

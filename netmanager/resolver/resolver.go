@@ -80,7 +80,7 @@ type Resolver struct {
 	gate    gate
 	forward *forwarder
 
-	mu      sync.Mutex // guards waiting
+	mu      sync.Mutex                 // guards waiting
 	waiting map[string][]chan struct{} // by name in lower case
 }
 
@@ -276,7 +276,7 @@ func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.
 		kind = overlay.Services
 	}
 	a, err := r.await(ctx, client, question.Name, kind)
-	if err != nil {
+	if err != nil || a.Failed {
 		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
 	}
 	reply := new(dns.Msg).SetReply(q)
@@ -320,7 +320,7 @@ func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.
 var errGaveUp = errors.New("no answer in time")
 
 // await looks a name up, and for a bounded time waits for the cluster's first
-// answer; without one the name does not exist, for the moment.
+// answer; without one the name does not exist, for the moment, or its look-up fails.
 func (r *Resolver) await(ctx context.Context, client netip.Addr, name string, kind overlay.Kind) (overlay.Answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errGaveUp)
 	defer cancel()
@@ -328,23 +328,28 @@ func (r *Resolver) await(ctx context.Context, client netip.Addr, name string, ki
 		wake := r.listen(name) // first, so that an answer in between is not missed
 		a, err := r.cfg.Overlay.Lookup(ctx, client, name, kind)
 		switch {
-		case errors.Is(context.Cause(ctx), errGaveUp):
-			r.unlisten(name, wake)
-			return overlay.Answer{Known: true, Stay: time.Second}, nil
-		case err != nil || a.Known:
+		case err == nil && a.Known, err != nil && ctx.Err() == nil:
 			r.unlisten(name, wake)
 			return a, err
+		case ctx.Err() != nil:
+			r.unlisten(name, wake)
+			return gaveUp(ctx, overlay.Answer{Failed: err != nil || a.Failed})
 		}
 		select {
 		case <-wake:
 		case <-ctx.Done():
 			r.unlisten(name, wake)
-			if errors.Is(context.Cause(ctx), errGaveUp) {
-				return overlay.Answer{Known: true, Stay: time.Second}, nil
-			}
-			return overlay.Answer{}, ctx.Err()
+			return gaveUp(ctx, a)
 		}
 	}
+}
+
+// gaveUp is what is answered for want of a better answer, unless the resolver ends.
+func gaveUp(ctx context.Context, a overlay.Answer) (overlay.Answer, error) {
+	if err := context.Cause(ctx); !errors.Is(err, errGaveUp) {
+		return overlay.Answer{}, err
+	}
+	return overlay.Answer{Known: true, Failed: a.Failed, Stay: time.Second}, nil
 }
 
 func (r *Resolver) listen(name string) chan struct{} {

@@ -97,9 +97,11 @@ func ask(t testing.TB, network, at, name string, kind uint16) *dns.Msg {
 func newBook() *book {
 	ip := netip.MustParseAddr
 	return &book{known: map[string]overlay.Answer{
-		"web.treeline.": {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.1")}, Twins: []netip.Addr{ip("fd74:6c6e:2::a1e:1")}, Stay: time.Hour},
-		"old.treeline.": {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.2")}, Stay: 1500 * time.Millisecond},
-		"not.treeline.": {Known: true},
+		"web.treeline.":        {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.1")}, Twins: []netip.Addr{ip("fd74:6c6e:2::a1e:1")}, Stay: time.Hour},
+		"old.treeline.":        {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.2")}, Stay: 1500 * time.Millisecond},
+		"not.treeline.":        {Known: true},
+		"any.rr.not.treeline.": {Known: true, Failed: true},
+		"any.rr.new.treeline.": {Failed: true},
 		"_http._tcp.web.treeline.": {Known: true, Found: true, SRV: []overlay.Target{
 			{Name: "0.instance.web.eu.shop.prod.treeline.", Address: ip("10.30.0.7"), Port: 8080, Weight: 1},
 		}},
@@ -124,6 +126,7 @@ func TestOwnNames(t *testing.T) {
 		{"not.treeline.", dns.TypeA, dns.RcodeNameError, ""},
 		{"_http._tcp.web.treeline.", dns.TypeSRV, 0, "_http._tcp.web.treeline.\t0\tIN\tSRV\t0 1 8080 0.instance.web.eu.shop.prod.treeline."},
 		{"1.0.30.10.in-addr.arpa.", dns.TypePTR, 0, "1.0.30.10.in-addr.arpa.\t0\tIN\tPTR\tany.rr.web.eu.shop.prod.treeline."},
+		{"any.rr.not.treeline.", dns.TypeA, dns.RcodeServerFailure, ""},
 		{"web.treeline.", dns.TypeANY, dns.RcodeNotImplemented, ""},
 	} {
 		for _, network := range []string{"udp", "tcp"} {
@@ -135,7 +138,7 @@ func TestOwnNames(t *testing.T) {
 			if m.Rcode != c.rcode || got != c.want {
 				t.Errorf("%s %s by %s: %s %q, want %q", c.name, dns.TypeToString[c.kind], network, dns.RcodeToString[m.Rcode], got, c.want)
 			}
-			if len(m.Answer) == 0 && m.Rcode != dns.RcodeNotImplemented && (len(m.Ns) != 1 || m.Ns[0].Header().Ttl > maxTTL) {
+			if len(m.Answer) == 0 && m.Rcode != dns.RcodeNotImplemented && m.Rcode != dns.RcodeServerFailure && (len(m.Ns) != 1 || m.Ns[0].Header().Ttl > maxTTL) {
 				t.Errorf("%s: nothing, and how long says %v", c.name, m.Ns)
 			}
 		}
@@ -178,11 +181,36 @@ func TestAnUnknownNameIsNoneAfterAWhile(t *testing.T) {
 	if m.Rcode != dns.RcodeNameError || len(m.Ns) != 1 || m.Ns[0].(*dns.SOA).Minttl > maxTTL {
 		t.Fatal(m)
 	}
+	if m := ask(t, "udp", at, "any.rr.new.treeline.", dns.TypeA); m.Rcode != dns.RcodeServerFailure {
+		t.Fatal(m)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiting) > 0 {
 		t.Fatal("somebody still waits")
 	}
+}
+
+// Many wait for one name, each in another case, and one word wakes them all.
+func TestAnAnswerReachesThoseWhoSpeltItOtherwise(t *testing.T) {
+	b := newBook()
+	b.heard = make(chan string, 10)
+	r, at := serve(t, Config{Overlay: b, Wait: 30 * time.Second})
+	var g sync.WaitGroup
+	spellings := []string{"new.treeline.", "NEW.treeline.", "nEw.TreeLine."}
+	for _, name := range spellings {
+		g.Go(func() {
+			if m := ask(t, "udp", at, name, dns.TypeA); len(m.Answer) != 1 || m.Answer[0].Header().Name != name || m.Question[0].Name != name {
+				t.Errorf("%s: %v", name, m)
+			}
+		})
+	}
+	for range spellings {
+		<-b.heard
+	}
+	b.write("new.treeline.", overlay.Answer{Known: true, Found: true, Addrs: []netip.Addr{netip.MustParseAddr("10.30.0.9")}})
+	r.Answered("new.treeline.")
+	g.Wait()
 }
 
 // upstream is a name server that answers everything with n addresses.
