@@ -110,6 +110,7 @@ type Core struct {
 	held    []api.InstanceID           // to be placed again at a pace, after half the cluster fell silent
 	beyond  map[api.InstanceID]bool    // went beyond the root's share
 	widened bool                       // since then more of that is free
+	noWay   misfit                     // beyond it, and nobody makes way
 	grown   map[api.NodeID]bool
 	left    map[api.ServiceID][]api.ServiceID // an instance left its node; those that it may have kept out
 	touched map[api.NodeID]bool

@@ -45,9 +45,14 @@ func (c *Core) tryPlace(in *instance) {
 	if over != nil {
 		c.beyond[in.id()] = true
 		c.waiting.Add(in.id())
-		if req := c.request(in); !c.preempts(in, &req) {
-			c.handBack(in, api.ReasonNoCapacity, summary(*over), over)
+		if !c.noWay.like(c, in) {
+			req := c.request(in)
+			if c.preempts(in, &req) {
+				return
+			}
+			c.noWay.note(c, in)
 		}
+		c.handBack(in, api.ReasonNoCapacity, summary(*over), over)
 		return
 	}
 	why, known := c.hopeless(in)

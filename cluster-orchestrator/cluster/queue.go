@@ -143,7 +143,7 @@ type misfit struct {
 }
 
 func (m *misfit) note(c *Core, in *instance) {
-	if *m = (misfit{}); in.likeSiblings() && c.waiting.Has(in.id()) {
+	if *m = (misfit{}); c.settled && in.likeSiblings() && c.waiting.Has(in.id()) {
 		*m = misfit{in.id().Service(), in.Want.SpecRev, c.version}
 	}
 }
