@@ -48,10 +48,10 @@ type clusterNet struct {
 	wants   api.Digest      // of all that it wants
 	exports interest.Holder // what it said of its own
 	asked   map[api.Want]bool
-	askedOf api.Digest        // of them
-	news    map[api.Want]bool // asked for, or no more, and not told
-	error   string            // why it has fewer shares than it needs
-	quoted  int               // addresses that rest because it says that they are in use
+	askedOf api.Digest          // of them
+	news    map[api.Want]bool   // asked for, or no more, and not told
+	error   string              // why it has fewer shares than it needs
+	quoted  map[netip.Addr]bool // addresses that rest, or are disputed, because it says that they are in use
 
 	behind   bool // it does not hold what it should: it is told all, once all is known
 	unsure   bool // it wants more than the root heard, or less

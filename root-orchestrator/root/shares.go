@@ -211,31 +211,54 @@ func (c *Core) claimShares(cl *cluster, have []netip.Prefix) {
 }
 
 // quote lets addresses rest that a cluster says are in use, and that nobody has
-// here: a root that was restored from an older copy must not give them away.
+// here: a root that was restored from an older copy must not give them away. What
+// a cluster can keep from others so is bounded: what rests because of it counts as
+// long as it does, and what it disputes as long as another has it.
 func (c *Core) quote(cl *cluster, used []api.ServiceAddress) {
+	k := &cl.net
+	maps.DeleteFunc(k.quoted, func(a netip.Addr, _ bool) bool {
+		_, rests := c.net.addresses.Resting(a)
+		return !rests && c.net.addresses.Owner(a) == ""
+	})
 	for _, u := range used {
-		switch owner := c.net.addresses.Owner(u.Address); {
-		case owner == u.Service || cl.net.quoted >= mostQuoted:
-		case owner != "":
-			cl.net.quoted++
+		owner := c.net.addresses.Owner(u.Address)
+		if owner == u.Service || k.quoted[u.Address] || len(k.quoted) >= mostQuoted || !quotable(u.Service) {
+			continue
+		}
+		if owner == "" && c.rest(u.Service, []netip.Addr{u.Address}) == 0 {
+			continue // it rests already, or is none of ours
+		}
+		if owner != "" {
 			c.event(api.Event{
 				Kind: "cluster", Object: string(cl.Info.ID), Cluster: cl.Info.ID,
 				Detail: fmt.Sprintf("still has %s on address %s, which is another service's now", u.Service.Name(), u.Address),
 			})
-		default:
-			cl.net.quoted++
-			c.rest(u.Service, []netip.Addr{u.Address})
 		}
+		if k.quoted == nil {
+			k.quoted = map[netip.Addr]bool{}
+		}
+		k.quoted[u.Address] = true
 	}
 }
 
-// rest gives addresses back, to be given to nobody else for a while.
-func (c *Core) rest(id api.ServiceID, addrs []netip.Addr) {
+// quotable reports whether a service's name is one that may be kept: whatever
+// longer comes from a cluster is no name of ours.
+func quotable(id api.ServiceID) bool { return len(id) <= longestName }
+
+// longestName is what the root keeps of names that clusters say: a tenant's path of
+// eight parts and four names, and room to spare.
+const longestName = 512
+
+// rest gives addresses back, to be given to nobody else for a while, and says how
+// many of them rest by that.
+func (c *Core) rest(id api.ServiceID, addrs []netip.Addr) int {
 	until := c.wall.Add(addresses.Rest)
-	for _, a := range c.net.addresses.Rest(id, addrs, until) {
+	resting := c.net.addresses.Rest(id, addrs, until)
+	for _, a := range resting {
 		c.journal.Put(kindAddress, a.String(), addresses.Resting{Service: id, Until: until})
 		c.resolveAll(c.net.book.Of(api.Want{Address: a}))
 	}
+	return len(resting)
 }
 
 // planned are the addresses that an application would have.
