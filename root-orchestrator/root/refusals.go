@@ -243,8 +243,13 @@ func (c *Core) accepted(in *instance, cl *cluster) {
 		return
 	}
 	by, probed := all.probes[id]
-	if _, refused := all.by[id]; refused && by != in.ID {
-		return // it was offered before
+	if r, refused := all.by[id]; refused && by != in.ID {
+		if in.Offered { // it was refused there as well; anything else was offered before
+			r.soon, r.until, r.tries = c.now, c.now, 0
+			all.by[id] = r
+			c.roomier[id] = true
+		}
+		return
 	}
 	all.taken[id] = true
 	delete(all.by, id)

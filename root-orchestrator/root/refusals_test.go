@@ -167,3 +167,25 @@ func TestSharedRefusalsEndWithTheirService(t *testing.T) {
 	w.settle()
 	w.checkBooks()
 }
+
+// What may run twice stays with who handed it back, and who may take it after all:
+// then the others are told by that, whatever pause they are in.
+func TestWhoIsTakenAfterAllSpeaksForTheOthers(t *testing.T) {
+	w := refusing(t, 2, sched.ConstraintLabels)
+	w.apply(6)
+	w.pass(15 * time.Minute)
+	for id, tw := range w.twins {
+		if n := w.on(id); n > 0 && n < 6 {
+			tw.full = false
+			break
+		} else if n == 6 {
+			t.Fatal("all are in one place")
+		}
+	}
+	w.settle()
+	w.settle()
+	if n := w.running(); n != 6 {
+		t.Errorf("%d run", n)
+	}
+	w.checkBooks()
+}
