@@ -88,6 +88,9 @@ type Observed struct {
 	// Violated says which part of its SLA its present place breaks: "latency 34.9 ms,
 	// at most 20 ms to pre.prod". Between cluster and root only.
 	Violated string `json:"violated,omitempty"`
+	// Moves are those that Assignment.Moves named, and the cluster's own since. They are
+	// no news by themselves. Between cluster and root only.
+	Moves []time.Time `json:"moves,omitempty"`
 	// Position is where it runs, where another service's SLA is measured against it.
 	// It is no news by itself. Between cluster and root only.
 	Position *Position `json:"position,omitempty"`

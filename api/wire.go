@@ -51,6 +51,9 @@ type Assignment struct {
 	// Watched asks for the instance's position: another service's SLA is measured
 	// against it.
 	Watched bool `json:"watched,omitempty"`
+	// Moves are when it moved because its place broke its SLA, whoever moved it: what
+	// it may yet move within MovesWindow is less by these. They are no news by themselves.
+	Moves []time.Time `json:"moves,omitempty"`
 }
 
 // Digest is a fingerprint of a; the spec counts by its revision.

@@ -231,7 +231,7 @@ func (in *instance) view() api.Observed {
 		Instance: in.id(), Epoch: in.Epoch, State: in.State, Reason: in.Reason, Detail: in.Detail,
 		Restarts: in.Restarts, ExitCode: in.ExitCode, HandedBack: in.Offered, Local: in.Local, Address: in.Address,
 	}
-	o.Violated = in.Violated
+	o.Violated, o.Moves = in.Violated, slices.Clone(in.Moves) // they are pruned in place
 	if in.Strained && in.Violated != "" {
 		o.Reason, o.Detail = api.ReasonViolated, in.Violated
 	}

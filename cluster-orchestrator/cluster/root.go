@@ -108,9 +108,11 @@ func (c *Core) desired(d api.Desired) {
 
 func (c *Core) want(a api.Assignment) {
 	in := c.instances[a.Instance]
+	moves := a.Moves
+	a.Moves = nil // they are the instance's from here on
 	switch {
 	case in == nil:
-		in = &instance{Epoch: a.Epoch, State: api.ClusterScheduled}
+		in = &instance{Epoch: a.Epoch, State: api.ClusterScheduled, Moves: api.MergeMoves(moves, nil, c.wall)}
 		c.wants(in, a)
 		c.root.wanted = c.root.wanted.Toggle(a.Digest())
 		delete(c.root.gone, a.Instance)
@@ -125,6 +127,7 @@ func (c *Core) want(a api.Assignment) {
 	case !in.Local && !in.Leaving && in.Want.Digest() == a.Digest():
 		c.retarget(in, a)
 	default:
+		in.Moves = api.MergeMoves(in.Moves, moves, c.wall)
 		c.rewant(in, a)
 	}
 }

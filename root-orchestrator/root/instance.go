@@ -41,7 +41,8 @@ type instance struct {
 	// Violated is which part of its SLA its place breaks, as its cluster says.
 	Violated string   `json:"violated,omitempty"`
 	Devices  []string `json:"devices,omitempty"`
-	// Moves are when it moved because of that, within the last hour, root's clock.
+	// Moves are when it moved because of that, within the last hour: from cluster to
+	// cluster, and within the one that says so.
 	Moves []time.Time `json:"moves,omitempty"`
 	// Position is where it runs, if somebody's SLA is measured against it. It is saved
 	// with what else changes, so that a restart does not forget where everything was.

@@ -134,11 +134,12 @@ func (c *Core) mayMove(in *instance) time.Time {
 	if c.cfg.MovesPerHour < 0 {
 		return c.now.Add(time.Hour)
 	}
-	in.Moves = slices.DeleteFunc(in.Moves, func(t time.Time) bool { return c.wall.Sub(t) >= time.Hour })
-	if len(in.Moves) < c.cfg.MovesPerHour {
+	in.Moves = api.MergeMoves(in.Moves, nil, c.wall)
+	over := len(in.Moves) - c.cfg.MovesPerHour
+	if over < 0 {
 		return time.Time{}
 	}
-	return c.now.Add(in.Moves[0].Add(time.Hour).Sub(c.wall))
+	return c.now.Add(in.Moves[over].Add(api.MovesWindow).Sub(c.wall))
 }
 
 func (c *Core) countMove(in *instance) {

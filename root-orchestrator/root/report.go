@@ -169,7 +169,7 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 	news := in.Address != o.Address || in.Epoch != o.Epoch || in.Restarts != o.Restarts || !sameCode(in.ExitCode, o.ExitCode) ||
 		in.Violated != o.Violated || !slices.Equal(in.Devices, o.Devices)
 	in.Epoch, in.Restarts, in.ExitCode, in.Address = o.Epoch, o.Restarts, o.ExitCode, o.Address
-	in.Violated, in.Devices = o.Violated, o.Devices
+	in.Violated, in.Devices, in.Moves = o.Violated, o.Devices, api.MergeMoves(in.Moves, o.Moves, c.wall)
 	if o.Position != nil {
 		if in.Position = o.Position; c.locate(in) {
 			c.linkedMoved(in.ID.Service())

@@ -13,6 +13,7 @@ import (
 // assignment is what a cluster is told of the instance, with where its links lead.
 func (c *Core) assignment(in *instance, cl *cluster) api.Assignment {
 	a := in.assignment(cl)
+	a.Moves = api.MergeMoves(in.Moves, nil, c.wall)
 	s := c.service(in.ID.Service())
 	a.Watched = s.link.watched
 	if !s.link.watched && len(s.link.areas) == 0 {

@@ -212,3 +212,38 @@ func TestMovesAreBounded(t *testing.T) {
 		t.Errorf("after the hour it stays: %d placements", n)
 	}
 }
+
+// What moved within its cluster has moved, and its next cluster is told of it.
+func TestMovesOfBothTiersCountTogether(t *testing.T) {
+	w := placedOn(t)
+	in := w.instance(0)
+	ago := func(m ...int) (out []time.Time) {
+		for _, m := range m {
+			out = append(out, w.now.Add(-time.Duration(m)*time.Minute))
+		}
+		return out
+	}
+	w.twins["a"].moves = map[api.InstanceID][]time.Time{in.ID: ago(50, 40, 30, 20)}
+	w.violated("a", 0, true)
+	w.pass(9 * time.Minute)
+	if in.Next != nil || in.Cluster != "a" {
+		t.Fatal("the fifth move of this hour")
+	}
+	w.restart()
+	w.pass(2 * time.Minute)
+	in = w.instance(0)
+	if in.Cluster != "b" {
+		t.Fatalf("when the first is an hour ago it is on %s", in.Cluster)
+	}
+	if n := len(w.twins["b"].want[in.ID].Moves); n != 4 {
+		t.Errorf("its cluster is told of %d moves", n)
+	}
+	w.twins["b"].moves = map[api.InstanceID][]time.Time{in.ID: make([]time.Time, 1000)}
+	for i := range 1000 {
+		w.twins["b"].moves[in.ID][i] = w.now.Add(time.Duration(i) * time.Hour) // and lies
+	}
+	w.pass(time.Hour)
+	if n := len(in.Moves); n > 1 {
+		t.Errorf("%d moves are remembered", n)
+	}
+}

@@ -36,6 +36,7 @@ type twin struct {
 	has       map[api.InstanceID]api.Observed
 	local     map[api.InstanceID]api.Observed
 	violated  map[api.InstanceID]bool // whose place breaks their SLA
+	moves     map[api.InstanceID][]time.Time
 	room      int
 	even      bool // what is free is always the same
 	off       bool
@@ -169,6 +170,7 @@ func (tw *twin) run() {
 			if a.Watched {
 				o.Position = tw.at
 			}
+			o.Moves = tw.moves[id]
 			if tw.violated[id] {
 				o.HandedBack, o.Reason, o.Violated = true, api.ReasonViolated, "latency 34.9 ms, at most 20 ms to pre.prod"
 			}
