@@ -54,6 +54,7 @@ type clusterNet struct {
 	quoted  map[netip.Addr]bool // addresses that rest, or are disputed, because it says that they are in use
 
 	behind   bool // it does not hold what it should: it is told all, once all is known
+	unheard  bool // it said what nobody had asked for yet
 	unsure   bool // it wants more than the root heard, or less
 	askNet   bool
 	sent     uint64 // the last message that it was told something by
@@ -155,7 +156,9 @@ func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 	// A cluster that does not know what it was asked for cannot say that it has
 	// nothing of it: what it said before it forgot counts on.
 	whole := n.Whole && n.Held == held
-	for _, key := range k.exports.Take(n.Records, whole) {
+	records, more := c.askedOnly(cl, n.Records)
+	k.unheard = more || k.unheard && !n.Whole
+	for _, key := range k.exports.Take(records, whole) {
 		c.exported(cl, key)
 	}
 	switch {
@@ -167,7 +170,9 @@ func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 		k.behind = true
 	}
 	k.unsure = n.Wanted != k.wants
-	if (k.unsure || n.Said != k.exports.Digest()) && !n.Whole && c.now.Sub(k.askedAll) >= resend {
+	// What it says can be compared once it knows what it was asked for.
+	differs := n.Held == held && n.Said != k.exports.Digest()
+	if (k.unsure || differs) && !n.Whole && c.now.Sub(k.askedAll) >= resend {
 		k.askNet, k.askedAll = true, c.now
 	}
 }
@@ -239,7 +244,10 @@ func (c *Core) tell(cl *cluster) {
 			}
 		}
 	}
-	clear(k.news)
+	if clear(k.news); k.unheard && len(m.Asked) > 0 {
+		// An earlier life may have asked it, and what it said then was not taken in.
+		m.WantNet, k.unheard, k.askedAll = true, false, c.now
+	}
 	if !all && m.Records.Empty() && len(m.Asked)+len(m.Unasked) == 0 && !k.askNet && !k.newShares(cl.Shares) {
 		return
 	}

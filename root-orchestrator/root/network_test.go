@@ -335,6 +335,15 @@ func FuzzClusterNet(f *testing.F) {
 		w.net("a", n)
 		w.net("b", listen)
 		w.net("a", n)
+		x, asked := &w.c.clusters["a"].net.exports, len(w.c.clusters["a"].net.asked)
+		if len(x.Routes)+len(x.Sources)+len(x.Refused) > 3*asked || len(x.Peers) > len(n.Peers) {
+			t.Errorf("asked for %d things, it keeps %d routes, %d sources, %d refusals", asked, len(x.Routes), len(x.Sources), len(x.Refused))
+		}
+		for _, r := range x.Routes {
+			if len(r.Backends) > spareBackends+2*w.on("a") || len(r.Peers) > len(r.Backends) {
+				t.Errorf("it keeps %d backends and %d peers of a route", len(r.Backends), len(r.Peers))
+			}
+		}
 		w.must(ForgetCluster{"a"})
 		for _, e := range w.last.Send {
 			if m, ok := e.Msg.(api.RootNet); ok {
