@@ -131,12 +131,12 @@ func (q *query) margin(id string, at *position) float64 {
 	for i := range q.bounds {
 		b := &q.bounds[i]
 		if b.Km > 0 {
-			if c := b.chordTo(&at.point); at.located && !math.IsNaN(c) {
+			if c := b.chordTo(q, at); at.located && !math.IsNaN(c) {
 				least = min(least, left(kilometres(c), b.Km))
 			}
 			continue
 		}
-		if rtt, wrong, ok := b.nearest(id, &at.latent); ok {
+		if rtt, wrong, ok := b.nearest(q, id, at); ok {
 			least = min(least, left(float64(rtt)*(1+wrong), float64(b.RTT)))
 		}
 	}
@@ -147,7 +147,7 @@ func (q *query) margin(id string, at *position) float64 {
 // nearest corner of its hull.
 func (q *query) clusterMargin(c *Candidate) float64 {
 	least := 1.0
-	l := latentOf(c.Coord)
+	at := position{latent: latentOf(c.Coord)}
 	hull := extent(c)
 	for i := range q.circles {
 		if z := &q.circles[i]; len(hull) > 0 {
@@ -158,7 +158,7 @@ func (q *query) clusterMargin(c *Candidate) float64 {
 		b := &q.bounds[i]
 		switch {
 		case b.Km <= 0:
-			if rtt, wrong, ok := b.nearest(c.ID, &l); ok {
+			if rtt, wrong, ok := b.nearest(q, c.ID, &at); ok {
 				least = min(least, left(float64(rtt)*(1+wrong), float64(b.RTT)))
 			}
 		case len(hull) > 0 && len(b.geo) > 0:

@@ -249,7 +249,7 @@ func (q *query) nodeInZones(at *position) bool {
 		}
 	}
 	for i := range q.bounds {
-		if b := &q.bounds[i]; b.Km > 0 && (b.Unknown != "" || !at.located || !(b.chordTo(&at.point) <= b.chord)) {
+		if b := &q.bounds[i]; b.Km > 0 && (b.Unknown != "" || !at.located || !(b.chordTo(q, at) <= b.chord)) {
 			return false
 		}
 	}
@@ -284,18 +284,18 @@ func (q *query) clusterInZones(c *Candidate) bool {
 // near are short enough; a cluster's, whether those of a node of it may be.
 func (q *query) inReach(c *Candidate, at *position) bool {
 	if c.Level == Nodes {
-		return q.nodeInReach(c.ID, &at.latent)
+		return q.nodeInReach(c.ID, at)
 	}
-	l := latentOf(c.Coord)
+	own := position{latent: latentOf(c.Coord)}
 	for i := range q.bounds {
-		if b := &q.bounds[i]; b.Km <= 0 && (b.Unknown != "" || b.least(c, &l) > b.RTT) {
+		if b := &q.bounds[i]; b.Km <= 0 && (b.Unknown != "" || b.least(q, c, &own) > b.RTT) {
 			return false
 		}
 	}
 	return true
 }
 
-func (q *query) nodeInReach(id string, at *latent) bool {
+func (q *query) nodeInReach(id string, at *position) bool {
 	for i := range q.bounds {
 		b := &q.bounds[i]
 		if b.Km > 0 {
@@ -304,7 +304,7 @@ func (q *query) nodeInReach(id string, at *latent) bool {
 		if b.Unknown != "" {
 			return false
 		}
-		if rtt, _, ok := b.nearest(id, at); !ok || rtt > b.RTT {
+		if rtt, _, ok := b.nearest(q, id, at); !ok || rtt > b.RTT {
 			return false
 		}
 	}
@@ -314,11 +314,11 @@ func (q *query) nodeInReach(id string, at *latent) bool {
 // least is the least round trip that a node of the cluster may have to the
 // bound's points, 0 where that is not known. By the triangle's inequality no
 // node is nearer than its cluster's centre less the radius.
-func (b *bound) least(c *Candidate, at *latent) time.Duration {
-	if !at.known || b.vague || len(b.coord) == 0 {
+func (b *bound) least(q *query, c *Candidate, at *position) time.Duration {
+	if !at.latent.known || b.vague || len(b.coord) == 0 {
 		return 0
 	}
-	rtt, _, _ := b.nearest("", at)
+	rtt, _, _ := b.nearest(q, "", at)
 	rtt = max(rtt-c.Radius, 0)
 	if measured, ok := b.Measured[c.ID]; ok {
 		rtt = min(rtt, measured)

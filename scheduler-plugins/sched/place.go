@@ -11,12 +11,16 @@ import (
 // seed, so that a burst of equal requests spreads and each answer replays.
 // Nothing that it is given is kept or changed.
 func Place(req *Request, candidates []Candidate, p Plugin, seed uint64) Result {
-	var res Result
 	var q query
 	q.read(req)
+	return q.place(candidates, p, seed)
+}
+
+func (q *query) place(candidates []Candidate, p Plugin, seed uint64) (res Result) {
 	fits := make([]contender, 0, len(candidates))
 	for i := range candidates {
 		c := &candidates[i]
+		q.at(i)
 		if stage := q.stageOf(c); stage != fit {
 			res.Rejected = append(res.Rejected, q.reject(c, stage))
 			continue
@@ -55,6 +59,10 @@ func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Cho
 func PlaceTop(req *Request, candidates []Candidate, p Plugin, seed uint64, most int) []Choice {
 	var q query
 	q.read(req)
+	return q.top(candidates, p, seed, most)
+}
+
+func (q *query) top(candidates []Candidate, p Plugin, seed uint64, most int) []Choice {
 	var top []contender // of which those after the first so many may be no better
 	prune := func() {
 		slices.SortFunc(top, contender.compare)
@@ -63,6 +71,7 @@ func PlaceTop(req *Request, candidates []Candidate, p Plugin, seed uint64, most 
 	full := false // top[most-1] is the last of so many
 	for i := range candidates {
 		c := &candidates[i]
+		q.at(i)
 		if q.stageOf(c) != fit {
 			continue
 		}

@@ -10,6 +10,8 @@ import (
 // query is a request made ready to be asked of many candidates.
 type query struct {
 	*Request
+	stamps  []uint64 // of the table's rows
+	row     int      // of the candidate in the table that is asked, from 1; 0: in none
 	circles []circle // of its zones
 	bounds  []bound
 	by      []string // of its domains, each once
@@ -28,8 +30,9 @@ type bound struct {
 	*Bound
 	geo   []point
 	coord []latent
-	chord float64 // of Km
-	vague bool    // a point misses what the bound is measured by
+	chord float64   // of Km
+	vague bool      // a point misses what the bound is measured by
+	near  []*nearby // parallel to Places, where a table is asked
 }
 
 type domain struct {
@@ -40,7 +43,7 @@ type domain struct {
 // read makes the request ready; what q had before is overwritten and its memory
 // used again.
 func (q *query) read(req *Request) {
-	q.Request = req
+	q.Request, q.row, q.stamps = req, 0, nil
 	q.circles, q.bounds = q.circles[:0], grown(q.bounds, len(req.Bounds))
 	for i := range req.Zones {
 		if z := &req.Zones[i]; z.Circle != nil {
@@ -53,8 +56,27 @@ func (q *query) read(req *Request) {
 	q.by, q.full = q.by[:0], nil
 }
 
+// at notes which row is asked, where they are a table's.
+func (q *query) at(i int) {
+	if q.stamps != nil {
+		q.row = i + 1
+	}
+}
+
+// readFor makes the request ready to be asked of a table's rows.
+func (q *query) readFor(req *Request, t *Table) {
+	q.read(req)
+	q.stamps = t.stamps
+	for i := range q.bounds {
+		b := &q.bounds[i]
+		for _, of := range b.Places {
+			b.near = append(b.near, t.nearby(of, b.by()))
+		}
+	}
+}
+
 func (b *bound) read(from *Bound) {
-	b.Bound, b.geo, b.coord, b.chord, b.vague = from, b.geo[:0], b.coord[:0], chordOf(from.Km), false
+	b.Bound, b.geo, b.coord, b.chord, b.vague, b.near = from, b.geo[:0], b.coord[:0], chordOf(from.Km), false, b.near[:0]
 	for _, p := range from.Points {
 		switch {
 		case from.Km > 0 && p.Geo != nil && p.Geo.Valid():
@@ -78,28 +100,61 @@ func grown(s []bound, n int) []bound {
 
 // nearest is the least round trip from a node to the bound's points, and how far
 // wrong the estimate may be, as a share; ok is false where it is not known.
-func (b *bound) nearest(id string, at *latent) (rtt time.Duration, wrong float64, ok bool) {
+func (b *bound) nearest(q *query, id string, at *position) (rtt time.Duration, wrong float64, ok bool) {
 	if measured, ok := b.Measured[id]; ok {
 		return measured, 0, true
 	}
-	if !at.known {
+	l := &at.latent
+	if !l.known {
 		return 0, 0, false
 	}
 	for i := range b.coord {
-		if d := at.rtt(&b.coord[i]); !ok || d < rtt {
-			rtt, wrong, ok = d, max(at.wrong, b.coord[i].wrong), true
+		if d := l.rtt(&b.coord[i]); !ok || d < rtt {
+			rtt, wrong, ok = d, max(l.wrong, b.coord[i].wrong), true
+		}
+	}
+	for i := range b.Places {
+		if e := b.closest(q, i, at); e.which >= 0 && (!ok || e.far < float64(rtt)) {
+			rtt, wrong, ok = time.Duration(e.far), e.wrong, true
 		}
 	}
 	return rtt, wrong, ok
 }
 
+func (b *bound) by() int {
+	if b.Km > 0 {
+		return byKm
+	}
+	return byRTT
+}
+
+// closest is the nearest of the bound's i-th Places to the candidate that is asked.
+func (b *bound) closest(q *query, i int, at *position) closest {
+	if q.row == 0 || i >= len(b.near) {
+		e := nobody
+		b.Places[i].nearest(b.by(), at, &e)
+		return e
+	}
+	e, stamp := &b.near[i].rows[q.row-1], q.stamps[q.row-1]
+	if e.stamp != stamp {
+		*e = closest{which: -1, stamp: stamp}
+	}
+	b.Places[i].nearest(b.by(), at, e)
+	return *e
+}
+
 // chordTo is the chord from a node to the nearest of the bound's points, NaN where
 // none has a location.
-func (b *bound) chordTo(at *point) float64 {
+func (b *bound) chordTo(q *query, at *position) float64 {
 	least := math.NaN()
 	for i := range b.geo {
-		if c := at.chord(&b.geo[i]); !(c >= least) {
+		if c := at.point.chord(&b.geo[i]); !(c >= least) {
 			least = c
+		}
+	}
+	for i := range b.Places {
+		if e := b.closest(q, i, at); e.which >= 0 && !(e.far >= least) {
+			least = e.far
 		}
 	}
 	return least
@@ -155,14 +210,6 @@ func (q *query) fill() {
 			q.full[k] = d
 		}
 	}
-}
-
-// placed is where a candidate is on the earth, if that is known.
-func placed(c *Candidate) (point, bool) {
-	if c.Geo == nil || !c.Geo.Valid() {
-		return point{}, false
-	}
-	return pointOf(*c.Geo), true
 }
 
 // maxCorners is how long a hull may be to be looked at: longer ones tell nothing.

@@ -114,7 +114,9 @@ func (q *query) fewest(c *Candidate) (d api.Device, have int) {
 
 // rejectGeo tells of the first zone or distance that the candidate fails.
 func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
-	at, located := placed(c)
+	var own position
+	own.read(c)
+	at, located := own.point, own.located
 	hull := extent(c)
 	for i := range q.Zones {
 		z := &q.Zones[i]
@@ -174,12 +176,16 @@ func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
 		case !located:
 			r.Have = "no location"
 			return
-		case len(b.geo) == 0:
-			r.Have = "no location of " + b.To
-			return
-		case b.chordTo(&at) > b.chord:
-			tooFar(r, kilometres(b.chordTo(&at)), b.Km)
-			return
+		default:
+			chord := b.chordTo(q, &own)
+			if math.IsNaN(chord) {
+				r.Have = "no location of " + b.To
+				return
+			}
+			if chord > b.chord {
+				tooFar(r, kilometres(chord), b.Km)
+				return
+			}
 		}
 	}
 }
@@ -192,7 +198,7 @@ func tooFar(r *api.Rejection, have, most float64) {
 
 // rejectLatency tells of the first round trip that is too long.
 func (q *query) rejectLatency(c *Candidate, r *api.Rejection) {
-	at := latentOf(c.Coord)
+	at := position{latent: latentOf(c.Coord)}
 	for i := range q.bounds {
 		b := &q.bounds[i]
 		if b.Km > 0 {
@@ -206,12 +212,12 @@ func (q *query) rejectLatency(c *Candidate, r *api.Rejection) {
 			r.Have = b.Unknown
 			return
 		case c.Level == Clusters:
-			rtt = b.least(c, &at)
+			rtt = b.least(q, c, &at)
 		default:
-			rtt, _, ok = b.nearest(c.ID, &at)
+			rtt, _, ok = b.nearest(q, c.ID, &at)
 		}
 		switch {
-		case !ok && at.known:
+		case !ok && at.latent.known:
 			r.Have = "no coordinate of " + b.To + " yet"
 			return
 		case !ok:

@@ -62,8 +62,10 @@ type Zone struct {
 type Bound struct {
 	To     string         `json:"to"` // for people: "pre.prod", "munich", "198.51.100.7"
 	Points []api.Position `json:"points,omitempty"`
-	RTT    time.Duration  `json:"rtt,omitempty"`
-	Km     float64        `json:"km,omitempty"`
+	// Places are more points, kept ready for many requests. Checked where Level is Nodes.
+	Places []*Places     `json:"-"`
+	RTT    time.Duration `json:"rtt,omitempty"`
+	Km     float64       `json:"km,omitempty"`
 	// Measured are round trips to the nearest point that were measured, by candidate;
 	// they count before what coordinates estimate.
 	Measured map[string]time.Duration `json:"measured,omitempty"`

@@ -108,6 +108,7 @@ func (s *search) named() {
 // ask looks at a candidate as Place does.
 func (s *search) ask(i int) {
 	c := &s.table.cands[i]
+	s.q.row = i + 1
 	if s.q.stageOf(c) != fit {
 		return
 	}
@@ -158,7 +159,8 @@ func (s *search) weigh(i int, r *row) {
 	}
 	if s.far {
 		p := &t.spots[i]
-		if !q.nodeInZones(p) || !q.nodeInReach(t.cands[i].ID, &p.latent) {
+		q.row = i + 1
+		if !q.nodeInZones(p) || !q.nodeInReach(t.cands[i].ID, p) {
 			return
 		}
 		if s.bounded {

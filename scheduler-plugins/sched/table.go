@@ -22,6 +22,8 @@ type Table struct {
 
 	rows   []row           // parallel to cands
 	spots  []position      // parallel to cands
+	stamps []uint64        // parallel to cands: when it came to be in its spot
+	stamp  uint64          // the last of them
 	free   []api.Resources // parallel to cands: what one instance can get, for when more is asked than rows have
 	kinds  interned[kind]
 	labels interned[map[string]string]
@@ -33,6 +35,8 @@ type Table struct {
 
 	// What a decision uses, kept for the next one.
 	q      query
+	near   []*nearby
+	asked  uint64   // of near
 	barred []uint32 // parallel to cands: the last turn in which it was barred
 	turn   uint32
 }
@@ -71,6 +75,8 @@ func (t *Table) Put(c Candidate) {
 		t.cands = append(t.cands, c)
 		t.rows = append(t.rows, row{lot: lotOf(c.ID)})
 		t.spots = append(t.spots, position{})
+		t.stamp++
+		t.stamps = append(t.stamps, t.stamp)
 		t.free = append(t.free, api.Resources{})
 		t.barred = append(t.barred, 0)
 		t.ceilings = append(t.ceilings, 0)
@@ -122,10 +128,11 @@ func (t *Table) follow(m Monotone) {
 
 // rewrite makes row i that of its candidate.
 func (t *Table) rewrite(i int) {
-	c, r, p := &t.cands[i], &t.rows[i], &t.spots[i]
+	c, r := &t.cands[i], &t.rows[i]
 	if c.Level != Nodes || len(c.Rooms) != 1 {
 		t.release(r)
 		r.kind = kindOther
+		t.locate(i)
 		return
 	}
 	if c.Out != "" {
@@ -140,7 +147,7 @@ func (t *Table) rewrite(i int) {
 	r.restCPU, r.restMemory = c.Free.MilliCPU-load*overhead.MilliCPU, c.Free.MemoryMB-load*overhead.MemoryMB
 	r.capacityCPU, r.capacityMemory = float64(c.Capacity.MilliCPU), float64(c.Capacity.MemoryMB)
 
-	p.read(c)
+	t.locate(i)
 
 	if r.kind < kindFirst || !t.kinds.at(r.kind-kindFirst).is(room) {
 		was := r.kind
@@ -158,6 +165,16 @@ func (t *Table) rewrite(i int) {
 	}
 	if was > 0 {
 		t.labels.drop(was - 1)
+	}
+}
+
+// locate notes where a candidate is.
+func (t *Table) locate(i int) {
+	p := &t.spots[i]
+	was := *p
+	if p.read(&t.cands[i]); *p != was {
+		t.stamp++
+		t.stamps[i] = t.stamp
 	}
 }
 
@@ -183,12 +200,12 @@ func (t *Table) Drop(id string) {
 	last := len(t.cands) - 1
 	if i != last {
 		t.cands[i], t.rows[i], t.spots[i], t.free[i] = t.cands[last], t.rows[last], t.spots[last], t.free[last]
-		t.barred[i], t.ceilings[i] = t.barred[last], t.ceilings[last]
+		t.barred[i], t.ceilings[i], t.stamps[i] = t.barred[last], t.ceilings[last], t.stamps[last]
 		t.at[t.cands[i].ID] = i
 	}
 	t.cands[last] = Candidate{}
 	t.cands, t.rows, t.spots, t.free = t.cands[:last], t.rows[:last], t.spots[:last], t.free[:last]
-	t.barred, t.ceilings = t.barred[:last], t.ceilings[:last]
+	t.barred, t.ceilings, t.stamps = t.barred[:last], t.ceilings[:last], t.stamps[:last]
 }
 
 // Get is the candidate of an id, nil if there is none. It is to be read, until
@@ -206,12 +223,19 @@ func (t *Table) All() []Candidate { return t.cands }
 
 // Place ranks all candidates.
 func (t *Table) Place(req *Request, p Plugin, seed uint64) Result {
-	return Place(req, t.cands, p, seed)
+	t.q.readFor(req, t)
+	defer t.forget()
+	return t.q.place(t.cands, p, seed)
 }
+
+// forget lets go of the request: what the caller has is the caller's.
+func (t *Table) forget() { t.q.Request = nil }
 
 // Top are the first of Place's ranking, at most so many.
 func (t *Table) Top(req *Request, p Plugin, seed uint64, most int) []Choice {
-	return PlaceTop(req, t.cands, p, seed, most)
+	t.q.readFor(req, t)
+	defer t.forget()
+	return t.q.top(t.cands, p, seed, most)
 }
 
 // Best is the first of Place's ranking, and whether there is one.
@@ -220,14 +244,14 @@ func (t *Table) Best(req *Request, p Plugin, seed uint64) (Choice, bool) {
 	if !ok { // it wants to see the candidates
 		return PlaceBest(req, t.cands, p, seed)
 	}
-	t.q.read(req)
+	t.q.readFor(req, t)
+	defer t.forget()
 	s := search{table: t, q: &t.q, plugin: r, seed: seed, peers: len(req.Peers) > 0}
 	if m, ok := p.(Monotone); ok {
 		t.follow(m)
 		s.capped, s.peers = !t.q.bounded(), s.peers && m.Monotone()
 	}
 	s.run()
-	t.q.Request = nil // what the caller has is the caller's
 	if !s.found {
 		return Choice{}, false
 	}

@@ -1,0 +1,319 @@
+package sched
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+)
+
+// Places are named points that many requests are measured against while they change
+// one at a time: where the instances of a service are. They are found as fast among
+// thousands as among a few, and Table.Best looks at what has changed alone. The zero
+// Places is empty. It is not for concurrent use, but by one Table.
+type Places struct {
+	at   map[string]int32 // in all
+	all  []place          // those that left stay until they are many
+	gone int
+	life uint64   // of all; another begins when those that left are cleared away
+	in   [2]*tree // the first of all, by what they are measured with; nil: not yet
+}
+
+type place struct {
+	position
+	from api.Position
+	name string
+	gone bool
+}
+
+// How places are measured, as an index.
+const (
+	byRTT = iota
+	byKm
+)
+
+// Put enters a place, or replaces the one of its name.
+func (p *Places) Put(name string, at api.Position) {
+	if i, ok := p.at[name]; ok {
+		if p.all[i].from == at {
+			return
+		}
+		p.Drop(name)
+	}
+	if p.at == nil {
+		p.at = map[string]int32{}
+	}
+	k := place{from: at, name: name}
+	k.read(&Candidate{Geo: at.Geo, Coord: at.Coord})
+	p.at[name] = int32(len(p.all))
+	p.all = append(p.all, k)
+}
+
+// Drop removes a place, if it is there.
+func (p *Places) Drop(name string) {
+	i, ok := p.at[name]
+	if !ok {
+		return
+	}
+	delete(p.at, name)
+	p.all[i].gone = true
+	if p.gone++; p.gone > 16 && p.gone > len(p.at) {
+		p.all = slices.DeleteFunc(p.all, func(k place) bool { return k.gone })
+		for i := range p.all {
+			p.at[p.all[i].name] = int32(i)
+		}
+		p.gone, p.in = 0, [2]*tree{}
+		p.life++
+	}
+}
+
+// Len is how many there are.
+func (p *Places) Len() int { return len(p.at) }
+
+// Points are where they are, in the order of their names.
+func (p *Places) Points() []api.Position {
+	order := make([]int32, 0, len(p.at))
+	for _, i := range p.at {
+		order = append(order, i)
+	}
+	slices.SortFunc(order, func(a, b int32) int { return strings.Compare(p.all[a].name, p.all[b].name) })
+	out := make([]api.Position, len(order))
+	for i, k := range order {
+		out[i] = p.all[k].from
+	}
+	return out
+}
+
+// closest is the nearest of some places to a point, as far as the first upto of them
+// were looked at.
+type closest struct {
+	which int32 // the place; below 0: none of them has what it is measured by
+	upto  int32
+	far   float64 // nanoseconds, or a chord
+	wrong float64
+	stamp uint64 // of the point
+}
+
+var nobody = closest{which: -1}
+
+// nearest brings e up to date for a point.
+func (p *Places) nearest(by int, at *position, e *closest) {
+	if by == byRTT && !at.latent.known || by == byKm && !at.located {
+		return
+	}
+	if e.which >= 0 && p.all[e.which].gone {
+		*e = closest{which: -1, stamp: e.stamp}
+	}
+	if n := int32(len(p.all)); e.upto < n {
+		t := p.tree(by)
+		if e.upto < t.size {
+			e.upto = t.size
+			t.search(p, by, at, e, 0)
+		}
+		for ; e.upto < n; e.upto++ {
+			p.measure(by, at, e.upto, e)
+		}
+	}
+}
+
+// measure lets a place be the nearest, if it is. Of equals the surer one is, so that
+// it does not matter which is looked at first.
+func (p *Places) measure(by int, at *position, i int32, e *closest) {
+	k := &p.all[i]
+	var far, wrong float64
+	switch {
+	case k.gone, by == byRTT && !k.latent.known, by == byKm && !k.located:
+		return
+	case by == byRTT:
+		far, wrong = float64(at.latent.rtt(&k.latent)), max(at.latent.wrong, k.latent.wrong)
+	default:
+		far = at.point.chord(&k.point)
+	}
+	if e.which < 0 || far < e.far || far == e.far && wrong < e.wrong {
+		e.which, e.far, e.wrong = i, far, wrong
+	}
+}
+
+// treeFrom is how many places are looked at one by one.
+const treeFrom = 64
+
+// tree has most of the places; those that came since are few.
+func (p *Places) tree(by int) *tree {
+	t := p.in[by]
+	if t == nil {
+		t = &tree{}
+		p.in[by] = t
+	}
+	if since := len(p.all) - int(t.size); since > treeFrom && since > int(t.size)/4 {
+		t.grow(p, by)
+	}
+	return t
+}
+
+// tree are places that halves of halves of are close together (Bentley 1975).
+type tree struct {
+	size  int32 // it has those below
+	order []int32
+	cells []cell // a node's left half follows it
+}
+
+type cell struct {
+	least, most    [vivaldi.Dimensions]float64
+	height, adjust float64 // the least
+	from, to       int32   // in the order
+	right          int32   // its right half; 0: it has none
+}
+
+// leaf is how many places are not halved.
+const leaf = 8
+
+func (k *place) vec(by int) (v [vivaldi.Dimensions]float64) {
+	if by == byRTT {
+		return k.latent.vec
+	}
+	copy(v[:], k.point[:])
+	return v
+}
+
+func (t *tree) grow(p *Places, by int) {
+	t.order, t.cells = t.order[:0], t.cells[:0]
+	for i := range p.all {
+		if k := &p.all[i]; !k.gone && (by == byRTT && k.latent.known || by == byKm && k.located) {
+			t.order = append(t.order, int32(i))
+		}
+	}
+	t.size = int32(len(p.all))
+	if len(t.order) > 0 {
+		t.halve(p, by, 0, int32(len(t.order)))
+	}
+}
+
+func (t *tree) halve(p *Places, by int, from, to int32) {
+	first := &p.all[t.order[from]]
+	b := cell{least: first.vec(by), most: first.vec(by), height: math.Inf(1), adjust: math.Inf(1), from: from, to: to}
+	for _, i := range t.order[from:to] {
+		k := &p.all[i]
+		for d, x := range k.vec(by) {
+			b.least[d], b.most[d] = min(b.least[d], x), max(b.most[d], x)
+		}
+		b.height, b.adjust = min(b.height, k.latent.height), min(b.adjust, k.latent.adjust)
+	}
+	at := len(t.cells)
+	t.cells = append(t.cells, b)
+	if to-from <= leaf {
+		return
+	}
+	widest := 0
+	for d := range b.least {
+		if b.most[d]-b.least[d] > b.most[widest]-b.least[widest] {
+			widest = d
+		}
+	}
+	slices.SortFunc(t.order[from:to], func(i, j int32) int {
+		x, y := p.all[i].vec(by)[widest], p.all[j].vec(by)[widest]
+		switch {
+		case x < y:
+			return -1
+		case x > y:
+			return 1
+		}
+		return int(i - j)
+	})
+	half := (from + to) / 2
+	t.halve(p, by, from, half)
+	t.cells[at].right = int32(len(t.cells))
+	t.halve(p, by, half, to)
+}
+
+// search measures all that may be nearer than e.
+func (t *tree) search(p *Places, by int, at *position, e *closest, n int32) {
+	if len(t.cells) == 0 {
+		return
+	}
+	b := &t.cells[n]
+	if b.right == 0 {
+		for _, i := range t.order[b.from:b.to] {
+			p.measure(by, at, i, e)
+		}
+		return
+	}
+	one, other := n+1, b.right
+	far, further := t.cells[one].away(by, at), t.cells[other].away(by, at)
+	if further < far {
+		one, other, far, further = other, one, further, far
+	}
+	if e.which < 0 || far <= e.far {
+		t.search(p, by, at, e, one)
+	}
+	if e.which < 0 || further <= e.far {
+		t.search(p, by, at, e, other)
+	}
+}
+
+// away is no more than how far the nearest of a cell is: what is rounded is rounded
+// towards 0.
+func (b *cell) away(by int, at *position) float64 {
+	v := at.latent.vec
+	if by == byKm {
+		v = [vivaldi.Dimensions]float64{}
+		copy(v[:], at.point[:])
+	}
+	sum := 0.0
+	for d, x := range v {
+		if out := max(b.least[d]-x, x-b.most[d]); out > 0 {
+			sum += out * out
+		}
+	}
+	const hair = 1e-9
+	if by == byKm {
+		return sum * (1 - hair)
+	}
+	l := &at.latent
+	far := math.Sqrt(sum) + l.height + b.height + min(l.adjust+b.adjust, 0)
+	return far*(1-hair)*float64(time.Second) - 1
+}
+
+// nearby is what the rows of a table are near to of some places.
+type nearby struct {
+	of   *Places
+	by   int
+	life uint64
+	rows []closest // parallel to the table's; those of other stamps do not count
+	used uint64    // the table's turn in which it was used last
+}
+
+// maxNearby bounds the memory that a table has for what its rows are near to.
+const maxNearby = 16
+
+// nearby is what the table knows of some places.
+func (t *Table) nearby(of *Places, by int) *nearby {
+	i := slices.IndexFunc(t.near, func(n *nearby) bool { return n.of == of && n.by == by })
+	if i < 0 {
+		if len(t.near) < maxNearby {
+			t.near = append(t.near, &nearby{})
+			i = len(t.near) - 1
+		} else {
+			for k := range t.near {
+				if i < 0 || t.near[k].used < t.near[i].used {
+					i = k
+				}
+			}
+		}
+		*t.near[i] = nearby{of: of, by: by, life: of.life, rows: t.near[i].rows}
+		clear(t.near[i].rows)
+	}
+	n := t.near[i]
+	if n.life != of.life {
+		n.life = of.life
+		clear(n.rows)
+	}
+	if short := len(t.rows) - len(n.rows); short > 0 {
+		n.rows = append(n.rows, make([]closest, short)...)
+	}
+	t.asked++
+	n.used = t.asked
+	return n
+}
