@@ -24,9 +24,9 @@ const (
 	// lapse is how long terms of an earlier session hold in a new one, in which they are
 	// said anew: whoever does not has forgotten them.
 	lapse = 3 * time.Second
-	// settling is how long a relayed way says nothing of where the peer is: sessions
-	// begin there.
-	settling = 15 * time.Second
+	// settling is how long it says nothing of where the peer is that its way is relayed, or
+	// not known to be plain: so sessions begin, and anew when either end does.
+	settling = 5 * time.Second
 	// termsFirst is when terms that the peer has not confirmed are repeated, twice that
 	// when again, and so on; termsTries is how often they are said, and termsLater when
 	// once more where there are signs of life.
@@ -130,7 +130,7 @@ func (c *Core) takes(q *peer) (netip.Addr, plane.Ways) {
 	case c.lease == nil:
 		return netip.Addr{}, none
 	case q.heard.IsZero() || q.path.Kind == api.PathNone || q.path.Silent || q.path.Idle,
-		q.path.Kind != api.PathDirect && q.deal.settled.After(c.now):
+		!(q.path.Kind == api.PathDirect && q.path.Plain) && q.deal.settled.After(c.now):
 		// The tunnel has not looked since the start, or sees no need to, or nothing: that
 		// says nothing of where the peer is.
 		if q.kernel.Takes == none {

@@ -223,8 +223,8 @@ func (c *Core) path(in Path) {
 		return
 	}
 	old := q.path
-	if (old.Kind == "" || old.Kind == api.PathNone || old.Idle) && in.Kind != api.PathDirect {
-		q.deal.settled = c.now.Add(settling) // ways begin, and begin anew, at the relay
+	if relayed(in) && !relayed(old) {
+		q.deal.settled = c.now.Add(settling)
 	}
 	q.path, q.heard = in, c.now
 	if in.Silent && !old.Silent {
@@ -277,5 +277,7 @@ func (c *Core) planePeer(k api.PeerKey) (plane.Peer, bool) {
 	}
 	return p, true
 }
+
+func relayed(p Path) bool { return (p.Kind == api.PathRelay || p.Kind == api.PathRelayTLS) && !p.Idle }
 
 func lossy(p Path) bool { return p.Loss >= 0.05 }

@@ -244,7 +244,8 @@ func (m *Machine) told(from Path, c Candidates) {
 	}
 	fresh := anew || c.Rev > m.theirs.Rev
 	if anew && m.theirs.Boot != 0 {
-		m.moved() // and tell it of us
+		m.moved()
+		m.ours.again() // the round that begins below is its own, and tells it nothing of us
 	}
 	m.theirs = c
 	named := map[netip.AddrPort]bool{}

@@ -234,6 +234,24 @@ func TestPlainMeansNoNAT(t *testing.T) {
 	}
 }
 
+// Who was restarted hears anew who it talks to, though nobody has reason to look for
+// another way.
+func TestPlainAfterARestart(t *testing.T) {
+	w, x, y := pair(t, 4, none, none)
+	w.talk(x, 50*time.Millisecond)
+	w.talk(y, 50*time.Millisecond)
+	w.run(5 * time.Second)
+	y.restart(99)
+	w.bind(y)
+	w.step(y, Peer{Relay: true, Endpoints: []netip.AddrPort{x.addr}})
+	w.step(y, Established{From: Path{Addr: x.addr}})
+	w.step(x, Established{From: Path{Addr: y.addr}})
+	w.run(5 * time.Second)
+	if !x.m.Report().Plain || !y.m.Report().Plain {
+		t.Errorf("%+v\n%+v", x.m.Report(), y.m.Report())
+	}
+}
+
 func TestReasonsAreForPeople(t *testing.T) {
 	w, x, _ := pair(t, 1, symmetric, symmetric)
 	w.talk(x, 50*time.Millisecond)
