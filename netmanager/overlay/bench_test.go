@@ -62,7 +62,7 @@ func BenchmarkLookup(b *testing.B) {
 	c, client, answer := many(b, 10000)
 	c.Step(c.now, Down{answer})
 	for b.Loop() {
-		if a := c.Lookup(client, "any.rr.s4711.eu.shop.prod.treeline.", Addresses); !a.Found || len(a.Addrs) != 1 {
+		if a := c.Lookup(client, "any.rr.s4711.eu.shop.prod.treeline."); !a.Found || len(a.Addrs) != 1 {
 			b.Fatalf("%+v", a)
 		}
 	}

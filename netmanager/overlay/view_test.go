@@ -15,7 +15,7 @@ import (
 func TestNamesLeadToSemanticAddresses(t *testing.T) {
 	w, client := ready(t)
 	w.answer(api.NetDown{})
-	ask := func(name string) Answer { return w.c.Lookup(client, name, Addresses) }
+	ask := func(name string) Answer { return w.c.Lookup(client, name) }
 	eff := w.step(Query{Local: client, Name: "web.treeline."})
 	if ups := said(eff); len(ups) != 1 || ups[0].Add[0] != (api.Want{Service: svc("web"), For: svc("client")}) || ask("web.treeline.").Known {
 		t.Fatalf("%+v", eff.Send)
@@ -41,24 +41,19 @@ func TestNamesLeadToSemanticAddresses(t *testing.T) {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
-	if a := w.c.Lookup(ip("10.16.0.60"), "web.treeline.", Addresses); !a.Known || a.Found {
+	if a := w.c.Lookup(ip("10.16.0.60"), "web.treeline."); !a.Known || a.Found {
 		t.Errorf("for nobody: %+v", a)
 	}
-	a := w.c.Lookup(client, "_http._tcp.web.treeline.", Services)
-	if len(a.SRV) != 2 || a.SRV[0] != (Target{"0.instance.web.eu.shop.prod.treeline.", ip("10.30.1.10"), 8080, 1}) {
+	a := w.c.Lookup(client, "_http._tcp.web.treeline.")
+	if len(a.SRV) != 2 || a.SRV[0] != (Target{"0.instance.web.eu.shop.prod.treeline.", ip("10.30.1.10"), ip("fd74:6c6e:2::a1e:10a"), 8080, 1}) {
 		t.Errorf("%+v", a)
-	}
-	for _, name := range []string{"_http._sctp.web.treeline.", "web.treeline.", "_.treeline."} {
-		if a := w.c.Lookup(client, name, Services); !a.Known || len(a.SRV) > 0 {
-			t.Errorf("%s: %+v", name, a)
-		}
 	}
 	for addr, want := range map[string]string{
 		"1.1.30.10.in-addr.arpa.": "any.rr.web.eu.shop.prod.treeline.", "2.1.30.10.in-addr.arpa.": "any.closest.web.eu.shop.prod.treeline.",
 		"11.1.30.10.in-addr.arpa.": "1.instance.web.eu.shop.prod.treeline.", "1.2.16.10.in-addr.arpa.": "1.instance.web.eu.shop.prod.treeline.",
 		"2.0.16.10.in-addr.arpa.": "0.instance.client.eu.shop.prod.treeline.", "9.9.30.10.in-addr.arpa.": "",
 	} {
-		if a := w.c.Lookup(client, addr, Pointer); a.PTR != want || !w.c.Covers(addr) {
+		if a := w.c.Lookup(client, addr); a.PTR != want || !w.c.Covers(addr) {
 			t.Errorf("%s: %+v", addr, a)
 		}
 	}
@@ -73,14 +68,14 @@ func TestANameOfAServiceThatIsNotThere(t *testing.T) {
 	w.step(Query{Local: client, Name: "web.treeline."})
 	want := api.Want{Service: svc("web"), For: svc("client")}
 	eff := w.answer(api.NetDown{Refused: []api.Refusal{{Want: want}}})
-	if a := w.c.Lookup(client, "web.treeline.", Addresses); len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
+	if a := w.c.Lookup(client, "web.treeline."); len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
 		t.Fatalf("%+v %+v", a, eff.Send)
 	}
 	if eff := w.step(Query{Local: client, Name: "web.treeline."}); len(orders[Answered](eff)) != 1 || len(said(eff)) > 0 {
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}, Answered: []api.Want{want}})
-	if a := w.c.Lookup(client, "web.treeline.", Addresses); !a.Found {
+	if a := w.c.Lookup(client, "web.treeline."); !a.Found {
 		t.Fatalf("%+v", a)
 	}
 	w.checkBooks()
@@ -93,7 +88,7 @@ func TestANameOfWhatIsHereNeedsNoCluster(t *testing.T) {
 	web.Addresses = route("web", 1, 1, 1).Addresses
 	w.step(web)
 	w.step(Query{Local: client, Name: "web.treeline."})
-	if a := w.c.Lookup(client, "web.treeline.", Addresses); !a.Found || len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
+	if a := w.c.Lookup(client, "web.treeline."); !a.Found || len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
 		t.Fatalf("%+v", a)
 	}
 	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Release](eff)) != 1 {
@@ -102,11 +97,118 @@ func TestANameOfWhatIsHereNeedsNoCluster(t *testing.T) {
 	w.checkBooks()
 }
 
+// A name that exists does so for records of every type, and so does one that only
+// leads on to others (RFC 8020): a resolver that hears otherwise looks no further.
+func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
+	w, client := ready(t)
+	w.step(Query{Local: client, Name: "web.treeline."})
+	w.step(Query{Local: client, Name: "bare.treeline."})
+	r, bare := route("web", 1, 1, 1), route("bare", 1, 2, 1, 2)
+	r.Ports = []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}
+	bare.Ports, bare.Addresses.Instances = r.Ports, nil
+	w.answer(api.NetDown{Routes: []api.Route{r, bare}})
+	for name, want := range map[string]string{
+		"web.treeline.":                                "true 1 0 ",
+		"_http._tcp.web.treeline.":                     "true 0 1 ",
+		"_tcp.web.treeline.":                           "true 0 0 ",
+		"_HTTP._TCP.0.instance.web.treeline.":          "true 0 1 ",
+		"_http._tcp.7.instance.web.treeline.":          "false 0 0 ",
+		"_http._sctp.web.treeline.":                    "false 0 0 ",
+		"_udp.web.treeline.":                           "false 0 0 ",
+		"_.treeline.":                                  "false 0 0 ",
+		"_http._tcp.bare.treeline.":                    "true 0 1 ", // the service, as its instances have no addresses
+		"_http._tcp.any.closest.bare.treeline.":        "true 0 0 ",
+		"7.instance.web.treeline.":                     "false 0 0 ",
+		"rr.web.eu.shop.prod.treeline.":                "true 1 0 ",
+		"closest.web.eu.shop.prod.treeline.":           "false 0 0 ",
+		"1.1.30.10.in-addr.arpa.":                      "true 0 0 any.rr.web.eu.shop.prod.treeline.",
+		"1.1.16.10.in-addr.arpa.":                      "true 0 0 0.instance.web.eu.shop.prod.treeline.",
+		"treeline.":                                    "true 0 0 ",
+		"Prod.treeline.":                               "true 0 0 ",
+		"shop.prod.treeline":                           "true 0 0 ",
+		"eu.shop.prod.treeline.":                       "true 0 0 ",
+		"of-tenant.acme.treeline.":                     "true 0 0 ",
+		"prod.of-tenant.acme.treeline.":                "true 0 0 ",
+		"stage.treeline.":                              "false 0 0 ",
+		"dev.shop.prod.treeline.":                      "false 0 0 ",
+		"60.0.16.10.in-addr.arpa.":                     "false 0 0 ", // of this node's, and nobody has it
+		"client.eu.shop.prod.of-tenant.acme.treeline.": "true 0 0 ",
+	} {
+		w.step(Query{Local: client, Name: name})
+		var refused []api.Refusal
+		for k := range w.c.wants {
+			if k.Service != svc("web") && k.Service != svc("bare") {
+				refused = append(refused, api.Refusal{Want: k})
+			}
+		}
+		w.answer(api.NetDown{Refused: refused})
+		a := w.c.Lookup(client, name)
+		if got := fmt.Sprint(a.Found, " ", len(a.Addrs), " ", len(a.SRV), " ", a.PTR); !a.Known || got != want {
+			t.Errorf("%s: %s, want %s: %+v", name, got, want, a)
+		}
+	}
+	a := w.c.Lookup(client, "_http._tcp.bare.treeline.")
+	if a.SRV[0] != (Target{"any.rr.bare.eu.shop.prod.treeline.", vip(2), ip("fd74:6c6e:2::a1e:201"), 8080, 1}) {
+		t.Errorf("%+v", a)
+	}
+	w.checkBooks()
+}
+
+// Who an address belongs to is asked for as everything else is.
+func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
+	w, client := ready(t)
+	const name4, name6 = "9.4.16.10.in-addr.arpa.", "9.0.4.0.0.1.a.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.0.0.E.6.c.6.4.7.d.f.ip6.arpa."
+	want := api.Want{Address: instanceAt(4, 9), For: svc("client")}
+	eff := w.step(Query{Local: client, Name: name4})
+	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Add, []api.Want{want}) || w.c.Lookup(client, name4).Known {
+		t.Fatalf("%+v", eff.Send)
+	}
+	if eff := w.step(Query{Local: client, Name: name6}); len(said(eff)) > 0 || w.c.Lookup(client, name6).Known {
+		t.Fatalf("its twin: %+v", eff.Send)
+	}
+	src := api.Source{Address: want.Address, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
+	eff = w.answer(api.NetDown{Sources: []api.Source{src}})
+	if got := orders[Answered](eff); len(got) != 2 || got[0].Name != name4 {
+		t.Fatalf("%+v", eff.Send)
+	}
+	for _, name := range []string{name4, name6} {
+		if a := w.c.Lookup(client, name); a.PTR != "any.rr.caller.eu.shop.prod.treeline." {
+			t.Fatalf("%s: %+v", name, a)
+		}
+	}
+	w.checkBooks()
+	if _, waits := w.lookUp(client, "1.9.30.10.in-addr.arpa."); !waits {
+		t.Fatal("a semantic address is not asked for")
+	}
+	w.answer(api.NetDown{Refused: []api.Refusal{{Want: api.Want{Address: vip(9), For: svc("client")}}}})
+	if a, waits := w.lookUp(client, "1.9.30.10.in-addr.arpa."); waits || a.Found || a.Failed {
+		t.Fatalf("%+v", a)
+	}
+	for _, name := range []string{"0.5.16.10.in-addr.arpa.", "50.0.16.10.in-addr.arpa.", "8.8.8.8.in-addr.arpa."} { // nobody's
+		if eff := w.step(Query{Local: client, Name: name}); len(said(eff)) > 0 || !w.c.Lookup(client, name).Known {
+			t.Fatalf("%s: %+v", name, eff.Send)
+		}
+	}
+	w.step(Link{false})
+	if a, waits := w.lookUp(client, "3.3.16.10.in-addr.arpa."); waits || !a.Failed {
+		t.Fatalf("%+v", a)
+	}
+	w.checkBooks()
+	closed := api.Source{Address: instanceAt(4, 8), Rev: 1, Service: "beta/x.y.z.w", Access: api.Access{Closed: true}, Peer: peerRecord(4, 1)}
+	w.step(Link{true})
+	w.step(Query{Local: client, Name: "8.4.16.10.in-addr.arpa."})
+	w.answer(api.NetDown{Sources: []api.Source{closed}})
+	if a := w.c.Lookup(client, "8.4.16.10.in-addr.arpa."); !a.Known || a.Found || a.PTR != "" {
+		t.Fatalf("another tenant's name is told: %+v", a)
+	}
+	w.checkBooks()
+}
+
 // lookUp is what a resolver gets that does not wait; waits says that it would.
-func (w *world) lookUp(client netip.Addr, name string, kind Kind) (a Answer, waits bool) {
+func (w *world) lookUp(client netip.Addr, name string) (a Answer, waits bool) {
 	w.t.Helper()
 	w.step(Query{Local: client, Name: name})
-	a = w.c.Lookup(client, name, kind)
+	a = w.c.Lookup(client, name)
 	return a, !a.Known
 }
 
@@ -119,13 +221,13 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 		for range 3 {
 			w.pass(10 * time.Second)
 			eff := w.step(Query{Local: client, Name: name})
-			if a := w.c.Lookup(client, name, Addresses); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
+			if a := w.c.Lookup(client, name); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
 				t.Fatalf("%s: %+v %+v", name, a, eff.Send)
 			}
 		}
 	}
 	for _, name := range []string{"any.rr.web.eu.shop.prod.treeline.", "3.instance.web.treeline.", "web.eu.shop.prod.of-tenant.beta.treeline."} {
-		if a, waits := w.lookUp(client, name, Addresses); waits || a.Found || !a.Failed {
+		if a, waits := w.lookUp(client, name); waits || a.Found || !a.Failed {
 			t.Fatalf("%s: %+v", name, a)
 		}
 	}
@@ -134,11 +236,11 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 	if len(ups) != 1 || len(ups[0].Add) != 3 {
 		t.Fatalf("%+v", ups)
 	}
-	if a, waits := w.lookUp(client, "web.treeline.", Addresses); !waits {
+	if a, waits := w.lookUp(client, "web.treeline."); !waits {
 		t.Fatalf("%+v", a)
 	}
 	w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
-	if a, _ := w.lookUp(client, "web.treeline.", Addresses); !a.Found {
+	if a, _ := w.lookUp(client, "web.treeline."); !a.Found {
 		t.Fatalf("%+v", a)
 	}
 	w.checkBooks()
@@ -148,12 +250,12 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 func TestNobodyWaitsTwiceForAClusterThatIsSilent(t *testing.T) {
 	w, client := ready(t)
 	const name = "example.com.treeline."
-	if _, waits := w.lookUp(client, name, Addresses); !waits {
+	if _, waits := w.lookUp(client, name); !waits {
 		t.Fatal("nobody waits")
 	}
 	w.pass(2 * time.Second)
 	eff := w.step(Query{Local: client, Name: name})
-	if a := w.c.Lookup(client, name, Addresses); !a.Known || a.Found || len(orders[Answered](eff)) != 1 {
+	if a := w.c.Lookup(client, name); !a.Known || a.Found || len(orders[Answered](eff)) != 1 {
 		t.Fatalf("%+v %+v", a, eff.Send)
 	}
 	w.answer(api.NetDown{Routes: []api.Route{{Service: svc("example.com"), Rev: 1}}})
@@ -180,10 +282,10 @@ func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 			asked++
 			eff = w.answer(api.NetDown{Refused: refused})
 		}
-		if a := w.c.Lookup(client, name, Addresses); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
+		if a := w.c.Lookup(client, name); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
 			t.Fatalf("after %d: %+v %+v", i, a, eff.Send)
 		}
-		if a, _ := w.lookUp(client, "web.treeline.", Addresses); !a.Found {
+		if a, _ := w.lookUp(client, "web.treeline."); !a.Found {
 			t.Fatalf("after %d: %+v", i, a)
 		}
 		w.pass(10 * time.Millisecond) // 100 a second
@@ -191,7 +293,7 @@ func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 	if asked > bucketBurst+220 {
 		t.Fatalf("%d questions", asked)
 	}
-	if a, waits := w.lookUp(client, "any.rr.api.treeline.", Addresses); waits || !a.Failed { // it may be there
+	if a, waits := w.lookUp(client, "any.rr.api.treeline."); waits || !a.Failed { // it may be there
 		t.Fatalf("%+v", a)
 	}
 	w.checkBooks()
@@ -216,7 +318,7 @@ func TestAllSpellingsOfANameAreOneWant(t *testing.T) {
 			if i == 0 && len(w.c.wants) == 1 && w.c.services[svc("webShopFrontend")] == nil {
 				w.answer(api.NetDown{Routes: []api.Route{route("webShopFrontend", 1, 1, 1)}})
 			}
-			if a := w.c.Lookup(client, spelt(i), Addresses); !a.Found {
+			if a := w.c.Lookup(client, spelt(i)); !a.Found {
 				t.Fatalf("%s: %+v", spelt(i), a)
 			}
 		}
@@ -277,7 +379,7 @@ func TestOfTwoServicesThatDifferInCaseEachIsReached(t *testing.T) {
 		for _, up := range said(w.step(Query{Local: client, Name: name + ".treeline."})) {
 			adds = append(adds, up.Add...)
 		}
-		return w.c.Lookup(client, name+".treeline.", Addresses), adds
+		return w.c.Lookup(client, name+".treeline."), adds
 	}
 	folded := api.Want{Service: svc("web"), For: svc("client")}
 	if _, adds := ask("Web"); !slices.Equal(adds, []api.Want{folded}) {
@@ -311,10 +413,10 @@ func TestTwoServicesThatDifferInCaseAreNotGuessed(t *testing.T) {
 	}
 	a, b := route("Web", 1, 1, 1), route("WEB", 1, 2, 1)
 	w.answer(api.NetDown{Routes: []api.Route{a, b}})
-	if a := w.c.Lookup(client, "Web.treeline.", Addresses); len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
+	if a := w.c.Lookup(client, "Web.treeline."); len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
 		t.Fatalf("%+v", a)
 	}
-	if a := w.c.Lookup(client, "web.treeline.", Addresses); a.Found {
+	if a := w.c.Lookup(client, "web.treeline."); a.Found {
 		t.Fatalf("%+v", a)
 	}
 	w.checkBooks()

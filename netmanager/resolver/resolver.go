@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/names"
 )
@@ -41,7 +42,7 @@ import (
 // the overlay network.
 type Overlay interface {
 	Local(client netip.Addr) bool
-	Lookup(ctx context.Context, client netip.Addr, name string, kind overlay.Kind) (overlay.Answer, error)
+	Lookup(ctx context.Context, client netip.Addr, name string) (overlay.Answer, error)
 	Covers(name string) bool
 }
 
@@ -268,14 +269,7 @@ func reverse(name string) bool { _, ok := names.Reverse(name); return ok }
 
 func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.Msg {
 	question := q.Question[0]
-	kind := overlay.Addresses
-	switch question.Qtype {
-	case dns.TypePTR:
-		kind = overlay.Pointer
-	case dns.TypeSRV:
-		kind = overlay.Services
-	}
-	a, err := r.await(ctx, client, question.Name, kind)
+	a, err := r.await(ctx, client, question.Name)
 	if err != nil || a.Failed {
 		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
 	}
@@ -305,28 +299,40 @@ func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.
 		for _, t := range a.SRV {
 			reply.Answer = append(reply.Answer, &dns.SRV{Hdr: head(question.Name, dns.TypeSRV), Priority: 0, Weight: t.Weight, Port: t.Port, Target: t.Name})
 			reply.Extra = append(reply.Extra, &dns.A{Hdr: head(t.Name, dns.TypeA), A: t.Address.AsSlice()})
+			if t.Twin.IsValid() {
+				reply.Extra = append(reply.Extra, &dns.AAAA{Hdr: head(t.Name, dns.TypeAAAA), AAAA: t.Twin.AsSlice()})
+			}
+		}
+	case dns.TypeSOA:
+		if dns.CanonicalName(question.Name) == soa().Hdr.Name {
+			reply.Answer = append(reply.Answer, soa())
 		}
 	}
 	if len(reply.Answer) == 0 {
-		// Nothing is not kept for longer than something (RFC 2308): the service may come to be.
-		reply.Ns = append(reply.Ns, &dns.SOA{
-			Hdr: dns.RR_Header{Name: "treeline.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 1},
-			Ns:  "resolver.treeline.", Mbox: "nobody.treeline.", Serial: 1, Refresh: 5, Retry: 1, Expire: 5, Minttl: 1,
-		})
+		reply.Ns = append(reply.Ns, soa())
 	}
 	return reply
+}
+
+// soa goes with an answer that there is nothing, which is not kept for longer than
+// something (RFC 2308): the service may come to be.
+func soa() *dns.SOA {
+	return &dns.SOA{
+		Hdr: dns.RR_Header{Name: api.Domain + ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 1},
+		Ns:  "resolver." + api.Domain + ".", Mbox: "nobody." + api.Domain + ".", Serial: 1, Refresh: 5, Retry: 1, Expire: 5, Minttl: 1,
+	}
 }
 
 var errGaveUp = errors.New("no answer in time")
 
 // await looks a name up, and for a bounded time waits for the cluster's first
 // answer; without one the name does not exist, for the moment, or its look-up fails.
-func (r *Resolver) await(ctx context.Context, client netip.Addr, name string, kind overlay.Kind) (overlay.Answer, error) {
+func (r *Resolver) await(ctx context.Context, client netip.Addr, name string) (overlay.Answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errGaveUp)
 	defer cancel()
 	for {
 		wake := r.listen(name) // first, so that an answer in between is not missed
-		a, err := r.cfg.Overlay.Lookup(ctx, client, name, kind)
+		a, err := r.cfg.Overlay.Lookup(ctx, client, name)
 		switch {
 		case err == nil && a.Known, err != nil && ctx.Err() == nil:
 			r.unlisten(name, wake)

@@ -41,7 +41,7 @@ func (b *book) Covers(name string) bool {
 	return ok && a.Is4() && a.As4()[0] == 10
 }
 
-func (b *book) Lookup(_ context.Context, _ netip.Addr, name string, kind overlay.Kind) (overlay.Answer, error) {
+func (b *book) Lookup(_ context.Context, _ netip.Addr, name string) (overlay.Answer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++
@@ -97,14 +97,16 @@ func ask(t testing.TB, network, at, name string, kind uint16) *dns.Msg {
 func newBook() *book {
 	ip := netip.MustParseAddr
 	return &book{known: map[string]overlay.Answer{
-		"web.treeline.":        {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.1")}, Twins: []netip.Addr{ip("fd74:6c6e:2::a1e:1")}, Stay: time.Hour},
-		"old.treeline.":        {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.2")}, Stay: 1500 * time.Millisecond},
-		"not.treeline.":        {Known: true},
-		"any.rr.not.treeline.": {Known: true, Failed: true},
-		"any.rr.new.treeline.": {Failed: true},
+		"web.treeline.":           {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.1")}, Twins: []netip.Addr{ip("fd74:6c6e:2::a1e:1")}, Stay: time.Hour},
+		"old.treeline.":           {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.2")}, Stay: 1500 * time.Millisecond},
+		"not.treeline.":           {Known: true},
+		"2.0.30.10.in-addr.arpa.": {Known: true},
+		"any.rr.not.treeline.":    {Known: true, Failed: true},
+		"any.rr.new.treeline.":    {Failed: true},
 		"_http._tcp.web.treeline.": {Known: true, Found: true, SRV: []overlay.Target{
-			{Name: "0.instance.web.eu.shop.prod.treeline.", Address: ip("10.30.0.7"), Port: 8080, Weight: 1},
+			{Name: "0.instance.web.eu.shop.prod.treeline.", Address: ip("10.30.0.7"), Twin: ip("fd74:6c6e:2::a1e:7"), Port: 8080, Weight: 1},
 		}},
+		"treeline.":               {Known: true, Found: true},
 		"1.0.30.10.in-addr.arpa.": {Known: true, Found: true, PTR: "any.rr.web.eu.shop.prod.treeline."},
 	}}
 }
@@ -126,6 +128,15 @@ func TestOwnNames(t *testing.T) {
 		{"not.treeline.", dns.TypeA, dns.RcodeNameError, ""},
 		{"_http._tcp.web.treeline.", dns.TypeSRV, 0, "_http._tcp.web.treeline.\t0\tIN\tSRV\t0 1 8080 0.instance.web.eu.shop.prod.treeline."},
 		{"1.0.30.10.in-addr.arpa.", dns.TypePTR, 0, "1.0.30.10.in-addr.arpa.\t0\tIN\tPTR\tany.rr.web.eu.shop.prod.treeline."},
+		{"web.treeline.", dns.TypeSRV, 0, ""},
+		{"web.treeline.", dns.TypePTR, 0, ""},
+		{"web.treeline.", dns.TypeSOA, 0, ""},
+		{"web.treeline.", dns.TypeHTTPS, 0, ""},
+		{"_http._tcp.web.treeline.", dns.TypeA, 0, ""},
+		{"1.0.30.10.in-addr.arpa.", dns.TypeTXT, 0, ""},
+		{"2.0.30.10.in-addr.arpa.", dns.TypePTR, dns.RcodeNameError, ""},
+		{"treeline.", dns.TypeA, 0, ""},
+		{"Treeline.", dns.TypeSOA, 0, "treeline.\t1\tIN\tSOA\tresolver.treeline. nobody.treeline. 1 5 1 5 1"},
 		{"any.rr.not.treeline.", dns.TypeA, dns.RcodeServerFailure, ""},
 		{"web.treeline.", dns.TypeANY, dns.RcodeNotImplemented, ""},
 	} {
@@ -141,6 +152,48 @@ func TestOwnNames(t *testing.T) {
 			if len(m.Answer) == 0 && m.Rcode != dns.RcodeNotImplemented && m.Rcode != dns.RcodeServerFailure && (len(m.Ns) != 1 || m.Ns[0].Header().Ttl > maxTTL) {
 				t.Errorf("%s: nothing, and how long says %v", c.name, m.Ns)
 			}
+		}
+	}
+}
+
+// Who asks where a service is hears its addresses of both kinds with it.
+func TestServicesComeWithTheirAddresses(t *testing.T) {
+	_, at := serve(t, Config{Overlay: newBook()})
+	m := ask(t, "udp", at, "_http._tcp.web.treeline.", dns.TypeSRV)
+	got := ""
+	for _, rr := range m.Extra {
+		got += strings.Join(strings.Fields(rr.String())[:5], " ") + ", "
+	}
+	const name = "0.instance.web.eu.shop.prod.treeline."
+	if got != name+" 0 IN A 10.30.0.7, "+name+" 0 IN AAAA fd74:6c6e:2::a1e:7, " {
+		t.Fatal(got)
+	}
+}
+
+// What does not fit into a datagram says so, and is there by TCP, for a client
+// that says how much it takes as for one that does not.
+func TestWhatIsCutOffIsThereByTCP(t *testing.T) {
+	b := newBook()
+	var many []overlay.Target
+	for n := range 100 {
+		a := netip.AddrFrom4([4]byte{10, 30, 0, byte(n)})
+		many = append(many, overlay.Target{Name: fmt.Sprintf("%d.instance.big.eu.shop.prod.treeline.", n), Address: a, Twin: netip.AddrFrom16(a.As16()), Port: 1, Weight: 1})
+	}
+	b.known["_x._tcp.big.treeline."] = overlay.Answer{Known: true, Found: true, SRV: many}
+	_, at := serve(t, Config{Overlay: b})
+	for _, size := range []uint16{0, 1232, 4096} {
+		q := new(dns.Msg).SetQuestion("_X._tcp.BIG.treeline.", dns.TypeSRV)
+		if size > 0 {
+			q.SetEdns0(size, false)
+		}
+		c := dns.Client{Timeout: 20 * time.Second}
+		m, _, err := c.Exchange(q, at)
+		if err != nil || !m.Truncated || (m.IsEdns0() != nil) != (size > 0) || m.Question[0].Name != q.Question[0].Name {
+			t.Fatalf("EDNS %d: %v %v", size, err, m)
+		}
+		c.Net = "tcp"
+		if m, _, err = c.Exchange(q, at); err != nil || m.Truncated || len(m.Answer) != len(many) || (m.IsEdns0() != nil) != (size > 0) {
+			t.Fatalf("EDNS %d by TCP: %v, %d answers", size, err, len(m.Answer))
 		}
 	}
 }

@@ -17,12 +17,8 @@ func (n nameService) Local(client netip.Addr) bool { return n.m.links.local(clie
 
 // Lookup is resolver.Overlay's. The query goes in before the look-up, so that what
 // is known counts as used, and what is not is asked for.
-func (n nameService) Lookup(ctx context.Context, client netip.Addr, name string, kind overlay.Kind) (a overlay.Answer, err error) {
-	if kind == overlay.Pointer {
-		err = n.m.loop.Read(ctx, func() { a = n.m.core.Lookup(client, name, kind) })
-		return a, err
-	}
-	err = n.m.loop.Do(ctx, overlay.Query{Local: client, Name: name}, func() { a = n.m.core.Lookup(client, name, kind) })
+func (n nameService) Lookup(ctx context.Context, client netip.Addr, name string) (a overlay.Answer, err error) {
+	err = n.m.loop.Do(ctx, overlay.Query{Local: client, Name: name}, func() { a = n.m.core.Lookup(client, name) })
 	return a, err
 }
 

@@ -8,6 +8,7 @@
 //
 //	web.prod.shop.prod.treeline       the service web.prod of shop.prod
 //	any.closest.web.prod.treeline     of the asker's own application
+//	closest.web.prod.treeline         the same
 //	web.prod.treeline, web.treeline   of its application, of its namespace in that
 //
 // A service of another tenant is named in full, with its tenant from the innermost
@@ -15,7 +16,10 @@
 //
 // A label is a selector where it reads as one: "any" or a number, followed by a
 // policy. A service that is called "any" or "7" and whose namespace is called like
-// a policy is reached by its name with a selector.
+// a policy is reached by its name with a selector. A policy alone means any where
+// what follows has as many labels as a service's name: "closest.web" is service
+// closest of namespace web, but by the search list it is found as
+// closest.web.prod.shop.prod.treeline first.
 //
 // DNS does not keep case apart and api.ValidName does: the name that is spelt
 // exactly is meant, else the one known service that is spelt alike but for case;
@@ -88,6 +92,11 @@ func Parse(name string, asker api.ServiceID) (Query, error) {
 	if len(labels) > 2 {
 		if policy, n, ok := selector(labels[0], labels[1]); ok {
 			q.Policy, q.Number, labels = policy, n, labels[2:]
+		}
+	}
+	if len(labels)%2 == 1 && len(labels) > 1 && q.Policy == Any { // what is left after a policy names a service
+		if policy, _, ok := selector("any", labels[0]); ok {
+			q.Policy, labels = policy, labels[1:]
 		}
 	}
 	for _, l := range labels {
@@ -172,6 +181,22 @@ func Of(q Query, asker api.ServiceID) string {
 		labels = append(append(labels, tenantLabel), parts...)
 	}
 	return strings.Join(append(labels, api.Domain), ".") + "."
+}
+
+// Above reports whether names of the service asker itself are below the name, or at
+// it: the name exists then, if only to lead on (an empty non-terminal, RFC 8020).
+func Above(name string, asker api.ServiceID) bool {
+	name = "." + strings.ToLower(strings.TrimSuffix(name, "."))
+	if name == "."+api.Domain {
+		return true
+	}
+	q := Query{Service: asker, Number: -1}
+	for _, own := range []string{Of(q, asker), Of(q, "")} { // short of its tenant, and in full
+		if strings.HasSuffix("."+strings.ToLower(strings.TrimSuffix(own, ".")), name) {
+			return true
+		}
+	}
+	return false
 }
 
 // Search is the search list for an instance's resolv.conf, most particular first:

@@ -28,6 +28,10 @@ func TestNames(t *testing.T) {
 		"0.instance.web.treeline":                                  {web, Instance, 0},
 		"web.eu.treeline":                                          {web, Any, -1},
 		"web.treeline":                                             {web, Any, -1},
+		"closest.web.eu.shop.prod.treeline":                        {web, Closest, -1},
+		"RR.web.eu.treeline":                                       {web, RoundRobin, -1},
+		"instance.web.eu.shop.prod.of-tenant.acme.treeline":        {web, Instance, -1},
+		"closest.web.treeline":                                     {"acme/shop.prod.closest.web", Any, -1},
 		"any.rr.treeline":                                          {"acme/shop.prod.any.rr", Any, -1},
 		"any.rr.shop.prod.treeline":                                {"acme/shop.prod.shop.prod", RoundRobin, -1},
 		"any.rr.any.rr.shop.prod.treeline":                         {"acme/shop.prod.any.rr", RoundRobin, -1},
@@ -43,7 +47,7 @@ func TestNames(t *testing.T) {
 	for _, name := range []string{
 		"", "treeline", ".treeline", "web", "web.eu.treelin", "xtreeline", "web..treeline", "a.b.c.treeline", "7.rr.web.treeline",
 		"07.instance.web.treeline", "-1.instance.web.treeline", "any.best.web.treeline", "a.b.c.d.e.treeline", "a.b.c.d.e.f.g.treeline",
-		"web-1.eu.treeline", "web.of-tenant.beta.treeline", "a.b.c.d.of-tenant.treeline", "a.b.c.d.of-tenant.b_a.treeline",
+		"any.rr.closest.web.eu.treeline", "closest.treeline.treeline.x", "closest.closest.web.eu.shop.prod.treeline", "web-1.eu.treeline", "web.of-tenant.beta.treeline", "a.b.c.d.of-tenant.treeline", "a.b.c.d.of-tenant.b_a.treeline",
 		strings.Repeat("a.", 130) + "treeline", "\x00.treeline", "wéb.treeline",
 	} {
 		if got, err := Parse(name, asker); !errors.Is(err, api.ErrInvalid) {
@@ -69,7 +73,7 @@ func TestCaseIsKeptApartOnlyWhereItMust(t *testing.T) {
 func TestShortNamesFindTheirWayThroughTheSearchList(t *testing.T) {
 	for short, want := range map[string]api.ServiceID{
 		"web": "acme/shop.prod.web.eu", "web.us": "acme/shop.prod.web.us", "any.closest.web": "acme/shop.prod.web.eu",
-		"any.closest.web.us": "acme/shop.prod.web.us", "web.us.blog.dev": "acme/blog.dev.web.us", "3.instance.web.us.blog.dev": "acme/blog.dev.web.us",
+		"any.closest.web.us": "acme/shop.prod.web.us", "closest.web": "acme/shop.prod.web.eu", "web.us.blog.dev": "acme/blog.dev.web.us", "3.instance.web.us.blog.dev": "acme/blog.dev.web.us",
 	} {
 		var found []api.ServiceID
 		for _, s := range Search(asker) {
@@ -80,6 +84,21 @@ func TestShortNamesFindTheirWayThroughTheSearchList(t *testing.T) {
 		if !slices.Contains(found, want) {
 			t.Errorf("%s: %v", short, found)
 		}
+	}
+}
+
+func TestAboveAServiceAreNamesThatLeadToIt(t *testing.T) {
+	for name, want := range map[string]bool{
+		"treeline": true, "Treeline.": true, "prod.treeline.": true, "shop.PROD.treeline": true, "eu.shop.prod.treeline.": true,
+		"cart.eu.shop.prod.treeline.": true, "acme.treeline.": true, "of-tenant.acme.treeline.": true, "prod.of-tenant.acme.treeline.": true,
+		"op.prod.treeline.": false, "rod.treeline": false, "web.eu.shop.prod.treeline": false, "beta.treeline": false, "": false, ".": false, "com.": false,
+	} {
+		if Above(name, asker) != want {
+			t.Errorf("%q: %v", name, !want)
+		}
+	}
+	if !Above("treeline.", "") || Above("prod.treeline.", "") {
+		t.Error("above nobody")
 	}
 }
 
