@@ -11,7 +11,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
 // cluster is the other side, in its simplest form: it knows everything, and tells
@@ -264,11 +266,22 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 					}
 					do(in)
 				}
-				switch k := key(byte(rng.IntN(6))); rng.IntN(3) {
+				switch k := key(byte(rng.IntN(6))); rng.IntN(7) {
 				case 0:
 					do(Session{k})
 				case 1:
 					do(Heeded{k, notice.Ack{Serial: w.c.notices.serial - uint64(rng.IntN(3))}})
+				case 2:
+					do(Agreed{k, agree.Terms{
+						Serial: uint64(rng.IntN(9)), Ack: uint64(rng.IntN(9)), Ways: plane.Ways{Route: rng.IntN(2) == 0, VXLAN: rng.IntN(2) == 0},
+						From: ip(own), At: []netip.Addr{ip("192.168.1.7"), ip("192.168.9.7")}, Port: 7001,
+					}})
+				case 3:
+					do(Probed{k, agree.Probe{Serial: rng.Uint64()}})
+				case 4:
+					do(Arrived{k, agree.Arrived{Serial: uint64(rng.IntN(9)), Bytes: uint64(rng.IntN(3))}})
+				case 5:
+					do(Counted{map[api.PeerKey][2]uint64{k: {uint64(rng.IntN(1000)), uint64(rng.IntN(3))}}})
 				default:
 					do(Stray{k, instanceAt(0, byte(rng.IntN(70)))})
 				}
