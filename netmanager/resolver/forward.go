@@ -20,7 +20,7 @@ type forwarder struct {
 	fixed   []netip.AddrPort
 	conf    string
 	timeout time.Duration
-	room    chan struct{}
+	room    *share
 
 	mu      sync.Mutex // guards what follows
 	own     []netip.AddrPort
@@ -30,7 +30,7 @@ type forwarder struct {
 }
 
 const (
-	// maxForwards are questions on their way to servers.
+	// maxForwards are questions on their way to servers, of all clients together.
 	maxForwards = 256
 	// maxServers of a resolv.conf are asked, as by the C library.
 	maxServers = 3
@@ -39,7 +39,7 @@ const (
 )
 
 func newForwarder(c Config) *forwarder {
-	return &forwarder{fixed: c.Servers, conf: c.ResolvConf, timeout: c.Forward, room: make(chan struct{}, maxForwards)}
+	return &forwarder{fixed: c.Servers, conf: c.ResolvConf, timeout: c.Forward, room: newShare(maxForwards)}
 }
 
 // avoid names an address of ours: asking it would be a loop.
@@ -52,13 +52,12 @@ func (f *forwarder) avoid(a netip.AddrPort) {
 
 // exchange asks one server after the other until one answers; a server that fails
 // is like one that is silent.
-func (f *forwarder) exchange(ctx context.Context, q *dns.Msg, tcp bool) (*dns.Msg, error) {
-	select {
-	case f.room <- struct{}{}:
-		defer func() { <-f.room }()
-	default:
+func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg, tcp bool) (*dns.Msg, error) {
+	give, ok := f.room.take(client)
+	if !ok {
 		return nil, errBusy
 	}
+	defer give()
 	servers := f.current(time.Now())
 	if len(servers) == 0 {
 		return nil, fmt.Errorf("no name server is known: %w", api.ErrUnavailable)
@@ -70,14 +69,14 @@ func (f *forwarder) exchange(ctx context.Context, q *dns.Msg, tcp bool) (*dns.Ms
 		o.Option = nil // cookies and client subnets are between the client and us
 		o.SetUDPSize(udpSize)
 	}
-	client := dns.Client{Net: "udp", Timeout: f.timeout, UDPSize: udpSize}
+	to := dns.Client{Net: "udp", Timeout: f.timeout, UDPSize: udpSize}
 	if tcp {
-		client.Net = "tcp"
+		to.Net = "tcp"
 	}
 	var errs []error
 	var failed *dns.Msg
 	for _, s := range servers {
-		m, _, err := client.ExchangeContext(ctx, ask, s.String())
+		m, _, err := to.ExchangeContext(ctx, ask, s.String())
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("ask %s: %w", s, err))

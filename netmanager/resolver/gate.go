@@ -1,7 +1,6 @@
 package resolver
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -14,7 +13,7 @@ import (
 // and each over time.
 type gate struct {
 	rate, perClient int
-	all             chan struct{}
+	all             *share
 	local           func(netip.Addr) bool
 
 	mu      *sync.Mutex // guards clients
@@ -34,16 +33,15 @@ const maxClients = 1024
 
 func newGate(c Config) gate {
 	return gate{
-		rate: c.Rate, perClient: c.PerClient, all: make(chan struct{}, c.InFlight), local: c.Overlay.Local,
+		rate: c.Rate, perClient: c.PerClient, all: newShare(c.InFlight), local: c.Overlay.Local,
 		mu: &sync.Mutex{}, clients: map[netip.Addr]*client{},
 	}
 }
 
 // enter lets a query in, if there is room; leave is called when it is answered.
 func (g *gate) enter(a netip.Addr, now time.Time) (leave func(), ok bool) {
-	select {
-	case g.all <- struct{}{}:
-	default:
+	give, ok := g.all.take(a)
+	if !ok {
 		return nil, false
 	}
 	g.mu.Lock()
@@ -54,13 +52,13 @@ func (g *gate) enter(a netip.Addr, now time.Time) (leave func(), ok bool) {
 		c.at = now
 	}
 	if c.left < 1 || c.asking >= g.perClient {
-		<-g.all
+		give()
 		return nil, false
 	}
 	c.left--
 	c.asking++
 	return func() {
-		<-g.all
+		give()
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		c.asking--
@@ -170,5 +168,3 @@ func (c *conn) Close() error {
 	defer c.leave()
 	return c.Conn.Close()
 }
-
-var errBusy = errors.New("too many questions are on their way")

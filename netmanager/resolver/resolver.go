@@ -257,7 +257,7 @@ func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tc
 	case names.Under(question.Name), reverse(question.Name) && r.cfg.Overlay.Covers(question.Name):
 		return r.own(ctx, client, q)
 	}
-	m, err := r.forward.exchange(ctx, q, tcp)
+	m, err := r.forward.exchange(ctx, client, q, tcp)
 	if err != nil {
 		r.cfg.Log.Debug("name not resolved", "name", question.Name, "error", err)
 		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)

@@ -371,6 +371,102 @@ func TestServersFollowTheFileAndNeverLeadBack(t *testing.T) {
 	}
 }
 
+// Clients that ask for names whose server is slow leave room for the others.
+func TestClientsWithSlowServersLeaveRoomForOthers(t *testing.T) {
+	quick := upstream(t, 1, "192.0.2.1")
+	asked, release := make(chan struct{}, maxForwards), make(chan struct{})
+	slow, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One server, which is silent about names of slow.example until it is released.
+	server := &dns.Server{PacketConn: slow, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		if strings.HasSuffix(q.Question[0].Name, "slow.example.") {
+			asked <- struct{}{}
+			<-release
+			_ = w.WriteMsg(new(dns.Msg).SetReply(q))
+			return
+		}
+		if m, err := dns.Exchange(q, quick.String()); err == nil {
+			_ = w.WriteMsg(m)
+		}
+	})}
+	started, ended := make(chan struct{}), make(chan struct{})
+	server.NotifyStartedFunc = func() { close(started) }
+	go func() {
+		defer close(ended)
+		_ = server.ActivateAndServe()
+	}()
+	<-started
+	r := New(Config{Overlay: newBook(), Servers: []netip.AddrPort{netip.MustParseAddrPort(slow.LocalAddr().String())}, Forward: time.Minute})
+	var g sync.WaitGroup
+	t.Cleanup(func() {
+		close(release)
+		g.Wait()
+		_ = server.Shutdown()
+		<-ended
+	})
+	ask := func(client byte, name string) *dns.Msg {
+		w := &recorder{from: netip.AddrFrom4([4]byte{10, 16, 0, client})}
+		r.serve(t.Context(), w, new(dns.Msg).SetQuestion(name, dns.TypeA))
+		return w.m
+	}
+	refused := make(chan byte, 10*64)
+	for client := byte(2); client < 12; client++ {
+		for i := range 64 {
+			g.Go(func() {
+				if m := ask(client, fmt.Sprintf("%d.slow.example.", i)); m == nil || m.Rcode == dns.RcodeServerFailure {
+					refused <- client
+				}
+			})
+		}
+	}
+	for n := 0; n < 10*64; n++ { // all are on their way, or were refused
+		select {
+		case <-asked:
+		case <-refused:
+		}
+	}
+	for client := byte(100); client < 110; client++ {
+		if m := ask(client, "example.org."); m == nil || len(m.Answer) != 1 {
+			t.Fatalf("another has no room: %v", m)
+		}
+		if m := ask(client, "web.treeline."); m == nil || len(m.Answer) != 1 {
+			t.Fatalf("another's own names have no room: %v", m)
+		}
+	}
+}
+
+// Whoever takes whatever is there leaves something, and what is given back is
+// there again.
+func TestEachHasAtMostWhatItLeaves(t *testing.T) {
+	s := newShare(256)
+	var gives []func()
+	got := map[byte]int{}
+	for n := byte(1); n <= 7; n++ {
+		for {
+			give, ok := s.take(netip.AddrFrom4([4]byte{10, 16, 0, n}))
+			if !ok {
+				break
+			}
+			gives = append(gives, give)
+			got[n]++
+		}
+		if s.free == 0 {
+			t.Fatalf("after %d clients nothing is left: %v", n, got)
+		}
+	}
+	if got[1] != 128 || got[2] != 64 {
+		t.Fatal(got)
+	}
+	for _, give := range gives {
+		give()
+	}
+	if s.free != 256 || len(s.by) != 0 {
+		t.Fatalf("%d are free, %v", s.free, s.by)
+	}
+}
+
 // TestNobodyElseIsServed asks from outside, by UDP and TCP, and gets nothing, not
 // even an error that could be sent to somebody else's address.
 func TestNobodyElseIsServed(t *testing.T) {
@@ -406,7 +502,7 @@ func TestRunEndsWheneverItIsTold(t *testing.T) {
 
 func TestAFloodIsBounded(t *testing.T) {
 	b := newBook()
-	g := newGate(Config{Overlay: b, Rate: 100, PerClient: 10, InFlight: 15})
+	g := newGate(Config{Overlay: b, Rate: 100, PerClient: 10, InFlight: 25})
 	now := time.Now()
 	in := 0
 	var leaves []func()
@@ -506,7 +602,7 @@ func FuzzHostileQueries(f *testing.F) {
 		if q.Unpack(raw) != nil {
 			return
 		}
-		w := &recorder{}
+		w := &recorder{from: netip.MustParseAddr("10.16.0.2")}
 		r.serve(context.Background(), w, q)
 		if w.m == nil {
 			return
@@ -520,9 +616,12 @@ func FuzzHostileQueries(f *testing.F) {
 
 type recorder struct {
 	dns.ResponseWriter
-	m *dns.Msg
+	from netip.Addr
+	m    *dns.Msg
 }
 
-func (r *recorder) RemoteAddr() net.Addr { return &net.UDPAddr{IP: net.IPv4(10, 16, 0, 2), Port: 4711} }
+func (r *recorder) RemoteAddr() net.Addr {
+	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.from, 4711))
+}
 
 func (r *recorder) WriteMsg(m *dns.Msg) error { r.m = m; return nil }
