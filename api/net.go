@@ -349,8 +349,11 @@ type ClusterNet struct {
 	Whole   bool           `json:"whole,omitempty"`
 	Subnets int            `json:"subnets"`          // that it needs, so that the root gives shares ahead of need
 	Shares  []netip.Prefix `json:"shares,omitempty"` // that it has
-	Wants   []Want         `json:"wants,omitempty"`  // that it cannot answer, or not alone
-	Dropped []Want         `json:"dropped,omitempty"`
+	// Returned are those of Shares that it gives up, for it has use for fewer: it has
+	// nothing of them any more, and says so until the root names them no longer.
+	Returned []netip.Prefix `json:"returned,omitempty"`
+	Wants    []Want         `json:"wants,omitempty"` // that it cannot answer, or not alone
+	Dropped  []Want         `json:"dropped,omitempty"`
 	Records
 	// InUse, in a whole, are the semantic addresses of the services that it has: a
 	// root that was restored from an older copy gives them to nobody else.

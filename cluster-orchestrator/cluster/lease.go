@@ -25,6 +25,9 @@ type subnets struct {
 	waiting map[api.NodeID]bool
 	given   int
 	resting []rest
+	// returned are shares that are given up. Nothing is cut of them, over restarts
+	// too: the root may have taken them back already.
+	returned []netip.Prefix
 }
 
 // rest is a subnet that was given back. It is saved, so that a restart begins its
@@ -35,9 +38,10 @@ type rest struct {
 }
 
 type networkRecord struct {
-	Ranges  api.NetRanges  `json:"ranges"`
-	Shares  []netip.Prefix `json:"shares"`
-	Resting []rest         `json:"resting,omitempty"`
+	Ranges   api.NetRanges  `json:"ranges"`
+	Shares   []netip.Prefix `json:"shares"`
+	Resting  []rest         `json:"resting,omitempty"`
+	Returned []netip.Prefix `json:"returned,omitempty"`
 }
 
 const metaNetwork = "network"
@@ -50,6 +54,28 @@ func (s *subnets) needed(now time.Time) int {
 	return s.given + len(s.waiting) + len(s.resting)
 }
 
+// giveBack gives up shares that nothing is of, where the others are enough and
+// nearly one more is too much: the root gives shares ahead of need, and would give
+// it again.
+func (c *Core) giveBack() {
+	s, r := &c.net.subnets, c.net.book.Ranges()
+	if s.blocks == nil {
+		return
+	}
+	per, need := 1<<(r.Subnet-r.Share), s.needed(c.wall)
+	enough := need + max(need/4, 8) + per/2
+	unused, left := s.blocks.Unused(c.now), len(s.blocks.Whole())
+	before := len(s.returned)
+	for i := len(unused) - 1; i >= 0 && left > 1 && (left-1)*per >= enough; i-- {
+		s.blocks.Remove(unused[i])
+		s.returned = append(s.returned, unused[i])
+		left--
+	}
+	if len(s.returned) > before {
+		c.saveNetwork()
+	}
+}
+
 func (s *subnets) sweep(now time.Time) {
 	s.resting = slices.DeleteFunc(s.resting, func(r rest) bool { return !r.Until.After(now) })
 }
@@ -57,7 +83,7 @@ func (s *subnets) sweep(now time.Time) {
 func (c *Core) saveNetwork() {
 	s := &c.net.subnets
 	s.sweep(c.wall)
-	c.journal.Put(kindMeta, metaNetwork, networkRecord{c.net.book.Ranges(), c.net.book.Shares(), s.resting})
+	c.journal.Put(kindMeta, metaNetwork, networkRecord{c.net.book.Ranges(), c.net.book.Shares(), s.resting, s.returned})
 }
 
 func (c *Core) restoreNetwork(data []byte) error {
@@ -72,6 +98,10 @@ func (c *Core) restoreNetwork(data []byte) error {
 		if err := s.blocks.Add(p); err != nil {
 			return err
 		}
+	}
+	s.returned = r.Returned
+	for _, p := range s.returned {
+		s.blocks.Remove(p)
 	}
 	return nil
 }
@@ -116,9 +146,10 @@ func (c *Core) startNetwork() {
 // waited get their leases, and so do those whose subnet is of no share any more.
 func (c *Core) sharesChanged(r api.NetRanges, shares []netip.Prefix) {
 	s := &c.net.subnets
-	if s.blocks != nil && slices.Equal(slices.SortedFunc(slices.Values(s.blocks.Whole()), netip.Prefix.Compare), shares) {
+	if s.blocks != nil && slices.Equal(slices.SortedFunc(slices.Values(append(s.blocks.Whole(), s.returned...)), netip.Prefix.Compare), shares) {
 		return
 	}
+	s.returned = slices.DeleteFunc(s.returned, func(p netip.Prefix) bool { return !slices.Contains(shares, p) })
 	if s.blocks == nil {
 		s.blocks = ipam.NewBlocks(r.Subnet, subnetRest)
 	}
@@ -128,6 +159,9 @@ func (c *Core) sharesChanged(r api.NetRanges, shares []netip.Prefix) {
 		}
 	}
 	for _, p := range shares {
+		if slices.Contains(s.returned, p) {
+			continue
+		}
 		// One that cannot be cut as the ranges say is of no use; the root never gives such.
 		_ = s.blocks.Add(p)
 	}

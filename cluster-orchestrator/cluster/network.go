@@ -391,7 +391,8 @@ func (c *Core) clusterNet() *api.ClusterNet {
 		return nil
 	}
 	n := c.net.book.Net(c.net.whole || c.net.sent != 0)
-	n.Subnets = c.net.subnets.needed(c.wall)
+	c.giveBack()
+	n.Subnets, n.Returned = c.net.subnets.needed(c.wall), slices.Clone(c.net.subnets.returned)
 	if n.Whole || len(n.Wants)+len(n.Dropped) > 0 || !n.Records.Empty() {
 		c.net.sent = c.root.seq
 	}

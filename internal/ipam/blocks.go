@@ -130,6 +130,18 @@ func (b *Blocks) Taken(p netip.Prefix) bool {
 	return err == nil && s.blocks.bits.has(i) && !s.blocks.rests(i)
 }
 
+// Unused are the prefixes of which no block is taken or rests, in the order they were added.
+func (b *Blocks) Unused(now time.Time) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range b.whole {
+		s.blocks.wake(now)
+		if !s.retired && s.blocks.taken+s.blocks.resting() == 0 {
+			out = append(out, s.prefix)
+		}
+	}
+	return out
+}
+
 // Free is how many blocks could be taken now.
 func (b *Blocks) Free(now time.Time) int {
 	n := 0

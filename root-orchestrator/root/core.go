@@ -35,6 +35,8 @@ type Config struct {
 	// Ranges are the network's, for the installation's whole life: api.DefaultNetRanges
 	// at the first start, what they were at a later one. Restore refuses others.
 	Ranges api.NetRanges
+	// ClusterPercent is how much of the instance network one cluster gets at most: 25.
+	ClusterPercent int
 }
 
 func (c Config) withDefaults() Config {
@@ -43,6 +45,7 @@ func (c Config) withDefaults() Config {
 	c.RetryMax = cmp.Or(c.RetryMax, time.Minute)
 	c.EventsKept = cmp.Or(c.EventsKept, 4096)
 	c.MovesPerHour = cmp.Or(c.MovesPerHour, 4)
+	c.ClusterPercent = cmp.Or(c.ClusterPercent, 25)
 	if c.Plugin == nil {
 		c.Plugin = rom.Plugin{}
 	}

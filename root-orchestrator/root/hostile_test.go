@@ -3,7 +3,10 @@ package root
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -109,4 +112,93 @@ func TestWhatWasSaidTooEarlyIsAskedForAgain(t *testing.T) {
 		}
 	}
 	t.Errorf("a is told %+v", w.last.Send)
+}
+
+// TestOneTenantsWantsLeaveRoomForOthers fills what a cluster may want for one
+// tenant; what is beyond is said, and kept when there is room again.
+func TestOneTenantsWantsLeaveRoomForOthers(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.apply(2)
+	w.settle()
+	var all []api.Want
+	var wanted api.Digest
+	add := func(want api.Want) api.Want {
+		wanted = wanted.Toggle(want.Digest())
+		return want
+	}
+	for i := range mostWantsOfTenant + 10 {
+		all = append(all, add(api.Want{Service: web, For: api.ServiceID(fmt.Sprintf("acme/shop.prod.x%d.prod", i))}))
+	}
+	w.net("a", api.ClusterNet{Whole: true, Subnets: 1, Wants: all, Wanted: wanted})
+	late := add(api.Want{Service: "other/shop.prod.db.prod", For: "other/shop.prod.web.prod"})
+	w.net("a", api.ClusterNet{Wants: []api.Want{late}, Subnets: 1, Shares: w.shares("a"), Wanted: wanted})
+	k := &w.c.clusters["a"].net
+	if n := w.c.net.book.Count("a"); !w.c.net.book.Has("a", late) || n != mostWantsOfTenant+1 {
+		t.Errorf("%d wants are kept, another tenant's: %v", n, w.c.net.book.Has("a", late))
+	}
+	if k.unsure {
+		t.Error("it asks for ever for what it does not keep")
+	}
+	said := 0
+	for _, e := range w.c.Events(EventFilter{}) {
+		if strings.Contains(e.Detail, "than are kept") && e.Tenant == "acme" {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("said %d times", said)
+	}
+	// One that was not kept is dropped, and then a good part of the others.
+	beyond, gone := all[mostWantsOfTenant], all[:mostWantsOfTenant/2]
+	for _, d := range append(slices.Clone(gone), beyond) {
+		add(d)
+	}
+	told := w.net("a", api.ClusterNet{Dropped: append(slices.Clone(gone), beyond), Subnets: 1, Shares: w.shares("a"), Wanted: wanted})
+	if k.unsure || len(told) == 0 || !told[0].WantNet {
+		t.Errorf("with room again: unsure %v, told %d", k.unsure, len(told))
+	}
+	rest := append(slices.Clone(all[len(gone):mostWantsOfTenant]), all[mostWantsOfTenant+1:]...)
+	w.net("a", api.ClusterNet{Whole: true, Wants: append(rest, late), Subnets: 1, Shares: w.shares("a"), Wanted: wanted})
+	if n := w.c.net.book.Count("a"); n != len(rest)+1 || k.unsure || k.unkept != 0 {
+		t.Errorf("%d of %d are kept, unsure %v", n, len(rest)+1, k.unsure)
+	}
+}
+
+// TestNoFewClustersTakeTheWholeNetwork: each gets a quarter, and the last eighth
+// is for those that have nothing.
+func TestNoFewClustersTakeTheWholeNetwork(t *testing.T) {
+	w := newWorld(t, "a", "b", "c", "d", "e")
+	for _, id := range []api.ClusterID{"a", "b", "c", "d"} {
+		w.net(id, api.ClusterNet{Whole: true, Subnets: 1 << 30})
+	}
+	w.net("e", api.ClusterNet{Whole: true, Subnets: 1})
+	if a, d, e := len(w.shares("a")), len(w.shares("d")), len(w.shares("e")); a != 32 || d != 128-3*32-16 || e != 1 {
+		t.Fatalf("a has %d shares, d %d, e %d", a, d, e)
+	}
+	// What it has no use for it returns; that rests, and counts as its own until then.
+	before := w.shares("a")
+	told := w.net("a", api.ClusterNet{Subnets: 1, Shares: before, Returned: before[1:]})
+	if got := w.shares("a"); len(got) != 1 || len(told) != 1 || !slices.Equal(told[0].Shares, got) {
+		t.Fatalf("it has %v, told %+v", got, told)
+	}
+	w.net("a", api.ClusterNet{Subnets: 1, Shares: before, Returned: before[1:]}) // it was not told yet
+	w.net("a", api.ClusterNet{Subnets: 1 << 30, Shares: w.shares("a")})
+	if got := w.shares("a"); len(got) != 1 {
+		t.Errorf("it takes and returns all the time, and has %d", len(got))
+	}
+	w.restart()
+	for id := range w.twins {
+		w.net(id, api.ClusterNet{Whole: true, Subnets: 1, Shares: w.shares(id)})
+	}
+	w.net("e", api.ClusterNet{Subnets: 1 << 30, Shares: w.shares("e")})
+	for _, p := range w.shares("e") {
+		if slices.Contains(before, p) {
+			t.Errorf("%s is given again at once", p)
+		}
+	}
+	w.now = w.now.Add(31 * time.Minute)
+	w.net("e", api.ClusterNet{Subnets: 1 << 30, Shares: w.shares("e")})
+	if got := len(w.shares("e")); got != 128-1-32-32-16-16 {
+		t.Errorf("when they have rested, e gets %d", got)
+	}
 }

@@ -44,9 +44,12 @@ type serviceNet struct {
 
 // clusterNet is a cluster's.
 type clusterNet struct {
-	speaks  bool            // of the network, in this life
-	wants   api.Digest      // of all that it wants
-	exports interest.Holder // what it said of its own
+	speaks  bool       // of the network, in this life
+	wants   api.Digest // of all that it wants and that is kept
+	unkept  api.Digest // of what it wants beyond that
+	wantsOf map[api.Tenant]int
+	full    map[api.Tenant]bool // that want more than is kept
+	exports interest.Holder     // what it said of its own
 	asked   map[api.Want]bool
 	askedOf api.Digest          // of them
 	news    map[api.Want]bool   // asked for, or no more, and not told
@@ -65,10 +68,13 @@ type clusterNet struct {
 	told     []netip.Prefix // its shares, as it was told last
 }
 
-// mostWants bounds what one cluster may want, mostQuoted what it may say is in use.
+// mostWants bounds what one cluster may want, mostWantsOfTenant what of it may be on
+// behalf of one tenant's services, mostQuoted what it may say is in use.
 const (
-	mostWants  = 1 << 17
-	mostQuoted = 1024
+	mostWants         = 1 << 17
+	mostWantsOfTenant = mostWants / 8
+	mostQuoted        = 1024
+	mostFull          = 64 // tenants of a cluster that are said to want more
 )
 
 // forever is when a cluster's wants expire: when it says so.
@@ -148,6 +154,7 @@ func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 	c.net.talk[id] = true
 	held := c.heldBy(cl)
 	c.claimShares(cl, n.Shares)
+	c.takeShares(cl, n.Returned)
 	c.grant(cl, n.Subnets)
 	if n.Whole {
 		c.quote(cl, n.InUse)
@@ -169,7 +176,7 @@ func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 	case c.now.Sub(k.sentAt) >= lostAfter:
 		k.behind = true
 	}
-	k.unsure = n.Wanted != k.wants
+	k.unsure = n.Wanted != k.wants^k.unkept
 	// What it says can be compared once it knows what it was asked for.
 	differs := n.Held == held && n.Said != k.exports.Digest()
 	if (k.unsure || differs) && !n.Whole && c.now.Sub(k.askedAll) >= resend {
@@ -191,28 +198,78 @@ func (c *Core) netWants(cl *cluster, n *api.ClusterNet) {
 		}
 	}
 	for _, w := range n.Dropped {
+		if !c.net.book.Has(id, w) && cl.net.unkept != 0 {
+			cl.net.unkept = cl.net.unkept.Toggle(w.Digest())
+		}
 		c.dropWant(ref{Sub: id, Want: w})
 	}
+	k := &cl.net
+	if n.Whole {
+		k.unkept = 0
+	}
 	for _, w := range n.Wants {
-		if c.net.book.Count(id) >= mostWants {
-			break
+		if c.net.book.Has(id, w) {
+			continue
 		}
-		if c.net.book.Add(id, w, forever) {
-			cl.net.wants = cl.net.wants.Toggle(w.Digest())
-			c.resolve(ref{Sub: id, Want: w})
+		if !c.keepsWant(cl, w) {
+			k.unkept = k.unkept.Toggle(w.Digest())
+			continue
 		}
+		c.net.book.Add(id, w, forever)
+		k.wants = k.wants.Toggle(w.Digest())
+		k.wantsOf[w.For.Tenant()]++
+		c.resolve(ref{Sub: id, Want: w})
 	}
 }
 
+// keepsWant reports whether there is room for another want of a cluster's: all of
+// it have so much, and each of its tenants a part of that, so that none is in
+// another's way.
+func (c *Core) keepsWant(cl *cluster, w api.Want) bool {
+	k, t := &cl.net, w.For.Tenant()
+	if len(w.Service) > longestName || len(w.For) > longestName {
+		return false
+	}
+	if k.wantsOf == nil {
+		k.wantsOf, k.full = map[api.Tenant]int{}, map[api.Tenant]bool{}
+	}
+	all := c.net.book.Count(cl.Info.ID)
+	if k.wantsOf[t] < mostWantsOfTenant && all < mostWants {
+		return true
+	}
+	if !k.full[t] && len(k.full) < mostFull {
+		k.full[t] = true
+		c.event(api.Event{
+			Tenant: t, Kind: "cluster", Object: string(cl.Info.ID), Cluster: cl.Info.ID,
+			Detail: fmt.Sprintf("its nodes want more services and addresses elsewhere than are kept: %d of %d, for this tenant %d of %d; what is beyond is not answered",
+				all, mostWants, k.wantsOf[t], mostWantsOfTenant),
+		})
+	}
+	return false
+}
+
 func (c *Core) dropWant(r ref) {
+	cl := c.clusters[r.Sub]
+	k, t := &cl.net, r.Want.For.Tenant()
 	if !c.net.book.Has(r.Sub, r.Want) {
 		return
 	}
-	cl := c.clusters[r.Sub]
-	cl.net.wants = cl.net.wants.Toggle(r.Want.Digest())
+	k.wants = k.wants.Toggle(r.Want.Digest())
+	if k.wantsOf[t]--; k.wantsOf[t] == 0 {
+		delete(k.wantsOf, t)
+	}
 	c.isAbout(r, "")
 	c.net.book.Drop(r.Sub, r.Want)
 	c.askAddress(r.Want)
+	// There is room again for what was not kept: it is named again.
+	if len(k.full) > 0 && c.net.book.Count(r.Sub) < mostWants*3/4 {
+		for of := range k.full {
+			if k.wantsOf[of] < mostWantsOfTenant*3/4 {
+				delete(k.full, of)
+				k.askNet = true
+			}
+		}
+	}
 }
 
 // heldBy is the digest of all that a cluster should hold from the root.
@@ -301,7 +358,7 @@ func (c *Core) forgetWants(cl *cluster) {
 // forgetExports forgets what a cluster that is no more had of the network.
 func (c *Core) forgetExports(cl *cluster) {
 	for _, p := range cl.Shares {
-		c.restShare(p)
+		c.restShare(p, "")
 	}
 	for _, key := range cl.net.exports.Take(api.Records{}, true) {
 		c.exported(cl, key)

@@ -149,15 +149,19 @@ func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
 		t.Errorf("restarted: %v, had %v", w.shares("a"), had)
 	}
 	w.net("b", api.ClusterNet{Whole: true, Subnets: 1 << 40})
-	if cl, _ := w.c.Cluster("b"); len(cl.Shares) != 64 || cl.NetworkError == "" {
+	if cl, _ := w.c.Cluster("b"); len(cl.Shares) != 32 || cl.NetworkError == "" {
 		t.Errorf("one cluster gets %d shares: %q", len(cl.Shares), cl.NetworkError)
 	}
 	w.must(ForgetCluster{"a"})
 	w.join("c", 1)
+	w.cfg.ClusterPercent = 80
 	w.restart()
+	for _, id := range []api.ClusterID{"b", "c"} {
+		w.net(id, api.ClusterNet{Whole: true, Subnets: 1, Shares: w.shares(id)})
+	}
 	w.net("c", api.ClusterNet{Whole: true, Subnets: 1 << 40})
 	cl, _ := w.c.Cluster("c")
-	if len(cl.Shares) != 128-64-2 || !strings.Contains(cl.NetworkError, "exhausted") {
+	if len(cl.Shares) != 128-32-2-16 || !strings.Contains(cl.NetworkError, "exhausted") {
 		t.Errorf("%d shares are left, %q", len(cl.Shares), cl.NetworkError)
 	}
 	for _, p := range had {
@@ -170,7 +174,7 @@ func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
 	}
 	w.now = w.now.Add(31 * time.Minute)
 	w.net("c", api.ClusterNet{Subnets: 1 << 40, Shares: cl.Shares})
-	if cl, _ = w.c.Cluster("c"); len(cl.Shares) != 64 {
+	if cl, _ = w.c.Cluster("c"); len(cl.Shares) != 128-32-16 {
 		t.Errorf("%d shares once they have rested", len(cl.Shares))
 	}
 }

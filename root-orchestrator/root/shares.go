@@ -27,10 +27,11 @@ type networkRecord struct {
 	Resting []restingShare `json:"resting,omitempty"`
 }
 
-// restingShare is a share of a cluster that was forgotten.
+// restingShare is a share of a cluster that was forgotten, or that gave it back.
 type restingShare struct {
-	Share netip.Prefix `json:"share"`
-	Until time.Time    `json:"until"`
+	Share netip.Prefix  `json:"share"`
+	Until time.Time     `json:"until"`
+	By    api.ClusterID `json:"by,omitempty"` // who gave it back: it counts as its own until then
 }
 
 func newNetwork() network {
@@ -79,8 +80,11 @@ func (c *Core) restoreNetwork(data []byte) error {
 	return nil
 }
 
-// Validate reports ranges that cannot be, ErrInvalid.
+// Validate reports what cannot be of the network, ErrInvalid.
 func (c Config) Validate() error {
+	if c.ClusterPercent < 0 || c.ClusterPercent > 100 {
+		return fmt.Errorf("%d %% of the instance network for one cluster, want 1 to 100, or 0 for the default: %w", c.ClusterPercent, api.ErrInvalid)
+	}
 	if c.Ranges == (api.NetRanges{}) {
 		return nil
 	}
@@ -125,8 +129,20 @@ func (c *Core) restoreAddress(d store.Doc) error {
 }
 
 // sharesPerCluster bounds what one cluster can get of the network.
-func (c *Core) sharesPerCluster() int {
-	return max(1, 1<<(c.net.ranges.Share-c.net.ranges.Instances.Bits())/2)
+func (c *Core) sharesPerCluster() int { return max(1, c.allShares()*c.cfg.ClusterPercent/100) }
+
+func (c *Core) allShares() int { return 1 << (c.net.ranges.Share - c.net.ranges.Instances.Bits()) }
+
+// counted is how many shares a cluster has, with those that rest because it gave
+// them back: who takes and returns all the time must not wear the network out.
+func (c *Core) counted(cl *cluster) int {
+	n := len(cl.Shares)
+	for _, r := range c.net.resting {
+		if r.By == cl.Info.ID {
+			n++
+		}
+	}
+	return n
 }
 
 // grant gives a cluster shares ahead of its need: a quarter more subnets than it
@@ -138,9 +154,14 @@ func (c *Core) grant(cl *cluster, need int) {
 	per := 1 << (c.net.ranges.Subnet - c.net.ranges.Share)
 	need = min(need, per*c.sharesPerCluster())
 	failed := ""
+	c.sweepShares()
 	for len(cl.Shares)*per < need+max(need/4, min(8, per/4)) {
-		if len(cl.Shares) >= c.sharesPerCluster() {
-			failed = fmt.Sprintf("it has %d shares of the instance network, and none gets more", len(cl.Shares))
+		if c.counted(cl) >= c.sharesPerCluster() {
+			failed = fmt.Sprintf("it has %d shares of the instance network, and none gets more", c.counted(cl))
+			break
+		}
+		if left := c.net.shares.Free(c.now); left > 0 && len(cl.Shares) > 0 && left <= c.allShares()/8 {
+			failed = fmt.Sprintf("the instance network is nearly exhausted: its last %d shares are kept for clusters that have none", left)
 			break
 		}
 		p, err := c.takeShare()
@@ -164,6 +185,11 @@ func (c *Core) grant(cl *cluster, need int) {
 }
 
 func (c *Core) takeShare() (netip.Prefix, error) {
+	return c.net.shares.Take(c.now, netip.Prefix{})
+}
+
+// sweepShares ends the rests that are over.
+func (c *Core) sweepShares() {
 	n := &c.net
 	before := len(n.resting)
 	n.resting = slices.DeleteFunc(n.resting, func(r restingShare) bool {
@@ -176,19 +202,33 @@ func (c *Core) takeShare() (netip.Prefix, error) {
 	if len(n.resting) != before {
 		c.saveNetwork()
 	}
-	return n.shares.Take(c.now, netip.Prefix{})
 }
 
-func (c *Core) restShare(p netip.Prefix) {
+func (c *Core) restShare(p netip.Prefix, by api.ClusterID) {
 	delete(c.net.holders, p)
-	c.net.resting = append(c.net.resting, restingShare{p, c.wall.Add(addresses.Rest)})
+	c.net.resting = append(c.net.resting, restingShare{p, c.wall.Add(addresses.Rest), by})
 	c.saveNetwork()
+}
+
+// takeShares takes shares back that a cluster has no use for any more.
+func (c *Core) takeShares(cl *cluster, returned []netip.Prefix) {
+	for _, p := range returned {
+		i := slices.Index(cl.Shares, p)
+		if i < 0 {
+			continue
+		}
+		cl.Shares = slices.Delete(slices.Clone(cl.Shares), i, i+1)
+		c.restShare(p, cl.Info.ID)
+		c.changedCluster(cl)
+		c.net.talk[cl.Info.ID] = true
+	}
 }
 
 // claimShares gives a cluster the shares that it has, where this root knows of
 // nobody who has them: it was restored from an older copy. Others the cluster
 // gives up when it is told what it has.
 func (c *Core) claimShares(cl *cluster, have []netip.Prefix) {
+	c.sweepShares() // a share whose rest is over may have been given since
 	for _, p := range have {
 		if slices.Contains(cl.Shares, p) {
 			continue

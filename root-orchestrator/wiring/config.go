@@ -44,8 +44,8 @@ type Config struct {
 	Log daemon.Log `yaml:",inline"`
 }
 
-// NetworkConfig lays out the overlay network. It counts at the first start; later
-// ones must say the same, or nothing.
+// NetworkConfig lays out the overlay network. The ranges count at the first start;
+// later ones must say the same, or nothing.
 type NetworkConfig struct {
 	Instances  string `yaml:"instances" usage:"IPv4 network of the instances; clusters get shares of it. Empty: 10.16.0.0/13. This and the next five count at the first start only, and cannot be changed later"`
 	Services   string `yaml:"services" usage:"IPv4 network of the services' addresses. Empty: 10.30.0.0/16"`
@@ -53,11 +53,13 @@ type NetworkConfig struct {
 	Services6  string `yaml:"services_6" usage:"IPv6 /64 of the services' addresses. Empty: fd74:6c6e:2::/64"`
 	ShareBits  int    `yaml:"share_bits" usage:"length of the prefixes that clusters get. 0: 20"`
 	SubnetBits int    `yaml:"subnet_bits" usage:"length of the prefixes that nodes get. 0: 26"`
+
+	ClusterPercent int `yaml:"cluster_percent" usage:"how much of the instances' network one cluster gets at most, in percent. 0: 25"`
 }
 
 // ranges are the network's; the zero value where nothing is said of it.
 func (n NetworkConfig) ranges() (api.NetRanges, error) {
-	if n == (NetworkConfig{}) {
+	if n == (NetworkConfig{ClusterPercent: n.ClusterPercent}) {
 		return api.NetRanges{}, nil
 	}
 	r := api.DefaultNetRanges()
@@ -109,7 +111,7 @@ func (c Config) Validate() error {
 	if err != nil {
 		return err
 	}
-	if err := (root.Config{Ranges: ranges}).Validate(); err != nil {
+	if err := (root.Config{Ranges: ranges, ClusterPercent: c.Network.ClusterPercent}).Validate(); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	if c.Dead < 0 {
@@ -136,7 +138,7 @@ func (c Config) core(out *outside.Scheduler) root.Config {
 		moves = -1
 	}
 	conf := root.Config{
-		Dead: c.Dead, Ranges: ranges, MovesPerHour: moves,
+		Dead: c.Dead, Ranges: ranges, ClusterPercent: c.Network.ClusterPercent, MovesPerHour: moves,
 		Plugin: choice.BuiltIn(c.Scheduler), // of a scheduler outside the default takes the place where it fails
 	}
 	if out != nil {
