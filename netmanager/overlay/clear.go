@@ -125,19 +125,18 @@ func without(a, b plane.Ways) plane.Ways {
 // are in one network that this node's operator called clear, and no NAT is between.
 // What was so before a restart stays until something speaks against it.
 func (c *Core) takes(q *peer) (netip.Addr, plane.Ways) {
-	via := q.path.Addr.Addr().Unmap()
+	via, plain := q.path.Addr.Addr().Unmap(), q.path.Kind == api.PathDirect && q.path.Plain
 	switch {
 	case c.lease == nil:
 		return netip.Addr{}, none
-	case q.heard.IsZero() || q.path.Kind == api.PathNone || q.path.Silent || q.path.Idle,
-		!(q.path.Kind == api.PathDirect && q.path.Plain) && q.deal.settled.After(c.now):
+	case q.heard.IsZero() || q.path.Kind == api.PathNone || q.path.Silent, !plain && (q.path.Idle || q.deal.settled.After(c.now)):
 		// The tunnel has not looked since the start, or sees no need to, or nothing: that
 		// says nothing of where the peer is.
 		if q.kernel.Takes == none {
 			return netip.Addr{}, none
 		}
 		via = q.kernel.Via
-	case q.path.Kind != api.PathDirect || !q.path.Plain:
+	case !plain:
 		return netip.Addr{}, none
 	}
 	if !via.Is4() {
