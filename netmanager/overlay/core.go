@@ -272,7 +272,7 @@ func (c *Core) start() {
 		c.awaitMarks(c.peers[k])
 		c.resumeKernel(c.peers[k])
 	}
-	c.link.whole, c.link.self = true, true
+	c.link.whole, c.link.self, c.link.lost = true, true, c.now
 }
 
 func (c *Core) expire() {

@@ -11,6 +11,7 @@ import (
 // link is what is to be said to the cluster, and what it has confirmed.
 type link struct {
 	up      bool
+	lost    time.Time // since when it is not
 	seq     uint64 // of the last NetUp
 	rev     uint64 // of the last NetDown that was taken in
 	fresh   bool   // nothing was taken in since the link came up: no order is known
@@ -65,6 +66,9 @@ func (c *Core) describe(s Self) {
 func (c *Core) linked(up bool) {
 	was := c.link.up
 	c.link.up = up
+	if was && !up {
+		c.link.lost = c.now
+	}
 	if !up || was {
 		return
 	}

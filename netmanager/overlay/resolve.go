@@ -146,9 +146,15 @@ func (c *Core) query(in Query) {
 }
 
 // unheard says of an unanswered want that there is no point in waiting for it: the
-// cluster is away, or was asked more than a second ago and has said nothing. It is
-// asked on; who looks again later finds the answer.
-func (c *Core) unheard(w *want) bool { return !c.link.up || w.tries > 2 }
+// cluster is away for longer than a netmanager or a node engine takes to be started
+// anew, or was asked more than a second ago and has said nothing. It is asked on;
+// who looks again later finds the answer.
+func (c *Core) unheard(w *want) bool {
+	if !c.link.up {
+		return c.now.Sub(c.link.lost) >= time.Second
+	}
+	return w.tries > 2
+}
 
 // maxSpellings of a name may be wanted beside the one in lower case, of one service.
 const maxSpellings = 4

@@ -190,6 +190,7 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 		}
 	}
 	w.step(Link{false})
+	w.pass(2 * time.Second)
 	if a, waits := w.lookUp(client, "3.3.16.10.in-addr.arpa."); waits || !a.Failed {
 		t.Fatalf("%+v", a)
 	}
@@ -216,7 +217,15 @@ func (w *world) lookUp(client netip.Addr, name string) (a Answer, waits bool) {
 // waits for it to say that it is none; what is ours for sure fails.
 func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 	w, client := ready(t)
+	w.restart() // the link will be there in a moment
+	if _, waits := w.lookUp(client, "web.treeline."); !waits {
+		t.Fatal("nobody waits for the link")
+	}
+	w.step(Link{true})
 	w.step(Link{false})
+	if _, waits := w.lookUp(client, "web.treeline."); !waits {
+		t.Fatal("nobody waits for the link")
+	}
 	for _, name := range []string{"example.com.shop.prod.treeline.", "web.treeline."} {
 		for range 3 {
 			w.pass(10 * time.Second)
