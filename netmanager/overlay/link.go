@@ -12,9 +12,9 @@ import (
 type link struct {
 	up      bool
 	lost    time.Time // since when it is not
-	seq     uint64 // of the last NetUp
-	rev     uint64 // of the last NetDown that was taken in
-	fresh   bool   // nothing was taken in since the link came up: no order is known
+	seq     uint64    // of the last NetUp
+	rev     uint64    // of the last NetDown that was taken in
+	fresh   bool      // nothing was taken in since the link came up: no order is known
 	whole   bool
 	self    bool
 	say     bool // Held, if nothing else

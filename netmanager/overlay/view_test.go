@@ -356,6 +356,18 @@ func TestWhoeverWaitsInWhateverCaseIsTold(t *testing.T) {
 	}
 }
 
+// A client may look its peers up by number, all at once.
+func TestManyNamesOfOneServiceAreAwaited(t *testing.T) {
+	w, client := ready(t)
+	for n := range 64 { // the resolver lets a client ask no more at a time
+		w.step(Query{Local: client, Name: fmt.Sprintf("%d.instance.web.treeline.", n)})
+	}
+	eff := w.answer(api.NetDown{Routes: []api.Route{route("web", 1, 1, 1)}})
+	if n := len(orders[Answered](eff)); n != 64 {
+		t.Fatalf("%d are told", n)
+	}
+}
+
 // Nobody gets more wants than a few by spelling what does not exist.
 func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
 	w, client := ready(t)

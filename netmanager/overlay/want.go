@@ -52,7 +52,7 @@ const (
 	// reask bounds how often a want that was answered is doubted.
 	reask = 5 * time.Second
 	// maxNames and maxWaiters are those that may wait for one want; the others try again.
-	maxNames, maxWaiters = 16, 64
+	maxNames, maxWaiters = 64, 64
 )
 
 func (c *Core) outcome(w *want) outcome {
