@@ -32,6 +32,9 @@ type network struct {
 	peers  map[api.PeerKey]api.ClusterID
 	rehost map[api.ServiceID]bool // that may run on other clusters than before
 	talk   map[api.ClusterID]bool // to be told something in this step
+
+	awaited      map[api.ClusterID]bool // to say what they have, since the start; nil: nothing new waits for that
+	awaitedUntil time.Time
 }
 
 type ref = interest.Ref[api.ClusterID]
@@ -54,6 +57,7 @@ type clusterNet struct {
 	askedOf api.Digest          // of them
 	news    map[api.Want]bool   // asked for, or no more, and not told
 	error   string              // why it has fewer shares than it needs
+	needs   int                 // subnets
 	quoted  map[netip.Addr]bool // addresses that rest, or are disputed, because it says that they are in use
 
 	behind   bool // it does not hold what it should: it is told all, once all is known
@@ -96,15 +100,8 @@ func (c *Core) startNetwork() {
 			n.names.Add(id)
 		}
 	}
-	for _, id := range step.Keys(c.apps) {
-		// Of an earlier version, or cut off in the middle.
-		plans, err := c.planAddresses(id, c.apps[id].Spec)
-		if err != nil {
-			c.event(api.Event{Tenant: id.Tenant(), Kind: "app", Object: id.Name(), Detail: err.Error()})
-			continue
-		}
-		c.commit(c.apps[id], plans)
-	}
+	c.awaitAll()
+	c.completeAddresses()
 }
 
 func (n *network) next() uint64 {
@@ -131,6 +128,7 @@ func (c *Core) hosts(cl api.ClusterID, id api.ServiceID) bool {
 
 // network answers what depends on the step's changes and tells the clusters.
 func (c *Core) network() {
+	c.settle()
 	for _, id := range step.Keys(c.net.rehost) {
 		c.resolveAll(c.net.book.CalledBy(id))
 		c.askHosts(id)
@@ -155,8 +153,12 @@ func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 	held := c.heldBy(cl)
 	c.claimShares(cl, n.Shares)
 	c.takeShares(cl, n.Returned)
-	c.grant(cl, n.Subnets)
+	k.needs = n.Subnets
+	if len(c.net.awaited) == 0 {
+		c.grant(cl, k.needs)
+	}
 	if n.Whole {
+		delete(c.net.awaited, id)
 		c.quote(cl, n.InUse)
 	}
 	c.netWants(cl, n)
@@ -179,7 +181,7 @@ func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 	k.unsure = n.Wanted != k.wants^k.unkept
 	// What it says can be compared once it knows what it was asked for.
 	differs := n.Held == held && n.Said != k.exports.Digest()
-	if (k.unsure || differs) && !n.Whole && c.now.Sub(k.askedAll) >= resend {
+	if (k.unsure || differs || c.net.awaited[id]) && !n.Whole && c.now.Sub(k.askedAll) >= resend {
 		k.askNet, k.askedAll = true, c.now
 	}
 }

@@ -148,6 +148,7 @@ func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
 	if !slices.Equal(w.shares("a"), had) {
 		t.Errorf("restarted: %v, had %v", w.shares("a"), had)
 	}
+	w.net("a", api.ClusterNet{Whole: true, Subnets: 60, Shares: had})
 	w.net("b", api.ClusterNet{Whole: true, Subnets: 1 << 40})
 	if cl, _ := w.c.Cluster("b"); len(cl.Shares) != 32 || cl.NetworkError == "" {
 		t.Errorf("one cluster gets %d shares: %q", len(cl.Shares), cl.NetworkError)

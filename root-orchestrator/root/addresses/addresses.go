@@ -249,6 +249,15 @@ func (b *Book) Undo(p Plan) {
 	}
 }
 
+// Gives reports whether the plan takes an address that the service neither has nor
+// is the only one to get, for it still rests from being its own.
+func (p Plan) Gives(now time.Time) bool {
+	return slices.ContainsFunc(p.taken, func(a netip.Addr) bool {
+		r, woken := p.woken[a]
+		return !woken || !r.Until.After(now)
+	})
+}
+
 // Woken are the addresses that a plan took out of their rest.
 func (p Plan) Woken() []netip.Addr {
 	var out []netip.Addr
