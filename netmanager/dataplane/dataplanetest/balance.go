@@ -166,3 +166,22 @@ func portsAreNobodysAlone(t *testing.T, w *World) {
 		}
 	}
 }
+
+// udpFlowsTimeOut has a host whose UDP flows end after a second, answered or not:
+// what is silent for longer takes a turn of its own, of which there are two.
+func udpFlowsTimeOut(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	for _, of := range []string{"nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"} {
+		h.Sysctl("net/netfilter/"+of, "1")
+	}
+	h.MustApply(plane.Change{Node: &h.State.Node})
+	h.publish(w.service(1, 4, 5))
+	for _, a := range both(vip(1)) {
+		f := w.C(1).Open("udp", at(a, 80))
+		time.Sleep(2500 * time.Millisecond) // the flow's silence: there is no event to wait for
+		if got := must(t)(f.Ask()); got == f.Label {
+			t.Errorf("%s goes on after its time", f)
+		}
+	}
+}

@@ -45,6 +45,7 @@ var promises = []struct {
 	{"NewFlowsGoToBackendsInTurn", newFlowsGoToBackendsInTurn},
 	{"NoBackendIsRefusedAtOnce", noBackendIsRefusedAtOnce},
 	{"FlowsStayWithTheirBackend", flowsStayWithTheirBackend},
+	{"UDPFlowsTimeOut", udpFlowsTimeOut},
 	{"EndedFlowsAreReset", endedFlowsAreReset},
 	{"AnInstanceMayBeItsOwnBackend", anInstanceMayBeItsOwnBackend},
 	{"PortsAreNobodysAlone", portsAreNobodysAlone},

@@ -10,7 +10,10 @@
 //	}
 //
 // A flow is two entries of one map, one for each direction; connection tracking
-// has no part in it. An entry holds what a packet becomes, the way it goes, and what
+// has no part in it. First packets, connections that were answered and other flows that
+// were have a map each; who opens them may have a quarter of each, and over that its own
+// flows make way, those that were silent longest first. So it takes more than three
+// who flood to end a flow of another. An entry holds what a packet becomes, the way it goes, and what
 // that rests on: policy, the device that packets come from, the next hop. Every
 // second, and after every change, the next packet looks at that again. So a change costs
 // what changes, and flows that it does not concern see nothing of it.

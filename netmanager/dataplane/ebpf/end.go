@@ -26,7 +26,7 @@ func (p *Plane) end(to []netip.Addr) error {
 		}
 	}
 	var resets []reset
-	for _, m := range []*ebpf.Map{p.o.TlFlows, p.o.TlBrief} {
+	for _, m := range []*ebpf.Map{p.o.TlFlows, p.o.TlTalks, p.o.TlBrief} {
 		flows, err := dump[objectsTuple, objectsFlow](m)
 		if err != nil {
 			return fmt.Errorf("end flows: %w", err)

@@ -1,5 +1,7 @@
 package ebpf
 
+import "testing"
+
 // NewClassifier is New as on a kernel without tcx.
 func NewClassifier(prefix string) (*Plane, error) {
 	p, err := New(prefix)
@@ -7,4 +9,11 @@ func NewClassifier(prefix string) (*Plane, error) {
 		p.at = classifier{}
 	}
 	return p, err
+}
+
+// Small has planes that are made until the end of a test keep few flows: 4096 of a kind.
+func Small(t testing.TB) {
+	old := maxFlows
+	maxFlows = minFlows
+	t.Cleanup(func() { maxFlows = old })
 }

@@ -87,6 +87,12 @@ type objectsPeer struct {
 	Family uint32
 }
 
+type objectsPlace struct {
+	_     structs.HostLayout
+	Owner uint32
+	Slot  uint32
+}
+
 type objectsPorts struct {
 	_     structs.HostLayout
 	Sport uint16
@@ -129,6 +135,9 @@ type objectsSettings struct {
 	Hold          uint32
 	Tunnel        uint32
 	Vxlan         uint32
+	Share         uint32
+	Unanswered    uint32
+	Answered      uint32
 }
 
 type objectsSlot struct {
@@ -170,10 +179,12 @@ const (
 	objectsMapTlGraves    = "tl_graves"
 	objectsMapTlOpen      = "tl_open"
 	objectsMapTlPeers     = "tl_peers"
+	objectsMapTlPlaces    = "tl_places"
 	objectsMapTlServices  = "tl_services"
 	objectsMapTlSettings  = "tl_settings"
 	objectsMapTlSlots     = "tl_slots"
 	objectsMapTlSources   = "tl_sources"
+	objectsMapTlTalks     = "tl_talks"
 	objectsMapTlTraffic   = "tl_traffic"
 	objectsProgTlArrive   = "tl_arrive"
 	objectsProgTlHeld     = "tl_held"
@@ -245,10 +256,12 @@ type objectsMapSpecs struct {
 	TlGraves    *ebpf.MapSpec `ebpf:"tl_graves"`
 	TlOpen      *ebpf.MapSpec `ebpf:"tl_open"`
 	TlPeers     *ebpf.MapSpec `ebpf:"tl_peers"`
+	TlPlaces    *ebpf.MapSpec `ebpf:"tl_places"`
 	TlServices  *ebpf.MapSpec `ebpf:"tl_services"`
 	TlSettings  *ebpf.MapSpec `ebpf:"tl_settings"`
 	TlSlots     *ebpf.MapSpec `ebpf:"tl_slots"`
 	TlSources   *ebpf.MapSpec `ebpf:"tl_sources"`
+	TlTalks     *ebpf.MapSpec `ebpf:"tl_talks"`
 	TlTraffic   *ebpf.MapSpec `ebpf:"tl_traffic"`
 }
 
@@ -290,10 +303,12 @@ type objectsMaps struct {
 	TlGraves    *ebpf.Map `ebpf:"tl_graves"`
 	TlOpen      *ebpf.Map `ebpf:"tl_open"`
 	TlPeers     *ebpf.Map `ebpf:"tl_peers"`
+	TlPlaces    *ebpf.Map `ebpf:"tl_places"`
 	TlServices  *ebpf.Map `ebpf:"tl_services"`
 	TlSettings  *ebpf.Map `ebpf:"tl_settings"`
 	TlSlots     *ebpf.Map `ebpf:"tl_slots"`
 	TlSources   *ebpf.Map `ebpf:"tl_sources"`
+	TlTalks     *ebpf.Map `ebpf:"tl_talks"`
 	TlTraffic   *ebpf.Map `ebpf:"tl_traffic"`
 }
 
@@ -311,10 +326,12 @@ func (m *objectsMaps) Close() error {
 		m.TlGraves,
 		m.TlOpen,
 		m.TlPeers,
+		m.TlPlaces,
 		m.TlServices,
 		m.TlSettings,
 		m.TlSlots,
 		m.TlSources,
+		m.TlTalks,
 		m.TlTraffic,
 	)
 }

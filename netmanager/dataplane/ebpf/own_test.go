@@ -177,6 +177,97 @@ func TestFloodsPushOutNoConnection(t *testing.T) {
 	}
 }
 
+// What was answered stays where it is, whatever another sends: first packets that
+// nobody answers, and flows that are answered all, of which there is room for fewer.
+func TestFloodsMoveNoAnsweredFlow(t *testing.T) {
+	ebpf.Small(t)
+	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
+	for _, n := range []int{4, 5, 6} {
+		w.C(n).Serve(fmt.Sprintf("c%d", n), 80)
+	}
+	s, other := service(1, 4, w.C(4).Addr, w.C(5).Addr), service(2, 5, w.C(6).Addr)
+	w.Hosts[0].MustApply(plane.Change{SetServices: []plane.Service{s, other}})
+	// C2 resets nothing of what it did not open itself.
+	w.C(2).Output("nft", "add table inet quiet; add chain inet quiet out { type filter hook output priority 0; }; add rule inet quiet out tcp flags rst drop")
+	var flows []*dataplanetest.Flow
+	for n := range 20 {
+		flows = append(flows, w.C(1).Open([]string{"udp", "tcp"}[n%2], netip.AddrPortFrom(s.Address, 80)))
+	}
+	for _, flood := range []struct {
+		what  string
+		begin func() error
+	}{
+		{"50,000 first packets", func() error { return flood(w.C(2).Addr, other.Address, 50_000) }},
+		{"20,000 answered UDP flows", func() error { return bulk(w, unix.IPPROTO_UDP, other.Address, 20_000) }},
+		{"20,000 answered connections", func() error { return bulk(w, unix.IPPROTO_TCP, other.Address, 20_000) }},
+	} {
+		var err error
+		w.C(2).Do(func() { err = flood.begin() })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := w.C(3).Ask("udp", netip.AddrPortFrom(s.Address, 80)); err != nil { // turns are odd from here
+			t.Errorf("after %s a new flow: %q, %v", flood.what, got, err)
+		}
+		for _, f := range flows {
+			if err := f.Echo(); err != nil {
+				t.Errorf("after %s: %v", flood.what, err)
+			}
+		}
+	}
+}
+
+// bulk opens n flows from ever other ports to one that answers each, and waits for
+// it every now and then. It is called in C2.
+func bulk(w *dataplanetest.World, proto byte, to netip.Addr, n int) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	from := w.C(2).Addr
+	b := make([]byte, 40)
+	b[0], b[8], b[9] = 0x45, 64, proto
+	copy(b[12:], from.AsSlice())
+	copy(b[16:], to.AsSlice())
+	for i := range n {
+		p := b[20:]
+		clear(p)
+		binary.BigEndian.PutUint16(p, uint16(1024+i))
+		binary.BigEndian.PutUint16(p[2:], 80)
+		if proto == unix.IPPROTO_UDP {
+			p = p[:8]
+			binary.BigEndian.PutUint16(p[4:], 8) // and no checksum
+		} else {
+			binary.BigEndian.PutUint32(p[4:], uint32(i))
+			p[12], p[13] = 5<<4, 2 // SYN
+			pseudo := append(append([]byte{}, b[12:20]...), 0, proto, 0, 20)
+			binary.BigEndian.PutUint16(p[16:], checksum(append(pseudo, p...)))
+		}
+		if err := unix.Sendto(fd, b[:20+len(p)], 0, &unix.SockaddrInet4{Addr: to.As4()}); err != nil {
+			return err
+		}
+		if i%200 == 199 {
+			if _, err := w.C(3).Ask("udp", netip.AddrPortFrom(to, 80)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checksum is the Internet's (RFC 1071), of an even number of bytes.
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
 // flood sends n first packets of flows that nobody answers, by turns of UDP and
 // TCP, from and to ever other ports.
 func flood(from, to netip.Addr, n int) error {

@@ -25,6 +25,8 @@ type Plane struct {
 	hooks  map[hook]*ebpf.Program // where our programs are
 	set    objectsSettings
 
+	unanswered, answered uint32 // ticks
+
 	endpoints *table[uint32, objectsEndpoint]
 	devices   *table[uint32, uint32]
 	services  *table[uint32, objectsService]
@@ -268,6 +270,7 @@ func (p *Plane) steps(x *tx, c plane.Change, all bool) error {
 		if err := p.networks(x, *c.Node); err != nil {
 			return err
 		}
+		p.readLifetimes()
 		old := p.node
 		p.node = *c.Node
 		x.did(func() { p.node = old })

@@ -16,8 +16,6 @@
 
 // Ticks are 2^20 ns, a little more than a millisecond.
 #define TICKS(seconds) ((__u32)((seconds) * 1000000000ULL >> 20))
-#define UNANSWERED TICKS(30)
-#define ANSWERED TICKS(120)
 #define LINGER TICKS(5)	 // late packets of a closed connection find their way
 #define CHECKED TICKS(1) // after that, a flow looks again at what it rests on
 
@@ -87,33 +85,100 @@ static __always_inline int connected(const struct tuple *t)
 	return t->proto == IPPROTO_TCP || t->proto == PROTO_SCTP;
 }
 
+// lasting is a direction of a flow that was answered, NULL if there is none.
+static __always_inline struct flow *lasting(const struct tuple *t)
+{
+	return connected(t) ? bpf_map_lookup_elem(&tl_flows, t) : bpf_map_lookup_elem(&tl_talks, t);
+}
+
 // find is a direction of a flow, NULL if there is none.
 static __noinline struct flow *find(const struct tuple *t)
 {
-	struct flow *f = NULL;
+	struct flow *f = lasting(t);
 
-	if (connected(t))
-		f = bpf_map_lookup_elem(&tl_flows, t);
 	return f ? f : bpf_map_lookup_elem(&tl_brief, t);
+}
+
+static __always_inline long outlast(const struct tuple *t, const struct flow *f)
+{
+	return connected(t) ? bpf_map_update_elem(&tl_flows, t, f, BPF_ANY)
+			    : bpf_map_update_elem(&tl_talks, t, f, BPF_ANY);
+}
+
+static __always_inline void unlast(const struct tuple *t)
+{
+	if (connected(t))
+		bpf_map_delete_elem(&tl_flows, t);
+	else
+		bpf_map_delete_elem(&tl_talks, t);
 }
 
 // forget ends a direction of a flow.
 static __always_inline void forget(const struct tuple *t)
 {
-	bpf_map_delete_elem(&tl_flows, t);
+	unlast(t);
 	bpf_map_delete_elem(&tl_brief, t);
 }
 
-// settle keeps a connection that was answered: t and f are the answer's.
-static __noinline struct flow *settle(const struct tuple *t, struct flow *f)
+// TRIES is how many places are looked at for one that is free. While an owner has
+// three quarters of its share or less, a hundred flows end one at most.
+#define TRIES 16
+
+// place gives a new flow, t as its opener sends, one of the opener's places. Where
+// none is found free, the flow of it that was silent longest among those looked at
+// makes way: an opener pushes out its own.
+static __noinline void place(const struct tuple *t, __u32 share, __u32 kind)
+{
+	struct place at = {.owner = t->src}, best = {};
+	struct tuple old = {}, other;
+	struct flow *f;
+	__u32 now = ticks(), idle = 0;
+
+	if (!share)
+		return;
+	for (int i = 0; i < TRIES; i++) {
+		struct tuple *who;
+
+		at.slot = kind << 30 | bpf_get_prandom_u32() % share;
+		who = bpf_map_lookup_elem(&tl_places, &at);
+		if (!who)
+			goto free;
+		f = kind == BRIEF ? bpf_map_lookup_elem(&tl_brief, who) : lasting(who);
+		if (!f || f->flags & (FLOW_CLOSED | FLOW_ANSWER))
+			goto free;
+		// One that nothing has passed yet has just begun.
+		if (!best.owner || (f->seen && now - f->seen > idle)) {
+			best = at, old = *who;
+			idle = f->seen ? now - f->seen : 0;
+		}
+	}
+	at = best;
+	f = kind == BRIEF ? bpf_map_lookup_elem(&tl_brief, &old) : lasting(&old);
+	if (f) {
+		other = turned(&old, f);
+		if (kind == BRIEF) {
+			bpf_map_delete_elem(&tl_brief, &other);
+			bpf_map_delete_elem(&tl_brief, &old);
+		} else {
+			unlast(&other);
+			unlast(&old);
+		}
+	}
+free:
+	bpf_map_update_elem(&tl_places, &at, t, BPF_ANY);
+}
+
+// settle keeps a flow that was answered: t and f are the answer's.
+static __noinline struct flow *settle(const struct tuple *t, struct flow *f, __u32 share)
 {
 	struct tuple other = turned(t, f);
 	struct flow *o = bpf_map_lookup_elem(&tl_brief, &other);
 
-	if (!o || bpf_map_update_elem(&tl_flows, &other, o, BPF_ANY) || bpf_map_update_elem(&tl_flows, t, f, BPF_ANY))
+	if (!o || outlast(&other, o) || outlast(t, f))
 		return f;
 	bpf_map_delete_elem(&tl_brief, &other);
 	bpf_map_delete_elem(&tl_brief, t);
+	place(&other, share, connected(t) ? CONNECTION : TALK);
 	return find(t);
 }
 
@@ -267,7 +332,7 @@ __noinline int check(struct __sk_buff *skb, const struct settings *s, const stru
 }
 
 // lives says whether the packet belongs to the flow, or the flow has ended.
-static __always_inline int lives(const struct packet *p, const struct flow *f, __u32 now)
+static __always_inline int lives(const struct settings *s, const struct packet *p, const struct flow *f, __u32 now)
 {
 	struct tuple other;
 	struct flow *o;
@@ -275,14 +340,14 @@ static __always_inline int lives(const struct packet *p, const struct flow *f, _
 
 	if (connected(&p->t))
 		return !p->begins || f->flags & FLOW_ANSWER || f->isn == p->isn;
-	if (f->seen && now - f->seen < UNANSWERED)
+	if (f->seen && now - f->seen < s->unanswered)
 		return 1;
 	other = turned(&p->t, f);
 	o = find(&other);
 	if (!o)
 		return 0;
 	last = !f->seen || (o->seen && (__s32)(o->seen - f->seen) > 0) ? o->seen : f->seen;
-	return now - last < (f->seen && o->seen ? ANSWERED : UNANSWERED);
+	return now - last < (f->seen && o->seen ? s->answered : s->unanswered);
 }
 
 // bury forgets the flow that has been closed for longest, if that is long
@@ -383,10 +448,8 @@ static __always_inline int admit(const struct packet *p, __be32 backend, __u32 f
 	}
 	return TC_DROP;
 free:
-	if (connected(t)) { // one that has ended, under the same name
-		bpf_map_delete_elem(&tl_flows, &key);
-		bpf_map_delete_elem(&tl_flows, t);
-	}
+	unlast(&key); // one that has ended, under the same name
+	unlast(t);
 	if (bpf_map_update_elem(&tl_brief, &key, &back, BPF_ANY) || bpf_map_update_elem(&tl_brief, t, &f, BPF_ANY))
 		return TC_DROP;
 	return GO;
@@ -498,10 +561,11 @@ static __always_inline int pass(struct __sk_buff *skb, const struct settings *s,
 	struct tuple to;
 	int r;
 
-	if (!f || !lives(p, f, now)) {
+	if (!f || !lives(s, p, f, now)) {
 		r = begin(skb, s, p);
 		if (r != GO)
 			return r;
+		place(&p->t, s->share, BRIEF);
 		f = find(&p->t);
 		if (!f)
 			return TC_DROP;
@@ -511,8 +575,8 @@ static __always_inline int pass(struct __sk_buff *skb, const struct settings *s,
 		if (r != GO)
 			return r;
 	}
-	if (!f->seen && f->flags & FLOW_ANSWER && connected(&p->t) && p->ends != 2) {
-		f = settle(&p->t, f);
+	if (!f->seen && f->flags & FLOW_ANSWER && p->ends != 2) {
+		f = settle(&p->t, f, s->share);
 		if (!f)
 			return TC_DROP;
 	}

@@ -69,10 +69,19 @@ struct {
 		__type(value, struct flow);                                                                            \
 	} name SEC(".maps")
 
-// Connections that were answered have a map of their own: who sends to many
-// ports, or opens what nobody answers, pushes none of them out.
+// What was answered has maps of its own, connections and the rest (UDP, echo): who
+// sends to many ports, or opens what nobody answers, pushes none of them out. Who has
+// many answered pushes out none of others: tl_places.
 FLOWS(tl_flows);
+FLOWS(tl_talks);
 FLOWS(tl_brief);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct place);
+	__type(value, struct tuple);
+} tl_places SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -11,7 +11,7 @@
 
 // LAYOUT is raised when a map's meaning changes without its size: maps of
 // another layout are not adopted.
-#define LAYOUT 1
+#define LAYOUT 2
 
 // Marks of packets on their way through the host's stack.
 #define MARK_DONE 0x74720001   // a program has dealt with it; the last hop lets it pass
@@ -29,6 +29,8 @@ struct settings {
 	__be32 instances6[3]; // the first 96 bits of twins
 	__be32 services6[3];
 	__u32 hold, tunnel, vxlan; // devices; 0: there is none
+	__u32 share;		   // flows of a kind that one address may have opened
+	__u32 unanswered, answered; // ticks after which a flow without connection ends
 };
 
 struct endpoint {
@@ -135,6 +137,16 @@ struct flow {
 	__be32 ack;	// TCP: the last acknowledgement, as a reset needs it
 	__be32 hop[4];	// next hop of HOW_NEIGH; the peer of HOW_VXLAN
 	__u32 hop_family;
+};
+
+// Flows of three kinds are kept apart, so that many of one push out none of another.
+enum kind { BRIEF, TALK, CONNECTION };
+
+// Who opens flows has a share of places for each kind. A place has the name of the flow
+// that took it last.
+struct place {
+	__be32 owner;
+	__u32 slot; // enum kind << 30 | index
 };
 
 // Which ports the rest of a fragmented packet belongs to.
