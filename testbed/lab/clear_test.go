@@ -124,10 +124,18 @@ func TestNodesAgreeOnTheClear(t *testing.T) {
 // no strangers' addresses. The tunnel carries then, and flows go on. Where the way
 // works again it is found again, and a netmanager that is killed takes no flow along.
 func TestClearPathsThatCarryNothingAreLeft(t *testing.T) {
-	t.Parallel()
+	for _, plane := range []string{"ebpf", "nft"} {
+		t.Run(plane, func(t *testing.T) {
+			t.Parallel()
+			clearPathThatCarriesNothing(t, "--plane="+plane)
+		})
+	}
+}
+
+func clearPathThatCarriesNothing(t *testing.T, plane string) {
 	o := newOverlay(t, callItClear)
-	o.clearNode(o.cluster, false)
-	o.clearNode(o.cluster, false)
+	o.clearNode(o.cluster, false, plane)
+	o.clearNode(o.cluster, false, plane)
 	o.ready(o.cluster, 2)
 	c := o.calling("c1", "c1")
 	o.takes(api.PathRoute, api.PathRoute)
