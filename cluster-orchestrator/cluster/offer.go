@@ -10,7 +10,8 @@ import (
 // Offer is what the cluster's operator lets the root have, and know.
 type Offer struct {
 	// Share is the part of the nodes' capacity that the root may use, above 0 to 1;
-	// 0 means 1. What it sends beyond that is handed back. Devices are not counted.
+	// 0 means 1. What it sends beyond that is handed back. Devices are not counted, nor,
+	// where an urgent instance takes their part, those that were told to make way.
 	Share float64
 	// Detail is how much the root is told: DetailFull, DetailSlots or DetailSums;
 	// empty means full.

@@ -253,6 +253,7 @@ func (c *Core) reserve(in *instance, n *node) {
 	c.keepRoom(in, n)
 	c.save(in)
 	c.refresh(n)
+	c.grown[n.info.ID] = true // who was leaving may have left just now
 }
 
 // keepRoom books what is reserved, and that its service has one there soon: for what

@@ -481,8 +481,8 @@ func TestOthersMakeWayWithinTheRootsShare(t *testing.T) {
 			low++
 		}
 	}
-	if in := w.c.instances[ask.Instance]; low != 1 || in.Reserved == "" || !plan.Displaces || len(plan.MakeWay) != 1 {
-		t.Errorf("%d low ones go on, room is kept on %q; planned %+v", low, in.Reserved, plan)
+	if in := w.c.instances[ask.Instance]; low != 1 || in.Reserved+in.Node == "" || !plan.Displaces || len(plan.MakeWay) != 1 {
+		t.Errorf("%d low ones go on, it is on %q with room on %q; planned %+v", low, in.Node, in.Reserved, plan)
 	}
 	w.pass(10 * time.Second)
 	w.checkBooks()

@@ -55,7 +55,7 @@ func (c *Core) retryWaiting() {
 				continue
 			}
 			kind := misfit{in.id().Service(), in.Want.SpecRev, c.version}
-			if in.likeSiblings() && tried[kind] {
+			if in.likeSiblings() && tried[kind] && !c.shares(in) {
 				continue
 			}
 			// Placing takes room; what is left of the grown nodes is what counts.
@@ -195,7 +195,8 @@ func (c *Core) retry(in *instance, grown []sched.Candidate) {
 	}) {
 		return // most that wait are too large for what was freed
 	}
-	if in.Node == "" && c.overShare(in) != nil {
+	if in.Node == "" && c.beyondShare(in) != nil {
+		c.beyond[in.id()] = true // since it came: it waits for that as well now
 		return
 	}
 	req := c.request(in)

@@ -1,10 +1,15 @@
 package cluster
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // light is an assignment that takes no room.
@@ -112,4 +117,80 @@ func TestASpreadServiceTakesThePlaceOfOneThatLeft(t *testing.T) {
 	w.beat()
 	w.expect(1, api.Running, "n1")
 	w.checkBooks()
+}
+
+// TestNobodyWaitsForWhatIsThere lets instances of all classes come and go, that keep
+// others out of nodes and racks, while nodes are cordoned, change racks and fall
+// silent. When all is quiet, no room is kept, and who waits fits nowhere, even if
+// others made way.
+func TestNobodyWaitsForWhatIsThere(t *testing.T) {
+	services := []api.ServiceID{web, pre, far}
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 22))
+		w := newWorld(t, 0)
+		w.cfg.Preempt, w.cfg.Offer.Share = rng.IntN(4) > 0, []float64{0, 0.7}[rng.IntN(2)]
+		w.c = New(w.cfg)
+		w.step(Start{})
+		for i := range 5 {
+			w.racked(api.NodeID(fmt.Sprintf("n%d", i)), fmt.Sprintf("r%d", i/2), 1024)
+		}
+		laws := [][]api.Constraint{
+			{{Type: api.ConstrainSpread, By: []string{"", "rack"}[rng.IntN(2)]}},
+			{apartFrom([]string{"", "rack"}[rng.IntN(2)], "web.prod")},
+			nil,
+		}
+		for i := range 60 {
+			id := services[rng.IntN(3)].Instance(rng.IntN(5))
+			node := api.NodeID(fmt.Sprintf("n%d", rng.IntN(5)))
+			switch rng.IntN(8) {
+			case 0, 1:
+				if _, ok := w.want[id]; ok {
+					w.drops(id)
+				}
+			case 2:
+				w.step(Cordon{node, !w.c.nodes[node].cordoned})
+			case 3:
+				info := w.c.nodes[node].info
+				info.Labels = map[string]string{"rack": fmt.Sprintf("r%d", rng.IntN(3))}
+				n := w.nodes[node]
+				n.seq++
+				w.step(NodeReport{api.NodeReport{Node: node, Boot: 1, Seq: n.seq, Gen: n.gen, Info: &info}})
+			case 4:
+				w.nodes[node].off = !w.nodes[node].off
+				w.pass(time.Duration(rng.IntN(12)) * time.Second)
+			default:
+				s := id.Service()
+				a := of(s, id.Number(), api.Revision(i+1), laws[slices.Index(services, s)]...)
+				a.Spec.Priority, a.Spec.VCPUs, a.Spec.Memory = api.Priorities[rng.IntN(4)], float64(rng.IntN(4)), int64(rng.IntN(3))*256
+				w.wants(a)
+			}
+			w.checkBooks()
+			if rng.IntN(3) == 0 {
+				w.beat()
+				w.checkBooks()
+			}
+		}
+		for _, id := range step.Keys(w.nodes) {
+			w.nodes[id].off = false
+			w.step(Cordon{id, false})
+		}
+		w.pass(2 * time.Minute)
+		w.checkBooks()
+		for id, n := range w.c.nodes {
+			if len(n.reserved) > 0 {
+				t.Errorf("seed %d: %s keeps room", seed, id)
+			}
+		}
+		for _, id := range w.c.waiting.List() {
+			in := w.c.instances[id]
+			if in.Node != "" {
+				continue
+			}
+			req := w.c.request(in)
+			why, _ := w.c.Why(id)
+			if n, _ := w.c.wayFor(in, &req); n != nil || why.Causes[len(why.Causes)-1].Constraint == sched.Fits {
+				t.Errorf("seed %d: %s waits, %s has room for it: %s, others make way %v", seed, id, why.Causes[0].Constraint, summary(why), n != nil)
+			}
+		}
+	}
 }
