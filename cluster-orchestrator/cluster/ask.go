@@ -14,6 +14,7 @@ import (
 
 const (
 	maxAsked    = 128                    // candidates that a scheduler outside is asked about: the built-in's best
+	maxPoints   = 64                     // points of a bound that it is told of
 	maxOpen     = 64                     // questions without an answer; more wait for their turn
 	answerSlack = 250 * time.Millisecond // for an answer to travel
 )
@@ -100,6 +101,11 @@ func (c *Core) question(in *instance, req *sched.Request, reason api.Reason) {
 		return cmp.Or(strings.Compare(a.By, b.By), strings.Compare(a.Name, b.Name), strings.Compare(a.Apart, b.Apart))
 	})
 	q.Request.Peers = maps.Clone(req.Peers) // the question leaves the core
+	q.Request.Bounds = slices.Clone(req.Bounds)
+	for i := range q.Request.Bounds {
+		b := &q.Request.Bounds[i]
+		b.Points, b.Places = sampled(b.All(), maxPoints), nil
+	}
 	for _, choice := range c.table.Top(req, c.cfg.Plugin, in.seed(), maxAsked) {
 		if c.together(req, choice.ID) {
 			a.names[choice.ID] = true
@@ -246,4 +252,16 @@ func (c *Core) goTo(in *instance, to api.NodeID, reason api.Reason, detail strin
 	default:
 		c.moveOff(in, to, reason, detail)
 	}
+}
+
+// sampled are at most so many of the points.
+func sampled(points []api.Position, most int) []api.Position {
+	if len(points) <= most {
+		return points
+	}
+	out := make([]api.Position, most)
+	for i := range out {
+		out[i] = points[i*len(points)/most]
+	}
+	return out
 }

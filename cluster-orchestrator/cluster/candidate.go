@@ -60,8 +60,19 @@ func (c *Core) refresh(n *node) {
 
 // displaced notes that a node is not where it was.
 func (c *Core) displaced(n *node) {
+	name, seen := string(n.info.ID), map[api.ServiceID]bool{}
 	for _, in := range n.assigned {
-		c.stir(in.id().Service().App())
+		c.shifted(in)
+		id := in.id().Service()
+		if s := c.services[id]; !seen[id] && s.peers[name] > 0 {
+			seen[id] = true
+			c.stir(id.App())
+			c.goes(s, name)
+			c.comes(s, name)
+		}
+	}
+	for _, a := range n.areas {
+		c.areas.places[a].Put(name, n.position())
 	}
 	if len(n.areas) > 0 {
 		c.stirring++

@@ -66,10 +66,13 @@ type vacancy struct {
 // service is what placement asks of a service's instances.
 type service struct {
 	instances map[api.InstanceID]*instance
-	peers     map[string]int // instances per node
-	expected  map[string]int // per node those for which room is reserved there
-	aparts    []sched.Apart  // as the SLA that came last says
-	spread    bool           // and it has so many in one domain and no more
+	peers     map[string]int  // instances per node
+	expected  map[string]int  // per node those for which room is reserved there
+	places    sched.Places    // of those nodes
+	ways      map[wayKey]*way // that lead to it
+	links     []sched.Link    // as the SLA that came last says
+	aparts    []sched.Apart   // as the SLA that came last says
+	spread    bool            // and it has so many in one domain and no more
 	crowds    map[string]crowds
 }
 
@@ -147,6 +150,7 @@ func (c *Core) relate(in *instance) {
 		s = c.newService(id.Service())
 	}
 	s.instances[id] = in
+	s.links = in.demand.links
 	if s.aparts, s.spread = in.demand.aparts, len(in.demand.spreads) > 0; in.demand.refers() {
 		c.linkers.add(id.Service())
 	}
@@ -168,6 +172,7 @@ func (c *Core) newService(id api.ServiceID) *service {
 }
 
 func (c *Core) dropService(id api.ServiceID) {
+	c.forgetWays(id)
 	delete(c.services, id)
 	c.apps.remove(id)
 	c.linkers.remove(id)
@@ -202,14 +207,26 @@ func (c *Core) count(in *instance, by int) {
 
 func (c *Core) countPeer(in *instance, by int) {
 	c.count(in, by)
-	peers := c.services[in.id().Service()].peers
-	if peers[string(in.Node)] += by; peers[string(in.Node)] == 0 {
-		delete(peers, string(in.Node))
-	}
+	c.peer(c.services[in.id().Service()], string(in.Node), by)
+	c.shifted(in)
 	if by < 0 {
 		c.leaves(in.id().Service())
 	}
 	c.stir(in.id().Service().App())
+}
+
+// peer counts an instance of a service on a node.
+func (c *Core) peer(s *service, node string, by int) {
+	was := s.peers[node]
+	switch now := was + by; {
+	case now == 0:
+		delete(s.peers, node)
+		c.goes(s, node)
+	default:
+		if s.peers[node] = now; was == 0 {
+			c.comes(s, node)
+		}
+	}
 }
 
 // become changes the instance's state through the lifecycle's table and notes

@@ -132,11 +132,7 @@ func (c *Core) pretend(id api.ServiceID, node string, by int) (undo func()) {
 	if s == nil {
 		s, fresh = c.newService(id), true
 	}
-	count := func(by int) {
-		if s.peers[node] += by; s.peers[node] == 0 {
-			delete(s.peers, node)
-		}
-	}
+	count := func(by int) { c.peer(s, node, by) }
 	count(by)
 	return func() {
 		count(-by)
@@ -187,7 +183,7 @@ func mebibytes(n int64) string {
 func margin(b *sched.Bound, cand *sched.Candidate) string {
 	at := api.Position{Geo: cand.Geo, Coord: cand.Coord}
 	if b.Km > 0 {
-		far, ok := least(at, b.Points, func(a, b api.Position) (float64, bool) {
+		far, ok := least(at, b.All(), func(a, b api.Position) (float64, bool) {
 			if a.Geo == nil || b.Geo == nil {
 				return 0, false
 			}
@@ -201,7 +197,7 @@ func margin(b *sched.Bound, cand *sched.Candidate) string {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	rtt, ok := b.Measured[cand.ID]
 	if !ok {
-		far, known := least(at, b.Points, func(a, b api.Position) (float64, bool) {
+		far, known := least(at, b.All(), func(a, b api.Position) (float64, bool) {
 			if a.Coord == nil || b.Coord == nil {
 				return 0, false
 			}

@@ -141,6 +141,7 @@ func (c *Core) retarget(in *instance, a api.Assignment) {
 	in.Want.Targets, in.Want.Watched = a.Targets, a.Watched
 	c.save(in)
 	c.watched(in)
+	c.shifted(in)
 	c.searched(in)
 }
 

@@ -87,6 +87,57 @@ func (p *Places) Points() []api.Position {
 	return out
 }
 
+// Nearest is the name of the place that is nearest to a point by what a link is
+// measured with, and whether it is near enough.
+func (p *Places) Nearest(to api.Position, l Link) (name string, keeps bool) {
+	by, most := l.measure()
+	at, e := position{}, nobody
+	at.read(&Candidate{Geo: to.Geo, Coord: to.Coord})
+	if p.nearest(by, &at, &e); e.which < 0 {
+		return "", false
+	}
+	return p.all[e.which].name, e.far <= most
+}
+
+// Within are the names of the places that are near enough to a point for a link.
+func (p *Places) Within(to api.Position, l Link) (names []string) {
+	by, most := l.measure()
+	var at position
+	at.read(&Candidate{Geo: to.Geo, Coord: to.Coord})
+	if by == byRTT && !at.latent.known || by == byKm && !at.located {
+		return nil
+	}
+	look := func(i int32) {
+		e := nobody
+		if p.measure(by, &at, i, &e); e.which >= 0 && e.far <= most {
+			names = append(names, p.all[i].name)
+		}
+	}
+	t := p.tree(by)
+	t.within(by, &at, most, 0, look)
+	for i := t.size; i < int32(len(p.all)); i++ {
+		look(i)
+	}
+	return names
+}
+
+// measure is how a link's places are measured, and the most that they may be away.
+func (l Link) measure() (by int, most float64) {
+	if l.Km > 0 {
+		return byKm, chordOf(l.Km)
+	}
+	return byRTT, float64(l.RTT)
+}
+
+// All are the bound's points, those of its Places as well.
+func (b *Bound) All() []api.Position {
+	all := b.Points
+	for _, p := range b.Places {
+		all = append(slices.Clip(all), p.Points()...)
+	}
+	return all
+}
+
 // closest is the nearest of some places to a point, as far as the first upto of them
 // were looked at.
 type closest struct {
@@ -251,6 +302,22 @@ func (t *tree) search(p *Places, by int, at *position, e *closest, n int32) {
 	if e.which < 0 || further <= e.far {
 		t.search(p, by, at, e, other)
 	}
+}
+
+// within looks at all that may be near enough.
+func (t *tree) within(by int, at *position, most float64, n int32, look func(int32)) {
+	if len(t.cells) == 0 || t.cells[n].away(by, at) > most {
+		return
+	}
+	b := &t.cells[n]
+	if b.right == 0 {
+		for _, i := range t.order[b.from:b.to] {
+			look(i)
+		}
+		return
+	}
+	t.within(by, at, most, n+1, look)
+	t.within(by, at, most, b.right, look)
 }
 
 // away is no more than how far the nearest of a cell is: what is rounded is rounded

@@ -1,0 +1,196 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// checkPlaces recomputes from scratch where services are, and who of those that link
+// to them has none near.
+func (w *world) checkPlaces() {
+	w.t.Helper()
+	c := w.c
+	for _, id := range step.Keys(c.services) {
+		s := c.services[id]
+		var at []api.Position
+		for _, node := range step.Keys(s.peers) {
+			at = append(at, c.nodes[api.NodeID(node)].position())
+		}
+		if got := s.places.Points(); !slices.Equal(got, at) {
+			w.t.Fatalf("%s is at %v, noted %v", id, at, got)
+		}
+		for _, way := range c.ways(id) {
+			want := map[api.InstanceID]api.Position{}
+			for _, in := range c.services[way.from].instances {
+				if in.Node == "" || !slices.ContainsFunc(in.demand.links, func(l sched.Link) bool { return keyOf(way.from, l) == keyOf(way.from, way.link) }) {
+					continue
+				}
+				here := c.nodes[in.Node].position()
+				near := func(p api.Position) bool { return keeps(way.link, here, p) }
+				if !slices.ContainsFunc(at, near) && !c.nearTarget(way.link, in, id) {
+					want[in.id()] = here
+				}
+			}
+			if !maps.Equal(want, way.open) || way.places.Len() != len(want) {
+				w.t.Fatalf("of %s near to %s want %v, noted %v", way.from, id, want, way.open)
+			}
+		}
+	}
+	for area, p := range c.areas.places {
+		var at []api.Position
+		for _, id := range step.Keys(c.nodes) {
+			if n := c.nodes[id]; slices.Contains(n.traits.areas, area) {
+				at = append(at, n.position())
+			}
+		}
+		if !slices.Equal(p.Points(), at) {
+			w.t.Fatalf("in %s are %v, noted %v", area, at, p.Points())
+		}
+	}
+}
+
+// TestWhereServicesAreIsKept drives instances that link to each other about.
+func TestWhereServicesAreIsKept(t *testing.T) {
+	links := map[api.ServiceID][]api.Constraint{
+		web: {near("pre.prod", 15)}, pre: {near("far.prod", 25), near("pre.prod", 100)}, far: {near("web.prod", 35), near("pre", 5)},
+	}
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		w := line(t, 6, nil)
+		node := func() api.NodeID { return api.NodeID(fmt.Sprintf("n%d", rng.IntN(6))) }
+		rev := api.Revision(1)
+		for range 60 {
+			s := []api.ServiceID{web, pre, far}[rng.IntN(3)]
+			switch n := rng.IntN(8); rng.IntN(9) {
+			case 0, 1, 2, 3:
+				rev++
+				cs := slices.Clone(links[s])
+				if rng.IntN(3) == 0 {
+					cs = cs[:rng.IntN(len(cs)+1)]
+				}
+				if rng.IntN(3) == 0 {
+					cs = append(cs, onNode(node()))
+				}
+				a := of(s, n, rev, cs...)
+				if rng.IntN(4) == 0 {
+					a.Targets = []api.Target{{Service: []api.ServiceID{web, pre, far}[rng.IntN(3)], Positions: []api.Position{{Coord: at(float64(rng.IntN(60)))}}}}
+				}
+				w.wants(a)
+			case 4:
+				w.drops(s.Instance(n))
+			case 5:
+				w.stands(node(), float64(rng.IntN(60)))
+			case 6:
+				w.step(Drain{node()})
+			case 7:
+				w.step(Cordon{node(), false})
+			case 8:
+				w.pass(time.Duration(rng.IntN(12)) * time.Second)
+			}
+			if rng.IntN(30) == 0 {
+				w.restart()
+			}
+			if rng.IntN(2) == 0 {
+				w.beat()
+			}
+			w.c.Plan(api.ClusterPlanRequest{Instances: []api.WhyRequest{{Instance: pre.Instance(50), Spec: of(pre, 50, 1, links[pre]...).Spec}}})
+			w.checkBooks()
+			if rng.IntN(3) == 0 { // changes come together, too
+				w.checkPlaces()
+			}
+		}
+		w.checkPlaces()
+	}
+}
+
+// TestAMatterOfManyPlaces: those near one of a hundred are near, wherever it is.
+func TestAMatterOfManyPlaces(t *testing.T) {
+	const nodes = 100
+	w := line(t, nodes, nil) // 10 ms apart
+	var as, bs, cs []api.Assignment
+	for i := range nodes {
+		as = append(as, of(pre, i, 1, onNode(nodeAt(i))))
+		bs = append(bs, of(web, i, 2, near("pre.prod", 5), api.Constraint{Type: api.ConstrainSpread}))
+		cs = append(cs, of(far, i, 3, near("pre.prod", 5), onNode(nodeAt(i))))
+	}
+	w.wants(cs...)
+	w.wants(as...)
+	w.wants(bs...)
+	w.pass(time.Minute)
+	for i := range nodes {
+		if in := w.c.instances[web.Instance(i)]; in.Node == "" || in.Violated != "" {
+			t.Fatalf("%d is on %q, violated %q: %s", i, in.Node, in.Violated, in.Detail)
+		}
+		if in := w.c.instances[far.Instance(i)]; in.Violated != "" || in.Offered {
+			t.Fatalf("%d is on %q beside one, violated %q", i, in.Node, in.Violated)
+		}
+		if n := w.nodeOf(pre.Instance(i)); n != nodeAt(i) {
+			t.Fatalf("%d of those that are linked to is on %q", i, n)
+		}
+	}
+	w.checkPlaces()
+}
+
+// TestLinkedServicesCostLittle, whichever of them is placed first.
+func TestLinkedServicesCostLittle(t *testing.T) {
+	for name, first := range map[string]api.ServiceID{"who links second": pre, "who links first": web} {
+		t.Run(name, func(t *testing.T) {
+			work := func(n int) int {
+				l := newLarge(t, n, Config{}, nil)
+				for i := range n {
+					l.stands(i, 10*float64(i))
+				}
+				as := map[api.ServiceID][]api.Assignment{}
+				for i := range n {
+					as[pre] = append(as[pre], of(pre, i, 1))
+					as[web] = append(as[web], of(web, i, 1, near("pre.prod", 5)))
+				}
+				l.wants(as[first]...)
+				second := web
+				if first == web {
+					second = pre
+				}
+				w := allocations(func() { l.wants(as[second]...) })
+				if l.placed(web) != n || l.placed(pre) != n {
+					t.Fatalf("of %d are placed %d and %d", n, l.placed(web), l.placed(pre))
+				}
+				return w
+			}
+			if some, more := work(100), work(400); more > 6*some {
+				t.Errorf("of a hundred there are %d allocations, of four hundred %d", some, more)
+			}
+		})
+	}
+}
+
+// BenchmarkLinked places as many that link to others as there are of those.
+func BenchmarkLinked(b *testing.B) {
+	for _, n := range []int{250, 1000} {
+		for name, order := range map[string][2]api.ServiceID{"second": {pre, web}, "first": {web, pre}} {
+			b.Run(fmt.Sprintf("%d/%s", n, name), func(b *testing.B) {
+				for b.Loop() {
+					b.StopTimer()
+					l := newLarge(b, n, Config{}, nil)
+					for i := range n {
+						l.stands(i, 10*float64(i))
+					}
+					as := map[api.ServiceID][]api.Assignment{}
+					for i := range n {
+						as[pre], as[web] = append(as[pre], of(pre, i, 1)), append(as[web], of(web, i, 1, near("pre.prod", 5)))
+					}
+					l.wants(as[order[0]]...)
+					b.StartTimer()
+					l.wants(as[order[1]]...)
+				}
+			})
+		}
+	}
+}
