@@ -234,6 +234,9 @@ type NetUp struct {
 	Held  Digest   `json:"held"`
 	Rev   uint64   `json:"rev"`   // of the last NetDown that was taken in in this boot: what Held is after
 	Lease Digest   `json:"lease"` // of the lease that it has; 0: none
+	// Subnet is the lease's, which a cluster that was restored from an older copy gives
+	// it again.
+	Subnet netip.Prefix `json:"subnet,omitzero"`
 	// Measure is of the peers that it has from NetDown.Measure, the XOR of their digests; 0: none.
 	Measure Digest `json:"measure,omitempty"`
 }

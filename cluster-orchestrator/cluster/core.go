@@ -149,6 +149,7 @@ const (
 	timerSettle                    // stop waiting for nodes that were not heard since the start
 	timerAck                       // ask what the node holds of the network
 	timerInterest                  // drop what the node no longer wants
+	timerLease                     // give subnets to nodes that named none since the start
 	timerListen                    // a new placement has run for long without listening
 	timerCheck                     // look at the next tenth of those whose place may violate their SLA
 	timerRelieve                   // relieve the next of those whose SLAs are violated
@@ -295,6 +296,8 @@ func (c *Core) expire() {
 			if n := c.nodes[k.node]; n != nil {
 				c.interestOver(n)
 			}
+		case timerLease:
+			c.leaseWaiting()
 		case timerListen:
 			c.overdue(k.instance)
 		case timerCheck:

@@ -127,6 +127,9 @@ func (c *Core) startNetwork() {
 			s.blocks.Give(c.now, r.Subnet)
 		}
 	}
+	if s.blocks != nil { // or there is nothing that an older copy could have forgotten
+		c.timers.Set(timerKey{what: timerLease}, c.now.Add(c.cfg.Return))
+	}
 	for _, id := range step.Keys(c.nodes) {
 		n := c.nodes[id]
 		if n.net.subnet.IsValid() {
@@ -174,9 +177,16 @@ func (c *Core) sharesChanged(r api.NetRanges, shares []netip.Prefix) {
 			s.wait(id)
 		}
 	}
-	for _, id := range step.Keys(s.waiting) {
-		if n := c.nodes[id]; n != nil {
-			c.leaseTo(n)
+	c.leaseWaiting()
+}
+
+// leaseWaiting gives subnets to the nodes that wait, first to those that name one.
+func (c *Core) leaseWaiting() {
+	for _, named := range []bool{true, false} {
+		for _, id := range step.Keys(c.net.subnets.waiting) {
+			if n := c.nodes[id]; n != nil && n.net.had.IsValid() == named {
+				c.leaseTo(n)
+			}
 		}
 	}
 }
@@ -188,11 +198,18 @@ func (s *subnets) wait(id api.NodeID) {
 	s.waiting[id] = true
 }
 
-// leaseTo gives a node its subnet, for good, or lets it wait for a share.
+// leaseTo gives a node its subnet, for good, or lets it wait for a share. One that
+// it says it has it gets if that is free: the cluster may be back on an older copy
+// of its store, and the node's instances have addresses of it. For a while after a
+// start others get none, for what looks free may be that of a node which has not
+// spoken yet.
 func (c *Core) leaseTo(n *node) {
 	s := &c.net.subnets
 	var p netip.Prefix
-	if s.blocks != nil {
+	if s.blocks != nil && n.net.had.IsValid() {
+		p, _ = s.blocks.Take(c.now, n.net.had)
+	}
+	if s.blocks != nil && !p.IsValid() && !c.timers.Has(timerKey{what: timerLease}) {
 		p, _ = s.blocks.Take(c.now, netip.Prefix{})
 	}
 	if !p.IsValid() {

@@ -33,6 +33,7 @@ func newNetwork(id api.ClusterID) network {
 // nodeNet is a node's part of it.
 type nodeNet struct {
 	subnet netip.Prefix
+	had    netip.Prefix // that it says it has
 	self   *api.NetSelf
 	load   uint8 // as the book has it
 	loadAt time.Time
@@ -194,7 +195,7 @@ func (c *Core) netUp(id api.NodeID, up api.NetUp) {
 	if up.Self != nil {
 		c.netSelf(n, *up.Self)
 	}
-	if !s.subnet.IsValid() {
+	if s.had = up.Subnet; !s.subnet.IsValid() {
 		c.leaseTo(n)
 	}
 	if up.Whole {

@@ -91,6 +91,7 @@ func TestANodeKeepsItsSubnetAndItsSecrets(t *testing.T) {
 	w.restart()
 	w.join("n2", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
 	w.net("n2")
+	w.pass(7 * time.Second) // in which one that has a subnet would have named it
 	if c, _ := w.c.Lease("n2"); c.Subnet == b.Subnet || !c.Subnet.IsValid() {
 		t.Errorf("a removed node's subnet goes to the next: %s", c.Subnet)
 	}

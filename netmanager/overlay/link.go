@@ -109,7 +109,7 @@ func (c *Core) report() {
 		up.Measure = up.Measure.Toggle(m.record.Digest())
 	}
 	if c.lease != nil {
-		up.Lease = c.lease.Digest()
+		up.Lease, up.Subnet = c.lease.Digest(), c.lease.Subnet
 	}
 	if l.self || l.seq == 1 {
 		self, coord := c.self.NetSelf, c.coord.said
