@@ -19,6 +19,9 @@ func (c *Core) bounds(p placing) (out []sched.Bound) {
 			out = append(out, b)
 		}
 	}
+	if p.lone {
+		return out
+	}
 	return append(out, c.wantedNear(p)...)
 }
 

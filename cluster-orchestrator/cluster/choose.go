@@ -17,21 +17,28 @@ func (c *Core) find(in *instance, avoid ...string) (req sched.Request, choice sc
 			return req, best, found
 		}
 	}
-	return c.findFor(in.placing(), in.seed(), avoid...)
+	p := in.placing()
+	p.late = c.late(in)
+	return c.findFor(p, in.seed(), avoid...)
 }
 
 func (c *Core) findFor(p placing, seed uint64, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
 	req = c.requestOf(p, avoid...)
-	if choice, ok = c.best(&req, seed); ok || len(req.Bounds) < len(p.demand.links)+2 {
-		return req, choice, ok
+	if choice, ok = c.best(&req, seed); ok {
+		return req, choice, true
 	}
-	// Not near to all that want it near: then to one of them.
-	p.loose = true
-	loose := c.requestOf(p, avoid...)
-	if choice, ok = c.best(&loose, seed); ok {
-		req = loose
+	// Not near to all that want it near: then to one of them, and at last to none.
+	wanted := len(c.wantedNear(p))
+	for _, less := range []bool{wanted > 1, wanted > 0 && p.late} {
+		if p.loose, p.lone = true, p.loose; !less {
+			continue
+		}
+		of := c.requestOf(p, avoid...)
+		if choice, ok = c.best(&of, seed); ok {
+			return of, choice, true
+		}
 	}
-	return req, choice, ok
+	return req, choice, false
 }
 
 // best is the node that the request goes to, if there is one.

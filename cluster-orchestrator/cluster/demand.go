@@ -48,6 +48,8 @@ type placing struct {
 	targets []api.Target
 	node    api.NodeID // where it is now: it is not in its own way
 	loose   bool       // near one of those that want it near is enough
+	late    bool       // and near none of them is better than nowhere
+	lone    bool       // and that is how it is
 }
 
 func (in *instance) placing() placing {
@@ -67,5 +69,7 @@ func (c *Core) requestOf(p placing, avoid ...string) sched.Request {
 }
 
 func (c *Core) request(in *instance, avoid ...string) sched.Request {
-	return c.requestOf(in.placing(), append(avoid, in.avoid...)...)
+	p := in.placing()
+	p.lone = c.late(in) // nowhere that is near enough was any room
+	return c.requestOf(p, append(avoid, in.avoid...)...)
 }

@@ -74,6 +74,9 @@ func (c *Core) tryPlace(in *instance) {
 		if c.preempts(in, &req) {
 			return
 		}
+		if c.searchesNear(in) {
+			return
+		}
 		why = c.explanation(in, &req, false)
 	}
 	c.waiting.Add(in.id())
@@ -94,15 +97,36 @@ func (c *Core) searches(in *instance) bool {
 	if len(in.demand.users) == 0 || !c.measure(in.demand.users) {
 		return false
 	}
-	if in.until.IsZero() {
-		in.until = c.now.Add(cmp.Or(in.demand.request.Convergence, convergence))
-		c.timers.Set(timerKey{what: timerSearch, instance: in.id()}, in.until)
-	}
-	if !c.now.Before(in.until) {
+	if c.search(in); c.late(in) {
 		return false
 	}
 	c.explain(in, api.ReasonNone, "waits until the way to "+in.demand.users[0]+" is measured", nil)
 	return true
+}
+
+// searchesNear reports whether an instance waits for room near to those that want it
+// near. When it has done so for as long as its SLA says, any place is better than
+// none: theirs are violated then, and they move.
+func (c *Core) searchesNear(in *instance) bool {
+	if c.late(in) || len(c.wantedNear(in.placing())) == 0 {
+		return false
+	}
+	c.search(in)
+	c.explain(in, api.ReasonNoCapacity, "waits for room near to what links to it", nil)
+	return true
+}
+
+// search begins the time that placing an instance may take.
+func (c *Core) search(in *instance) {
+	if in.until.IsZero() {
+		in.until = c.now.Add(cmp.Or(in.demand.request.Convergence, convergence))
+		c.timers.Set(timerKey{what: timerSearch, instance: in.id()}, in.until)
+	}
+}
+
+// late reports whether that is over.
+func (c *Core) late(in *instance) bool {
+	return in.Node == "" && !in.until.IsZero() && !c.now.Before(in.until)
 }
 
 // convergence is how long placing may search where an SLA does not say.

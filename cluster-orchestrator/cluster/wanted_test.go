@@ -194,3 +194,53 @@ func BenchmarkLinked(b *testing.B) {
 		}
 	}
 }
+
+// TestTheOrderDoesNotMatter: a big one comes where it finds room, and the small one
+// that wants it near follows.
+func TestTheOrderDoesNotMatter(t *testing.T) {
+	w := newWorld(t, 0)
+	w.join("small", api.Resources{MilliCPU: 1000, MemoryMB: 200})
+	w.stands("small", 0)
+	w.wants(of(web, 0, 1, near("pre.prod", 5)))
+	w.beat()
+	w.join("big", api.Resources{MilliCPU: 8000, MemoryMB: 8192})
+	w.stands("big", 100)
+	p := of(pre, 0, 2)
+	p.Spec.Memory = 1024
+	w.wants(p)
+	w.pass(3 * time.Second)
+	if n := w.nodeOf(pre.Instance(0)); n != "" {
+		t.Errorf("while it may still find room near it is on %q", n)
+	}
+	w.pass(5 * time.Second)
+	if n := w.nodeOf(pre.Instance(0)); n != "big" {
+		t.Fatalf("after its time to search it is on %q: %s", n, w.c.instances[pre.Instance(0)].Detail)
+	}
+	w.checkPlaces()
+	w.pass(time.Minute)
+	if in := w.expect(0, api.Running, "big"); w.c.instances[web.Instance(0)].Violated != "" {
+		t.Errorf("%+v", in)
+	}
+	w.checkBooks()
+}
+
+// TestWhoWaitedForRoomNearTakesWhatGrows: its time to search is over.
+func TestWhoWaitedForRoomNearTakesWhatGrows(t *testing.T) {
+	w := newWorld(t, 0)
+	w.join("small", api.Resources{MilliCPU: 1000, MemoryMB: 200})
+	w.stands("small", 0)
+	w.wants(of(web, 0, 1, near("pre.prod", 5)))
+	w.beat()
+	p := of(pre, 0, 2)
+	p.Spec.Memory = 1024
+	w.wants(p)
+	w.pass(10 * time.Second)
+	if v := w.c.instances[pre.Instance(0)].view(); !v.HandedBack {
+		t.Errorf("the root is told %+v", v)
+	}
+	w.join("big", api.Resources{MilliCPU: 8000, MemoryMB: 8192})
+	w.stands("big", 100)
+	if n := w.nodeOf(pre.Instance(0)); n != "big" {
+		t.Errorf("it is on %q", n)
+	}
+}
