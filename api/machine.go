@@ -24,6 +24,7 @@ type NodeInfo struct {
 	Addons       []string          `json:"addons,omitempty"`        // what else it offers, by name, sorted
 	Location     *Geo              `json:"location,omitempty"`      // nil: not known
 	Areas        []string          `json:"areas,omitempty"`         // names of places that it is in and its country's code, lower case, sorted
+	Ports        *NodePorts        `json:"ports,omitempty"`         // what workloads may publish; nil: not said
 }
 
 // The networks that a node's containers may be on.

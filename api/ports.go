@@ -60,6 +60,98 @@ func parsePort(entry string) (PortMap, error) {
 	return PortMap{Host: uint16(h), Instance: uint16(i), Protocol: protocol}, nil
 }
 
+// DefaultPublish is what a node lets workloads publish unless its operator says
+// otherwise: not where machines are administered, and names, time and mail served.
+const DefaultPublish = "80,443,1024-65535"
+
+// MaxPortRanges bounds what an operator may list.
+const MaxPortRanges = 64
+
+// PortRange is a range of ports, both ends included.
+type PortRange struct {
+	First uint16 `json:"first"`
+	Last  uint16 `json:"last"`
+}
+
+// ParsePortRanges reads "80,443,1024-65535"; "none" is no port at all. What cannot be
+// is ErrInvalid.
+func ParsePortRanges(s string) ([]PortRange, error) {
+	if strings.TrimSpace(s) == "none" {
+		return nil, nil
+	}
+	var out []PortRange
+	for e := range strings.SplitSeq(s, ",") {
+		e = strings.TrimSpace(e)
+		a, b, two := strings.Cut(e, "-")
+		if !two {
+			b = a
+		}
+		first, err1 := strconv.ParseUint(strings.TrimSpace(a), 10, 16)
+		last, err2 := strconv.ParseUint(strings.TrimSpace(b), 10, 16)
+		switch {
+		case err1 != nil || err2 != nil || first == 0:
+			return nil, fmt.Errorf("%q is no port and no range of ports of 1 to 65535, such as %s, nor none: %w", shorten(e), DefaultPublish, ErrInvalid)
+		case first > last:
+			return nil, fmt.Errorf("%q is a range that ends before it begins: %w", shorten(e), ErrInvalid)
+		}
+		if out = append(out, PortRange{uint16(first), uint16(last)}); len(out) > MaxPortRanges {
+			return nil, fmt.Errorf("more than %d ranges of ports: %w", MaxPortRanges, ErrInvalid)
+		}
+	}
+	return out, nil
+}
+
+// HostPort is a port of a node, of one protocol: "tcp", "udp" or "sctp".
+type HostPort struct {
+	Port     uint16 `json:"port"`
+	Protocol string `json:"protocol"`
+}
+
+// String is "22/tcp".
+func (p HostPort) String() string { return fmt.Sprintf("%d/%s", p.Port, p.Protocol) }
+
+// MaxOwnPorts bounds what a node lists as its own.
+const MaxOwnPorts = 4096
+
+// NodePorts is what workloads may publish on a node. Nil says nothing, as nodes of
+// before that do: all that no other workload has.
+type NodePorts struct {
+	Publish []PortRange `json:"publish,omitempty"` // by its operator; empty: none
+	Own     []HostPort  `json:"own,omitempty"`     // of these, on which the machine itself is to be reached
+}
+
+// Refuses says why a workload may not publish the port; empty: it may.
+func (n *NodePorts) Refuses(p HostPort) string {
+	switch {
+	case n == nil:
+		return ""
+	case !slices.ContainsFunc(n.Publish, func(r PortRange) bool { return r.First <= p.Port && p.Port <= r.Last }):
+		return "not among those that the node publishes (" + n.ranges() + ")"
+	case slices.Contains(n.Own, p):
+		return "the node's own"
+	}
+	return ""
+}
+
+func (n *NodePorts) ranges() string {
+	const shown = 8
+	var b []string
+	for _, r := range n.Publish[:min(len(n.Publish), shown)] {
+		s := strconv.Itoa(int(r.First))
+		if r.Last != r.First {
+			s += "-" + strconv.Itoa(int(r.Last))
+		}
+		b = append(b, s)
+	}
+	switch {
+	case len(b) == 0:
+		return "none"
+	case len(n.Publish) > shown:
+		b = append(b, "…")
+	}
+	return strings.Join(b, ",")
+}
+
 // String is "6080:80/tcp".
 func (p PortMap) String() string { return fmt.Sprintf("%d:%d/%s", p.Host, p.Instance, p.Protocol) }
 

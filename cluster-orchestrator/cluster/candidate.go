@@ -89,7 +89,7 @@ func (c *Core) candidate(n *node, out string) sched.Candidate {
 			Runtimes: n.info.Runtimes, Arch: n.info.Arch, Privileged: n.info.Privileged, Network: n.info.Network == api.NetworkOverlay,
 			Areas: n.traits.areas, Addons: n.info.Addons, Free: free, Largest: free, Devices: n.devices(),
 		}},
-		Ports: n.published, Load: len(n.assigned), Labels: n.info.Labels, Geo: n.traits.geo, Coord: n.coord,
+		Ports: n.published, Own: n.info.Ports, Load: len(n.assigned), Labels: n.info.Labels, Geo: n.traits.geo, Coord: n.coord,
 	}
 }
 

@@ -216,7 +216,7 @@ func (c *Core) roomWithout(in *instance, n *node, gone map[api.InstanceID]bool, 
 				taken--
 			}
 		}
-		if taken > 0 {
+		if taken > 0 || n.info.Ports.Refuses(api.HostPort{Port: p.Number, Protocol: p.Protocol}) != "" {
 			return false
 		}
 	}

@@ -122,6 +122,14 @@ func Candidate(id string) *rapid.Generator[sched.Candidate] {
 		for _, p := range ports {
 			c.Ports[p] = rapid.IntRange(0, 1).Draw(t, "port")
 		}
+		if oneOf(t, 4, "says what may be published") {
+			c.Own = &api.NodePorts{Publish: []api.PortRange{{First: 1, Last: rapid.SampledFrom([]uint16{79, 65535}).Draw(t, "last")}}}
+			for _, p := range ports {
+				if oneOf(t, 3, "own") {
+					c.Own.Own = append(c.Own.Own, api.HostPort{Port: p.Number, Protocol: p.Protocol})
+				}
+			}
+		}
 		c.Labels = rapid.MapOfN(rapid.SampledFrom([]string{"zone", "disk"}), rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "labels")
 		return c
 	})

@@ -28,6 +28,13 @@ func Fits(req *sched.Request, c sched.Candidate) bool {
 		if c.Ports[p] > 0 {
 			return false
 		}
+		if c.Own == nil {
+			continue
+		}
+		within := func(r api.PortRange) bool { return p.Number >= r.First && p.Number <= r.Last }
+		if !slices.ContainsFunc(c.Own.Publish, within) || slices.Contains(c.Own.Own, api.HostPort{Port: p.Number, Protocol: p.Protocol}) {
+			return false
+		}
 	}
 	return slices.ContainsFunc(c.Rooms, func(r sched.Room) bool {
 		has := func(list []string, s string) bool {

@@ -217,14 +217,20 @@ func mismatch(selectors []Selector, labels map[string]string) int {
 	return -1
 }
 
-// taken is the first port of the request that the candidate has given away.
+// taken is the first port of the request that the candidate has given away, or
+// does not give.
 func taken(req *Request, c *Candidate) Port {
 	for _, p := range req.Ports {
-		if c.Ports[p] > 0 {
+		if c.Ports[p] > 0 || p.refused(c) != "" {
 			return p
 		}
 	}
 	return Port{}
+}
+
+// refused is why nobody may publish the port on the candidate; empty: one may.
+func (p Port) refused(c *Candidate) string {
+	return c.Own.Refuses(api.HostPort{Port: p.Number, Protocol: p.Protocol})
 }
 
 // inZones reports whether the candidate is in all circles and polygons and near

@@ -55,6 +55,9 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 		p := taken(q.Request, c)
 		port := strconv.Itoa(int(p.Number)) + "/" + p.Protocol
 		r.Constraint, r.Need, r.Have = ConstraintPort, "port "+port+" free", "port "+port+" taken"
+		if why := p.refused(c); why != "" {
+			r.Have = "port " + port + ": " + why
+		}
 	case spreadStage:
 		d := q.fullDomain(c, false)
 		r.Constraint, r.Need, r.Have = ConstraintSpread, "at most "+strconv.Itoa(d.Limit)+" per "+d.By, strconv.Itoa(d.Have)+" there"

@@ -110,7 +110,7 @@ type Room struct {
 }
 
 // Candidate is where a request may go. It is also what external schedulers are
-// told of it, as JSON, without Ports.
+// told of it, as JSON, without Ports and Own.
 type Candidate struct {
 	ID       string            `json:"id"`
 	Level    Level             `json:"level"`
@@ -119,6 +119,7 @@ type Candidate struct {
 	Free     api.Resources     `json:"free"`
 	Rooms    []Room            `json:"rooms"`
 	Ports    map[Port]int      `json:"-"`    // that instances publish on the node, and how many do
+	Own      *api.NodePorts    `json:"-"`    // what may be published there at all; nil: everything
 	Load     int               `json:"load"` // instances that it has
 	Labels   map[string]string `json:"labels,omitempty"`
 
