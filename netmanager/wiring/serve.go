@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/hostports"
 	"github.com/treeline-edge/treeline/netmanager/capture"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
@@ -23,6 +25,9 @@ func (m *manager) Attach(ctx context.Context, a api.Attach) (api.Attached, error
 	own, err := ownNetwork(a.NetNS)
 	if err == nil && own {
 		err = fmt.Errorf("%s is the machine's own network: %w", a.NetNS, api.ErrInvalid)
+	}
+	if err == nil {
+		err = m.mayPublish(ctx, a)
 	}
 	if err != nil {
 		return at, fmt.Errorf("attach %s: %w", a.Key, err)
@@ -52,6 +57,29 @@ func (m *manager) Attach(ctx context.Context, a api.Attach) (api.Attached, error
 	m.meter.attached(time.Since(began))
 	m.log.Info("attached", "instance", a.Instance, "epoch", a.Epoch, "address", at.Address)
 	return at, nil
+}
+
+// mayPublish refuses ports on which the machine itself is to be reached now: its
+// cluster looks at them too, and seldom. What is attached keeps its ports.
+func (m *manager) mayPublish(ctx context.Context, a api.Attach) error {
+	there := false
+	if len(a.Ports) == 0 {
+		return nil
+	}
+	if err := m.loop.Read(ctx, func() { _, there = m.core.Attached(a.Key) }); err != nil || there {
+		return err
+	}
+	own, err := hostports.Own()
+	if err != nil {
+		return err
+	}
+	own = append(own, api.HostPort{Port: m.tunnel.engine.Local().Port(), Protocol: "udp"}, api.HostPort{Port: m.cfg.VXLAN, Protocol: "udp"})
+	for _, p := range a.Ports {
+		if slices.Contains(own, api.HostPort{Port: p.Host, Protocol: p.Protocol}) {
+			return fmt.Errorf("port %d/%s is the node's own, which listens there: publish another one: %w", p.Host, p.Protocol, api.ErrConflict)
+		}
+	}
+	return nil
 }
 
 // followed returns when the kernel is what the core wanted before.

@@ -52,6 +52,7 @@ type Options struct {
 	Guard   Guard                   // nil: nothing outlives the engine, and leases end with it
 	Network Network                 // nil: workloads have no overlay network
 	Devices func() []api.NodeDevice // what Info says of devices; nil: none. Recheck when it changed
+	Ports   func() *api.NodePorts   // what workloads may publish here; nil: not said. Recheck when it changed
 	Creates int                     // creations at once: 4
 	Log     *slog.Logger            // slog.Default
 
@@ -145,6 +146,9 @@ func (d *Driver) info() api.NodeInfo {
 	info := d.opt.Info
 	if d.opt.Devices != nil {
 		info.Devices = d.opt.Devices()
+	}
+	if d.opt.Ports != nil {
+		info.Ports = d.opt.Ports()
 	}
 	if d.opt.Network != nil {
 		if err := d.opt.Network.Ready(); err != nil {

@@ -33,6 +33,7 @@ type Config struct {
 	Storage        int64    `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is booked when an instance is placed; nothing here bounds what it writes"`
 	StorageReserve int64    `yaml:"storage_reserve" usage:"MiB of that disk that are not offered; 0: a tenth, at most 10 GiB"`
 	Bandwidth      string   `yaml:"bandwidth" usage:"Mbit/s to offer as IN/OUT (100/20), or one number for both; empty: the speed of the default route's interface, where that is not known 0, which fits no service that asks for some"`
+	Publish        string   `yaml:"publish" usage:"ports of this machine that workloads may publish: ports and ranges (80,443,1024-65535), or none. Those on which the machine itself is to be reached are never given"`
 	DeviceDirs     []string `yaml:"device_dirs" usage:"directories of CDI specifications (JSON, YAML), whose devices are offered"`
 	TestDevices    []string `yaml:"test_devices" usage:"devices without hardware, to try things out: test.treeline.dev/CLASS=COUNT; those of the classes gpu and tpu count as such"`
 	Privileged     bool     `yaml:"privileged" usage:"allow privileged workloads, which own this machine"`
@@ -93,7 +94,7 @@ type ProcessConfig struct {
 // Defaults are the configuration without a file, environment or flags.
 func Defaults() Config {
 	return Config{
-		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data", DeviceDirs: devices.Dirs,
+		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data", DeviceDirs: devices.Dirs, Publish: api.DefaultPublish,
 		Containerd: ContainerdConfig{Address: "/run/containerd/containerd.sock", Namespace: "treeline"},
 		Log:        daemon.DefaultLog(),
 	}

@@ -54,6 +54,9 @@ func (c Config) checkOffer() error {
 	if _, _, err := parseBandwidth(c.Bandwidth); err != nil {
 		return fmt.Errorf("bandwidth: %w", err)
 	}
+	if _, err := api.ParsePortRanges(c.Publish); err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
 	for _, a := range c.Addons {
 		if !named(a, "._/-") {
 			return bad("addons", "%q is not letters, digits and inner . _ - /, at most 63", a)

@@ -61,6 +61,7 @@ type engine struct {
 	pinger  *pinger.Pinger
 	driver  *driver.Driver
 	net     *network.Network // nil: no overlay network
+	ports   *ports           // nil: the same
 	link    *clusterlink.Link
 	meter   counters
 }
@@ -133,7 +134,8 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 			Interest: func(b []byte) { e.link.Interest(b) }, Changed: func() { e.driver.Recheck() },
 			Serves: func(k api.Key) { e.driver.Serves(k) }, Log: log,
 		})
-		orders.Network, link.Net = e.net, e.net
+		e.ports = newPorts(cfg, log)
+		orders.Network, orders.Ports, link.Net = e.net, e.ports.Says, e.net
 	}
 	e.driver = driver.New(orders)
 	e.link = clusterlink.New(link)
@@ -162,6 +164,14 @@ func (e *engine) network(ctx context.Context) error {
 		return nil
 	}
 	return e.net.Run(ctx)
+}
+
+func (e *engine) watchPorts(ctx context.Context) error {
+	if e.ports == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return e.ports.Run(ctx, e.driver.Recheck)
 }
 
 // Join makes the node a member of the token's cluster, if it is not yet, and
@@ -325,6 +335,7 @@ func (e *engine) live(ctx context.Context) error {
 		daemon.Part{Name: "runtime", Run: e.driver.Run},
 		daemon.Part{Name: "cluster", Run: e.link.Run},
 		daemon.Part{Name: "probe", Run: e.measure},
+		daemon.Part{Name: "ports", Run: e.watchPorts},
 		daemon.Part{Name: "devices", Run: func(ctx context.Context) error { return e.devices.Run(ctx, e.driver.Recheck) }},
 	)
 }

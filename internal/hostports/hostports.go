@@ -1,0 +1,113 @@
+// Package hostports finds the ports on which a machine itself is to be reached: its
+// daemons', ours among them, and those that its kernel opens (VXLAN, WireGuard). A
+// workload that published one would take what is meant for the machine. Who refuses
+// it, and which ports may be published at all, is for others to say.
+//
+//	own, err := hostports.Own()
+package hostports
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// The states of sockets (include/net/tcp_states.h). A UDP socket is "closed" while
+// it is connected to nobody.
+const (
+	closed = 7
+	listen = 10
+)
+
+// Own are the ports of the calling thread's network namespace on which somebody listens
+// (TCP) or takes from everybody (UDP), sorted, each once. A socket on an address that
+// no workload can publish is left out. SCTP is not looked at.
+func Own() ([]api.HostPort, error) {
+	var out []api.HostPort
+	for _, f := range []struct {
+		name, protocol string
+		state          uint64
+	}{{"tcp", "tcp", listen}, {"tcp6", "tcp", listen}, {"udp", "udp", closed}, {"udp6", "udp", closed}} {
+		file, err := os.Open("/proc/thread-self/net/" + f.name)
+		if errors.Is(err, os.ErrNotExist) { // a machine without IPv6
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at the machine's sockets: %w", err)
+		}
+		ports, err := parse(file, f.state)
+		file.Close()
+		if err != nil {
+			return nil, fmt.Errorf("look at the machine's sockets in %s: %w", f.name, err)
+		}
+		for _, p := range ports {
+			out = append(out, api.HostPort{Port: p, Protocol: f.protocol})
+		}
+	}
+	slices.SortFunc(out, compare)
+	return slices.Compact(out), nil
+}
+
+func compare(a, b api.HostPort) int {
+	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+// parse reads a table of /proc/net: the ports of sockets in a state.
+func parse(r io.Reader, state uint64) ([]uint16, error) {
+	var out []uint16
+	lines := bufio.NewScanner(r)
+	lines.Scan() // the heading
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 4 {
+			return nil, fmt.Errorf("%q has no state: %w", lines.Text(), api.ErrInvalid)
+		}
+		if st, err := strconv.ParseUint(fields[3], 16, 8); err != nil {
+			return nil, fmt.Errorf("%q has no state: %w", lines.Text(), api.ErrInvalid)
+		} else if st != state {
+			continue
+		}
+		at, err := parseAddr(fields[1])
+		if err != nil {
+			return nil, err
+		}
+		if at.Port() != 0 && publishable(at.Addr()) {
+			out = append(out, at.Port())
+		}
+	}
+	return out, lines.Err()
+}
+
+// parseAddr reads "0100007F:0035": words as the machine has them in memory.
+func parseAddr(s string) (netip.AddrPort, error) {
+	bad := fmt.Errorf("%q is no socket's address: %w", s, api.ErrInvalid)
+	host, port, _ := strings.Cut(s, ":")
+	b, err := hex.DecodeString(host)
+	n, err2 := strconv.ParseUint(port, 16, 16)
+	if err != nil || err2 != nil || len(b) != 4 && len(b) != 16 {
+		return netip.AddrPort{}, bad
+	}
+	for i := 0; i < len(b); i += 4 {
+		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(a.Unmap(), uint16(n)), nil
+}
+
+// publishable holds for addresses whose ports a data plane publishes: of what is the
+// machine's alone, localhost only.
+func publishable(a netip.Addr) bool {
+	localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	return a == localhost || !a.IsLoopback() && !a.IsLinkLocalUnicast()
+}
