@@ -287,6 +287,7 @@ func (c *Core) finish(in *instance) {
 	id := in.id()
 	c.netChanged(in)
 	c.unrelate(in)
+	c.gone(in)
 	c.unask(in)
 	c.unreserve(in)
 	for _, k := range []timerKind{timerSearch, timerViolated, timerListen} {

@@ -84,12 +84,26 @@ func (c *Core) shifted(in *instance) {
 	}
 }
 
-// forgetWays ends what is kept of a service's links to others.
+// forgetWays ends what is kept of a service's links to others, and of theirs to it.
 func (c *Core) forgetWays(id api.ServiceID) {
 	for to := range c.apps[id.App()] {
-		for k := range c.services[to].ways {
-			if k.from == id {
+		for k, w := range c.services[to].ways {
+			if k.from == id || to == id {
+				w.places.Clear() // a table may remember them
 				delete(c.services[to].ways, k)
+			}
+		}
+	}
+}
+
+// gone forgets an instance.
+func (c *Core) gone(in *instance) {
+	id := in.id().Service()
+	for to := range c.apps[id.App()] {
+		for _, w := range c.services[to].ways {
+			if w.from == id {
+				w.forget(in.id())
+				delete(w.fresh, in.id())
 			}
 		}
 	}
@@ -119,6 +133,11 @@ func (c *Core) ways(to api.ServiceID) (out []*way) {
 			known[k] = w
 			c.look(w, to, s)
 			out = append(out, w)
+		}
+	}
+	for k, w := range s.ways {
+		if known[k] == nil { // the SLA has it no more
+			w.places.Clear()
 		}
 	}
 	if s.ways = known; len(known) == 0 {
@@ -240,7 +259,11 @@ func (c *Core) wantedNear(p placing) (out []sched.Bound) {
 			for _, id := range own[i] {
 				b.Points = append(b.Points, here(id))
 			}
-			if w.places.Len() > 0 {
+			switch {
+			case w.places.Len() == 0:
+			case c.services[self] == nil: // nobody keeps it
+				b.Points = append(b.Points, w.places.Points()...)
+			default:
 				b.Places = []*sched.Places{&w.places}
 			}
 			if len(b.Points)+len(b.Places) > 0 {

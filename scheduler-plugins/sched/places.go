@@ -59,7 +59,11 @@ func (p *Places) Drop(name string) {
 		return
 	}
 	delete(p.at, name)
-	p.all[i].gone = true
+	p.all[i] = place{gone: true}
+	if len(p.at) == 0 {
+		p.Clear()
+		return
+	}
 	if p.gone++; p.gone > 16 && p.gone > len(p.at) {
 		p.all = slices.DeleteFunc(p.all, func(k place) bool { return k.gone })
 		for i := range p.all {
@@ -68,6 +72,11 @@ func (p *Places) Drop(name string) {
 		p.gone, p.in = 0, [2]*tree{}
 		p.life++
 	}
+}
+
+// Clear removes all.
+func (p *Places) Clear() {
+	*p = Places{life: p.life + 1}
 }
 
 // Len is how many there are.

@@ -229,7 +229,12 @@ func (t *Table) Place(req *Request, p Plugin, seed uint64) Result {
 }
 
 // forget lets go of the request: what the caller has is the caller's.
-func (t *Table) forget() { t.q.Request = nil }
+func (t *Table) forget() {
+	t.q.Request = nil
+	for i := range t.q.bounds {
+		t.q.bounds[i].Bound = nil
+	}
+}
 
 // Top are the first of Place's ranking, at most so many.
 func (t *Table) Top(req *Request, p Plugin, seed uint64, most int) []Choice {
