@@ -170,9 +170,16 @@ func (c *Core) relax(in *instance) {
 // how long that is borne.
 func (c *Core) violation(in *instance, n *node) (wrong string, borne time.Duration) {
 	req := in.demand.request
-	req.Needs, req.Devices, req.Ports = api.Resources{}, nil, nil // it has them
+	// It has what it needs, but a link's speed may have fallen under what is booked.
+	req.Needs, req.Devices, req.Ports = api.Resources{InMbit: req.Needs.InMbit, OutMbit: req.Needs.OutMbit}, nil, nil
 	req.Domains = c.shared(in, n)
 	cand := c.candidate(n, "")
+	own := &cand.Rooms[0]
+	own.Free = n.traits.capacity.Plus(n.booked[in.id()].Room)
+	for _, booked := range n.yields {
+		own.Free = own.Free.Minus(booked)
+	}
+	cand.Free, own.Largest = own.Free, own.Free
 	broken := func() *api.Rejection {
 		res := sched.Place(&req, []sched.Candidate{cand}, c.cfg.Plugin, 0)
 		if len(res.Rejected) == 0 {

@@ -161,3 +161,64 @@ func TestSoManyMoveAsAreTooMany(t *testing.T) {
 		t.Errorf("%d moved of two that were too many", got)
 	}
 }
+
+// speed has a node say how fast its link is.
+func (w *world) speed(id api.NodeID, mbit int64) {
+	w.t.Helper()
+	r := w.nodes[id].whole()
+	info := nodeInfo(id, api.Resources{MilliCPU: 4000, MemoryMB: 4096, InMbit: mbit, OutMbit: mbit})
+	r.Info = &info
+	w.step(r)
+}
+
+// TestWhoseLinkBecameTooSlowMoves, as few as must, and not for a moment.
+func TestWhoseLinkBecameTooSlowMoves(t *testing.T) {
+	w := newWorld(t, 2)
+	w.speed("n0", 1000)
+	w.step(Cordon{"n1", true})
+	linked := func(n int) api.Assignment {
+		a := of(web, n, 1)
+		a.Spec.Connectivity = []api.Connectivity{{Target: "pre.prod", Constraints: []api.LinkConstraint{{Type: api.LinkBandwidth, Threshold: 400, Rigidness: 10}}}}
+		return a
+	}
+	w.wants(linked(0), linked(1), of(pre, 0, 1))
+	w.beat()
+	w.speed("n1", 1000)
+	w.step(Cordon{"n1", false})
+	w.pass(time.Minute)
+	on := func() (n0, n1 int) {
+		for i := range 2 {
+			switch w.at(i).Node {
+			case "n0":
+				n0++
+			case "n1":
+				n1++
+			}
+		}
+		return n0, n1
+	}
+	if n0, _ := on(); n0 != 2 || w.c.instances[web.Instance(0)].Violated != "" {
+		t.Fatalf("%d are on n0, %+v", n0, w.at(0))
+	}
+	w.speed("n0", 500) // for one of both
+	w.pass(5 * time.Second)
+	if v := w.c.instances[web.Instance(0)].Violated; v != "bandwidth_in: 100 Mbit/s, need 400 Mbit/s" {
+		t.Errorf("it says %q", v)
+	}
+	w.speed("n0", 1000)
+	w.pass(time.Minute)
+	if n0, _ := on(); n0 != 2 || w.c.instances[web.Instance(0)].Violated != "" {
+		t.Fatalf("after a moment %d are on n0", n0)
+	}
+	w.speed("n0", 500)
+	w.pass(time.Minute)
+	if n0, n1 := on(); n0 != 1 || n1 != 1 {
+		t.Errorf("%d are on n0, %d on n1", n0, n1)
+	}
+	for i := range 2 {
+		if v := w.c.instances[web.Instance(i)].Violated; v != "" {
+			t.Errorf("%d is violated still: %s", i, v)
+		}
+	}
+	w.checkBooks()
+}

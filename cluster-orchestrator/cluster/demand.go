@@ -30,7 +30,7 @@ func demandOf(id api.InstanceID, m *api.Microservice) demand {
 		}
 	}
 	r := &d.request
-	d.tied = len(d.links)+len(r.Zones)+len(r.Labels)+len(r.Addons) > 0 ||
+	d.tied = len(d.links)+len(r.Zones)+len(r.Labels)+len(r.Addons) > 0 || r.Needs.InMbit+r.Needs.OutMbit > 0 ||
 		slices.ContainsFunc(d.spreads, func(s sched.Spread) bool { return isLabel(s.By) }) ||
 		slices.ContainsFunc(d.aparts, func(a sched.Apart) bool { return isLabel(a.By) })
 	return d
