@@ -164,7 +164,7 @@ func (p *person) try(in root.Input, later, done error, then func()) {
 		p.unsure = p.unsure || w.root.proc.paused || errors.Is(a.err, errCrashed)
 		again()
 		return
-	case later != nil && errors.Is(a.err, later):
+	case later != nil && errors.Is(a.err, later), errors.Is(a.err, api.ErrUnavailable): // as when a root has just started
 		again()
 		return
 	case a.err != nil && !(done != nil && errors.Is(a.err, done) && p.unsure):
