@@ -51,6 +51,8 @@ var promises = []struct {
 	{"PortsAreNobodysAlone", portsAreNobodysAlone},
 	{"EchoIsAnswered", echoIsAnswered},
 	{"SCTPPasses", sctpPasses},
+	{"SCTPAssociates", sctpAssociates},
+	{"DatagramsOfQUICsShapePass", datagramsOfQUICsShapePass},
 	{"SizesPass", sizesPass},
 	{"NarrowWaysAreSaid", narrowWaysAreSaid},
 	{"DeniedFlowsAreDropped", deniedFlowsAreDropped},
