@@ -192,6 +192,38 @@ func TestAttachSaysWhyNot(t *testing.T) {
 	}
 }
 
+// Whoever listens later takes nothing from who is attached.
+func TestThePortsOfTheMachineAreRefused(t *testing.T) {
+	w := newWorld(t, 1, "--plane", "nft")
+	h := w.hosts[0]
+	ssh, err := within(h.ns, func() (net.Listener, error) { return net.Listen("tcp", ":22") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ssh.Close()
+	other := api.Attach{Key: api.Key{Instance: service("server").Instance(1), Epoch: 1}, NetNS: nsPath(w.netns("other"))}
+	before := h.trace()
+	for _, p := range []api.PortMap{{Host: 22, Instance: 22, Protocol: "tcp"}, {Host: 4789, Instance: 80, Protocol: "udp"}} {
+		other.Ports = []api.PortMap{p}
+		_, err := h.sock.Attach(t.Context(), other)
+		if want := fmt.Sprintf("port %d/%s is the node's own", p.Host, p.Protocol); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", p, err, want)
+		}
+	}
+	if d := differ(before, h.trace()); d != "" {
+		t.Errorf("a refusal left something:\n%s", d)
+	}
+	c := h.run("server", 0, 1, func(a *api.Attach) { a.Ports = []api.PortMap{{Host: 2222, Instance: 22, Protocol: "tcp"}} })
+	late, err := within(h.ns, func() (net.Listener, error) { return net.Listen("tcp", ":2222") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	if _, err := h.sock.Attach(t.Context(), c.as); err != nil {
+		t.Errorf("the same again: %v", err)
+	}
+}
+
 // An instance that starts again has another namespace, and its address.
 func TestAnotherNamespaceTakesTheAddressOver(t *testing.T) {
 	for _, plane := range []string{"nft", "ebpf"} {
