@@ -47,7 +47,6 @@ var (
 //     (120 s once answered), or what the host's net.netfilter.nf_conntrack_udp_timeout and
 //     …_udp_timeout_stream said at the last Sync or change of Node; TCP flows with their
 //     connection.
-//   - Flows that nobody answers push out none that was answered.
 //   - New flows to a service go to its backends in turn, by weight, per service and
 //     not per client, exactly: with equal weights no two backends' counts differ by
 //     more than one per processor.
