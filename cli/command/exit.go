@@ -86,6 +86,11 @@ var fixes = []struct {
 	{api.ErrUnavailable, "see where the context points with treeline ctx show, and whether the root runs"},
 }
 
+// saysHow reports whether a message says by itself what to do.
+func saysHow(message string) bool {
+	return strings.Contains(message, "treeline ") || strings.Contains(message, "try again")
+}
+
 // report writes what went wrong and what would mend it, and returns the exit code.
 func (c *cli) report(ctx context.Context, err error) int {
 	code := exitCode(err)
@@ -109,7 +114,7 @@ func (c *cli) report(ctx context.Context, err error) int {
 		return code
 	}
 	for _, f := range fixes {
-		if errors.Is(err, f.kind) && !strings.Contains(err.Error(), "treeline ") {
+		if errors.Is(err, f.kind) && !saysHow(err.Error()) {
 			fmt.Fprintln(c.Err, f.fix)
 			break
 		}

@@ -163,12 +163,23 @@ type host struct {
 	socket string
 }
 
+// dir is a directory of a short name, whatever the test's: a socket's path has 107 bytes.
+func (w *world) dir() string {
+	w.t.Helper()
+	dir, err := os.MkdirTemp("", "nm")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 func (w *world) host(i int, sw string, args []string) {
 	w.t.Helper()
 	id := api.NodeID(fmt.Sprintf("n%d", i+1))
 	h := &host{
 		w: w, id: id, ns: w.netns(string(id)), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}),
-		dir: w.t.TempDir(), args: args, wants: map[api.Want]bool{},
+		dir: w.dir(), args: args, wants: map[api.Want]bool{},
 	}
 	h.log, h.socket = filepath.Join(h.dir, "log"), filepath.Join(h.dir, "net.sock")
 	h.sock = netsock.New(h.socket)
