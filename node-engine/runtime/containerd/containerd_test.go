@@ -128,7 +128,17 @@ func TestBadArchives(t *testing.T) {
 	flipped := slices.Clone(good)
 	flipped[len(flipped)/2] ^= 1
 	write("flipped.tar", flipped)
-	foreign := image.Image{Ref: "treeline.local/foreign:1", Binary: runtimetest.Program(t), Arch: "s390x"}
+	// Of another content: what is in the store already is not read from an archive again,
+	// so that nothing is wrong with the flipped one.
+	program, err := os.ReadFile(runtimetest.Program(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.WriteFile(other, append(program, "of another machine"...), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	foreign := image.Image{Ref: "treeline.local/foreign:1", Binary: other, Arch: "s390x"}
 	if err := image.WriteFile(filepath.Join(dir, "foreign.tar"), foreign); err != nil {
 		t.Fatal(err)
 	}
