@@ -181,8 +181,8 @@ func (c *Core) unask(in *instance) {
 }
 
 // ranked takes the scheduler's answer. It is checked as if it were nobody's: each
-// that it names was asked about, and still fits when its turn comes. One that names
-// nobody leaves the choice to the built-in plugin.
+// that it names was asked about, and still fits when its turn comes. It was asked
+// about some that fit, so one that names none of them is at fault as well.
 func (c *Core) ranked(ans sched.Answer) {
 	a := c.asks.open[ans.Key]
 	if a == nil {
@@ -193,6 +193,9 @@ func (c *Core) ranked(ans sched.Answer) {
 		if !a.names[choice.ID] {
 			fault = "it names " + strconv.Quote(clip(choice.ID)) + ", about which it was not asked"
 		}
+	}
+	if fault == "" && len(ans.Ranked) == 0 {
+		fault = "it names no candidate"
 	}
 	if fault != "" {
 		ans.Ranked = nil

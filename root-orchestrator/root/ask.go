@@ -105,8 +105,8 @@ func (c *Core) ranked(a sched.Answer) {
 	case a.Error != "":
 		c.decideInstead(in, a.Error)
 		return
-	case len(a.Ranked) == 0: // it leaves the choice to the built-in plugin
-		c.decide(in)
+	case len(a.Ranked) == 0:
+		c.decideInstead(in, "it named no cluster")
 		return
 	}
 	for _, choice := range a.Ranked {

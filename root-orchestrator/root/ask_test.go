@@ -54,6 +54,7 @@ func TestBuiltInDecidesWhereTheSchedulerOutsideFails(t *testing.T) {
 		says   string
 	}{
 		"says nothing":          {nil, "it did not answer in time"},
+		"names nobody":          {&sched.Answer{}, "it named no cluster"},
 		"crashed":               {&sched.Answer{Error: "exit status 2"}, "exit status 2"},
 		"names what is unknown": {&sched.Answer{Ranked: []sched.Choice{{ID: "a"}, {ID: "zz"}}}, `it named "zz", which it was not asked about`},
 		"babbles":               {&sched.Answer{Error: strings.Repeat("no", 4000)}, "nono"},
@@ -89,21 +90,6 @@ func TestBuiltInDecidesWhereTheSchedulerOutsideFails(t *testing.T) {
 				t.Error("a late answer counts")
 			}
 		})
-	}
-}
-
-// An answer that names nobody leaves the choice to the built-in plugin, and is no fault.
-func TestAnAnswerMayLeaveTheChoice(t *testing.T) {
-	w := asking(t, "a", "b")
-	w.apply(1)
-	w.must(Ranked{sched.Answer{Key: w.asked()[0].Key}})
-	if w.instance(0).Cluster == "" {
-		t.Error("it is nowhere")
-	}
-	for _, e := range w.c.Events(EventFilter{Instance: web.Instance(0)}) {
-		if e.Reason == api.ReasonNoScheduler {
-			t.Errorf("told as a fault: %+v", e)
-		}
 	}
 }
 
