@@ -46,6 +46,13 @@ type Tunnel interface {
 	Stats() []tunnel.Stats
 }
 
+// Message is what nodes tell each other in their sessions, of overlay/notice or of
+// overlay/agree.
+type Message interface {
+	// Append appends the message as it is on the wire.
+	Append(b []byte) []byte
+}
+
 // Options are what it is told once.
 type Options struct {
 	// Report takes what is observed of the way to a peer. It must not block.
@@ -218,7 +225,7 @@ func (f *Finder) Measure(k api.PeerKey) {
 
 // Tell tells a peer, in a session that begins for that where there is none. Before
 // there is one it is lost.
-func (f *Finder) Tell(k api.PeerKey, m notice.Message) {
+func (f *Finder) Tell(k api.PeerKey, m Message) {
 	f.about(k, func(p *peer) {
 		f.t.Connect(k)
 		f.say(p, m)
@@ -226,11 +233,11 @@ func (f *Finder) Tell(k api.PeerKey, m notice.Message) {
 }
 
 // Say tells a peer, in the session that there is. Without one it is lost.
-func (f *Finder) Say(k api.PeerKey, m agree.Message) {
+func (f *Finder) Say(k api.PeerKey, m Message) {
 	f.about(k, func(p *peer) { f.say(p, m) })
 }
 
-func (f *Finder) say(p *peer, m notice.Message) {
+func (f *Finder) say(p *peer, m Message) {
 	if p.path == (tunnel.Path{}) {
 		return
 	}
@@ -240,7 +247,7 @@ func (f *Finder) say(p *peer, m notice.Message) {
 }
 
 // notice takes what a peer says that is the core's to hear.
-func (f *Finder) notice(p *peer, m notice.Message) {
+func (f *Finder) notice(p *peer, m Message) {
 	now := time.Now()
 	p.notices = min(noticeBurst, p.notices+noticeRate*now.Sub(p.noticed).Seconds())
 	p.noticed = now

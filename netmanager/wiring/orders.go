@@ -12,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	"github.com/treeline-edge/treeline/netmanager/wayfinder"
 )
 
 // The pauses between attempts to make the kernel what it should be.
@@ -28,7 +29,7 @@ type (
 	}
 	answerer interface{ Answered(name string) }
 	teller   interface {
-		Tell(api.PeerKey, notice.Message)
+		Tell(api.PeerKey, wayfinder.Message)
 	}
 )
 
