@@ -122,6 +122,27 @@ func farther(was, is *api.Coordinate, grown time.Duration) bool {
 	return distance(*was, *is)+grown > jitter
 }
 
+// kindsDiffer reports whether a cluster's nodes are others than they were, whatever
+// is free on them.
+func kindsDiffer(was, is *api.Aggregate) bool {
+	return was.Nodes != is.Nodes || was.Capacity != is.Capacity || !slices.EqualFunc(was.Slots, is.Slots, func(a, b api.Slot) bool {
+		return a.Runtime == b.Runtime && a.Arch == b.Arch && a.Privileged == b.Privileged && a.Network == b.Network &&
+			a.Nodes == b.Nodes && slices.Equal(a.Areas, b.Areas) && slices.Equal(a.Addons, b.Addons)
+	})
+}
+
+// placesDiffer reports whether a cluster's nodes may be elsewhere than they were.
+func placesDiffer(was, is *api.Aggregate) bool {
+	a, b := was.Latency, is.Latency
+	switch {
+	case was.Unplaced != is.Unplaced, !slices.Equal(was.Hull, is.Hull), (a == nil) != (b == nil):
+		return true
+	case a == nil:
+		return false
+	}
+	return farther(&a.Center, &b.Center, b.Radius-a.Radius)
+}
+
 // timeToAge notes when the cluster's candidate is older by a step.
 func (c *Core) timeToAge(cl *cluster) {
 	next := cl.lastHeard.Add(c.now.Sub(cl.lastHeard).Truncate(ageStep) + ageStep)

@@ -211,6 +211,15 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 	}
 }
 
+// takes reports whether an instance in such a state has a place in its cluster.
+func takes(s api.State) bool {
+	switch s {
+	case api.NodeScheduled, api.Created, api.Running, api.Failed, api.Completed:
+		return true
+	}
+	return false
+}
+
 func sameCode(a, b *int) bool {
 	if a == nil || b == nil {
 		return a == b
