@@ -1,0 +1,45 @@
+package sched
+
+import "slices"
+
+// nearby is what the rows of a table are near to of some places.
+type nearby struct {
+	of   *Places
+	by   int
+	life uint64
+	rows []closest // parallel to the table's; those of other stamps do not count
+	used uint64    // the table's turn in which it was used last
+}
+
+// maxNearby bounds the memory that a table has for what its rows are near to.
+const maxNearby = 16
+
+// nearby is what the table knows of some places.
+func (t *Table) nearby(of *Places, by int) *nearby {
+	i := slices.IndexFunc(t.near, func(n *nearby) bool { return n.of == of && n.by == by })
+	if i < 0 {
+		if len(t.near) < maxNearby {
+			t.near = append(t.near, &nearby{})
+			i = len(t.near) - 1
+		} else {
+			for k := range t.near {
+				if i < 0 || t.near[k].used < t.near[i].used {
+					i = k
+				}
+			}
+		}
+		*t.near[i] = nearby{of: of, by: by, life: of.life, rows: t.near[i].rows}
+		clear(t.near[i].rows)
+	}
+	n := t.near[i]
+	if n.life != of.life {
+		n.life = of.life
+		clear(n.rows)
+	}
+	if short := len(t.rows) - len(n.rows); short > 0 {
+		n.rows = append(n.rows, make([]closest, short)...)
+	}
+	t.asked++
+	n.used = t.asked
+	return n
+}

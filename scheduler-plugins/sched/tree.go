@@ -1,0 +1,153 @@
+package sched
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+)
+
+// tree are places that halves of halves of are close together (Bentley 1975).
+type tree struct {
+	size  int32 // it has those below
+	order []int32
+	cells []cell // a node's left half follows it
+}
+
+// cell is a box around places.
+type cell struct {
+	least, most    [vivaldi.Dimensions]float64
+	height, adjust float64 // the least
+	from, to       int32   // in the order
+	right          int32   // its right half; 0: it has none
+}
+
+// leaf is how many places are not halved.
+const leaf = 8
+
+// vec is the place as a point to halve by: where it is in the latency space, or on
+// the sphere.
+func (k *place) vec(by int) (v [vivaldi.Dimensions]float64) {
+	if by == byRTT {
+		return k.latent.vec
+	}
+	copy(v[:], k.point[:])
+	return v
+}
+
+// grow begins the tree anew with all places that there are.
+func (t *tree) grow(p *Places, by int) {
+	t.order, t.cells = t.order[:0], t.cells[:0]
+	for i := range p.all {
+		if k := &p.all[i]; !k.gone && (by == byRTT && k.latent.known || by == byKm && k.located) {
+			t.order = append(t.order, int32(i))
+		}
+	}
+	t.size = int32(len(p.all))
+	if len(t.order) > 0 {
+		t.halve(p, by, 0, int32(len(t.order)))
+	}
+}
+
+// halve enters the cell of the places from to to in the order, and its halves.
+func (t *tree) halve(p *Places, by int, from, to int32) {
+	first := &p.all[t.order[from]]
+	b := cell{least: first.vec(by), most: first.vec(by), height: math.Inf(1), adjust: math.Inf(1), from: from, to: to}
+	for _, i := range t.order[from:to] {
+		k := &p.all[i]
+		for d, x := range k.vec(by) {
+			b.least[d], b.most[d] = min(b.least[d], x), max(b.most[d], x)
+		}
+		b.height, b.adjust = min(b.height, k.latent.height), min(b.adjust, k.latent.adjust)
+	}
+	at := len(t.cells)
+	t.cells = append(t.cells, b)
+	if to-from <= leaf {
+		return
+	}
+	widest := 0
+	for d := range b.least {
+		if b.most[d]-b.least[d] > b.most[widest]-b.least[widest] {
+			widest = d
+		}
+	}
+	slices.SortFunc(t.order[from:to], func(i, j int32) int {
+		x, y := p.all[i].vec(by)[widest], p.all[j].vec(by)[widest]
+		switch {
+		case x < y:
+			return -1
+		case x > y:
+			return 1
+		}
+		return int(i - j)
+	})
+	half := (from + to) / 2
+	t.halve(p, by, from, half)
+	t.cells[at].right = int32(len(t.cells))
+	t.halve(p, by, half, to)
+}
+
+// search measures all that may be nearer than e.
+func (t *tree) search(p *Places, by int, at *position, e *closest, n int32) {
+	if len(t.cells) == 0 {
+		return
+	}
+	b := &t.cells[n]
+	if b.right == 0 {
+		for _, i := range t.order[b.from:b.to] {
+			p.measure(by, at, i, e)
+		}
+		return
+	}
+	one, other := n+1, b.right
+	far, further := t.cells[one].away(by, at), t.cells[other].away(by, at)
+	if further < far {
+		one, other, far, further = other, one, further, far
+	}
+	if e.which < 0 || far <= e.far {
+		t.search(p, by, at, e, one)
+	}
+	if e.which < 0 || further <= e.far {
+		t.search(p, by, at, e, other)
+	}
+}
+
+// within looks at all that may be near enough.
+func (t *tree) within(by int, at *position, most float64, n int32, look func(int32)) {
+	if len(t.cells) == 0 || t.cells[n].away(by, at) > most {
+		return
+	}
+	b := &t.cells[n]
+	if b.right == 0 {
+		for _, i := range t.order[b.from:b.to] {
+			look(i)
+		}
+		return
+	}
+	t.within(by, at, most, n+1, look)
+	t.within(by, at, most, b.right, look)
+}
+
+// away is no more than how far the nearest of a cell is: what is rounded is rounded
+// towards 0.
+func (b *cell) away(by int, at *position) float64 {
+	v := at.latent.vec
+	if by == byKm {
+		v = [vivaldi.Dimensions]float64{}
+		copy(v[:], at.point[:])
+	}
+	sum := 0.0
+	for d, x := range v {
+		if out := max(b.least[d]-x, x-b.most[d]); out > 0 {
+			sum += out * out
+		}
+	}
+	const hair = 1e-9
+	if by == byKm {
+		return sum * (1 - hair)
+	}
+	l := &at.latent
+	far := math.Sqrt(sum) + l.height + b.height + min(l.adjust+b.adjust, 0)
+	return far*(1-hair)*float64(time.Second) - 1
+}
