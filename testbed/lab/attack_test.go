@@ -23,29 +23,29 @@ import (
 // web on n1 all the time, and another tenant has a service "secret" on n1. On n2
 // there are one of the tenant's, mole, which may call web, and the other tenant's spy.
 type siege struct {
-	*overlay
+	*lab.Overlay
 	other                          api.Tenant
 	client, mole, spy, web, secret *lab.Inside
-	caller                         *caller
+	caller                         *lab.Caller
 }
 
 func newSiege(t *testing.T, netArgs ...string) *siege {
-	s := &siege{overlay: newOverlay(t)}
+	s := &siege{Overlay: lab.NewOverlay(t, lab.Options{})}
 	for i := range 3 {
 		name := fmt.Sprintf("n%d", i)
-		h := s.net.Host(name)
-		h.Plug(s.wan, "eth0", s.hostAddr(i).String()+"/24")
-		n := s.cluster.Node(name, lab.NodeOptions{Containers: true, CPUs: 4, Host: h, Overlay: true, NetArgs: netArgs})
-		s.nodes, s.hosts = append(s.nodes, n), append(s.hosts, h)
+		h := s.Net.Host(name)
+		h.Plug(s.WAN, "eth0", s.hostAddr(i).String()+"/24")
+		n := s.First.Node(name, lab.NodeOptions{Containers: true, CPUs: 4, Host: h, Overlay: true, NetArgs: netArgs})
+		s.Nodes, s.Hosts = append(s.Nodes, n), append(s.Hosts, h)
 	}
-	s.ready(s.cluster, 3)
+	s.Ready(s.First, 3)
 	s.other = s.Tenant + "/other"
 	if err := s.API.CreateTenant(t.Context(), s.other, "another"); err != nil {
 		t.Fatal(err)
 	}
 	s.Apply(lab.App("shop",
-		lab.On(s.Container("client", 1), "c1", "n0"), lab.On(s.server("web", 1), "c1", "n1"), lab.On(s.Container("mole", 1), "c1", "n2")))
-	secret := s.server("secret", 1)
+		lab.On(s.Container("client", 1), "c1", "n0"), lab.On(s.Server("web", 1), "c1", "n1"), lab.On(s.Container("mole", 1), "c1", "n2")))
+	secret := s.Server("secret", 1)
 	secret.Addresses = &api.Addresses{Closest: "auto"}
 	theirs := lab.Encode(lab.App("vault", lab.On(secret, "c1", "n1"), lab.On(s.Container("spy", 1), "c1", "n2")))
 	if _, err := s.API.Apply(t.Context(), theirs, client.ApplyOptions{Tenant: s.other}); err != nil {
@@ -57,9 +57,9 @@ func newSiege(t *testing.T, netArgs ...string) *siege {
 	}
 	s.client, s.web, s.mole = inside(s.ID("shop", "client", 0)), inside(s.ID("shop", "web", 0)), inside(s.ID("shop", "mole", 0))
 	s.secret, s.spy = inside(s.theirs("secret").Instance(0)), inside(s.theirs("spy").Instance(0))
-	s.caller = call(s.client, s.at(s.ServiceID("shop", "web")).String())
-	t.Cleanup(s.caller.stop)
-	s.caller.more(t, 20)
+	s.caller = lab.Call(s.client, s.at(s.ServiceID("shop", "web")).String())
+	t.Cleanup(s.caller.Stop)
+	s.caller.More(t, 20)
 	return s
 }
 
@@ -74,8 +74,8 @@ func (s *siege) hostAddr(i int) netip.Addr {
 
 // outside is a host on the network of the nodes that belongs to nobody.
 func (s *siege) outside() *netlab.Host {
-	h := s.net.Host("outside")
-	h.Plug(s.wan, "eth0", "203.0.113.200/24")
+	h := s.Net.Host("outside")
+	h.Plug(s.WAN, "eth0", "203.0.113.200/24")
 	return h
 }
 
@@ -95,25 +95,25 @@ func twin(a netip.AddrPort) netip.AddrPort {
 
 // tunnelOf is where a node's tunnel listens, on the lab's network.
 func (s *siege) tunnelOf(i int) netip.AddrPort {
-	return netip.AddrPortFrom(s.hostAddr(i), s.nodes[i].NetStatus().Listen.Port())
+	return netip.AddrPortFrom(s.hostAddr(i), s.Nodes[i].NetStatus().Listen.Port())
 }
 
 // undisturbed runs an attack during which nobody else loses anything, and no
 // daemon ends or grows by more than the bound, in bytes.
 func (s *siege) undisturbed(t *testing.T, bound int64, attack func()) {
 	t.Helper()
-	daemons := []*lab.Proc{s.Root, s.cluster.Proc}
-	for _, n := range s.nodes {
+	daemons := []*lab.Proc{s.Root, s.First.Proc}
+	for _, n := range s.Nodes {
 		daemons = append(daemons, n.Proc, n.Net)
 	}
 	pid, held := make([]int, len(daemons)), make([]int64, len(daemons))
 	for i, p := range daemons {
 		pid[i], held[i] = p.PID(), p.Memory()
 	}
-	s.caller.forget()
+	s.caller.Forget()
 	attack()
-	s.caller.more(t, 20)
-	if f := s.caller.failures(); len(f) > 0 {
+	s.caller.More(t, 20)
+	if f := s.caller.Failures(); len(f) > 0 {
 		t.Errorf("%d requests of others were lost: %v", len(f), f)
 	}
 	for i, p := range daemons {
@@ -153,12 +153,12 @@ func hostileNode(t *testing.T, s *siege) {
 		t.Fatal(err)
 	}
 	client, mole, spy, web, secret := s.own(s.client), s.own(s.mole), s.own(s.spy), s.own(s.web), s.own(s.secret)
-	victim := s.nodes[1].NetStatus()
+	victim := s.Nodes[1].NetStatus()
 	to := s.tunnelOf(1)
 	sniffers := map[string]*lab.Sniffer{
 		"web": s.Sniff(s.web.NetNS()), "secret": s.Sniff(s.secret.NetNS()), "client": s.Sniff(s.client.NetNS()),
 	}
-	v := s.nodes[2].TakeOver(s.hosts[2])
+	v := s.Nodes[2].TakeOver(s.Hosts[2])
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := v.Aim(ctx, victim.Key, to); err != nil {
@@ -166,7 +166,7 @@ func hostileNode(t *testing.T, s *siege) {
 	}
 	allowed := func(marker string) {
 		t.Helper()
-		within(t, 20*time.Second, "what the mole may send arrives", func() error {
+		lab.Within(t, 20*time.Second, "what the mole may send arrives", func() error {
 			v.Send(lab.Datagram(mole, web, []byte(marker)))
 			if sniffers["web"].Saw(marker) == 0 {
 				return errors.New(marker)
@@ -232,8 +232,8 @@ func hostileNode(t *testing.T, s *siege) {
 		t.Errorf("n1 sent %d of them back", n)
 	}
 	t.Logf("n1 counts %v packets dropped by the tunnel, %v denied, %v forged",
-		s.nodes[1].NetMetric("treeline_net_tunnel_dropped_packets_total"),
-		s.nodes[1].NetMetric("treeline_net_denied_packets_total"), s.nodes[1].NetMetric("treeline_net_forged_packets_total"))
+		s.Nodes[1].NetMetric("treeline_net_tunnel_dropped_packets_total"),
+		s.Nodes[1].NetMetric("treeline_net_denied_packets_total"), s.Nodes[1].NetMetric("treeline_net_forged_packets_total"))
 }
 
 // One tenant's containers reach nothing of another's, by whatever address.
@@ -301,16 +301,16 @@ func plainPackets(t *testing.T, s *siege) {
 	victim := s.hostAddr(1)
 	web, secret, mole, client := s.own(s.web), s.own(s.secret), s.own(s.mole), s.own(s.client)
 	sniffers := []*lab.Sniffer{s.Sniff(s.web.NetNS()), s.Sniff(s.secret.NetNS()), s.Sniff(s.mole.NetNS()), s.Sniff(s.client.NetNS())}
-	arrived := s.Sniff(lab.NetNS(s.hosts[1]))
+	arrived := s.Sniff(lab.NetNS(s.Hosts[1]))
 	services := netip.AddrPortFrom(s.AddressesOf(s.ServiceID("shop", "web")).RoundRobin, 9)
-	mac := strings.Fields(s.hosts[1].Run("cat", "/sys/class/net/eth0/address"))[0]
+	mac := strings.Fields(s.Hosts[1].Run("cat", "/sys/class/net/eth0/address"))[0]
 	link, err := net.ParseMAC(mac)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sources := []netip.AddrPort{client, mole, secret, web, services, netip.AddrPortFrom(victim, 9), netip.MustParseAddrPort("203.0.113.200:9")}
 	s.undisturbed(t, 12<<20, func() {
-		for _, h := range []*netlab.Host{out, s.hosts[2]} {
+		for _, h := range []*netlab.Host{out, s.Hosts[2]} {
 			for _, to := range []string{web.Addr().String(), secret.Addr().String(), services.Addr().String()} {
 				h.Run("ip", "route", "replace", to, "via", victim.String(), "dev", "eth0")
 			}

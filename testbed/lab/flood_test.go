@@ -33,9 +33,9 @@ const floodBound = 24 << 20
 func TestFloodsOfDatagrams(t *testing.T) {
 	s := newSiege(t)
 	out := s.outside()
-	web, wire := s.Sniff(s.web.NetNS()), s.Sniff(lab.NetNS(s.hosts[1]))
+	web, wire := s.Sniff(s.web.NetNS()), s.Sniff(lab.NetNS(s.Hosts[1]))
 	node, relay := s.tunnelOf(1), netip.AddrPortFrom(netip.MustParseAddr("203.0.113.1"), lab.ClusterPort)
-	key := s.nodes[1].NetStatus().Key
+	key := s.Nodes[1].NetStatus().Key
 	talk, err := s.client.Dial(t.Context(), "udp", s.own(s.web).String())
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		within(t, 10*time.Second, "the client's datagram arrives", func() error {
+		lab.Within(t, 10*time.Second, "the client's datagram arrives", func() error {
 			if web.Saw(marker) == 0 {
 				return fmt.Errorf("no %q", marker)
 			}
@@ -97,7 +97,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 			t.Fatalf("%d datagrams from n0 to n1 were heard", len(heard))
 		}
 		const drops = "treeline_net_tunnel_dropped_packets_total"
-		before := s.nodes[1].NetMetric(drops)
+		before := s.Nodes[1].NetMetric(drops)
 		s.undisturbed(t, floodBound, func() {
 			for i := range 100_000 {
 				source := from
@@ -108,7 +108,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 			}
 		})
 		say("after the replay")
-		if n := s.nodes[1].NetMetric(drops) - before; n < 1000 {
+		if n := s.Nodes[1].NetMetric(drops) - before; n < 1000 {
 			t.Errorf("n1 dropped %v of 100,000: they did not get there", n)
 		} else {
 			t.Logf("n1 took %v of 100,000 from its socket, and dropped them", n)
@@ -209,15 +209,15 @@ func TestResolverAmplifiesNothing(t *testing.T) {
 	at := netip.AddrPortFrom(s.hostAddr(1), 53)
 	resolver := netip.AddrPortFrom(api.ResolverAddr, 53)
 	out.Route(resolver.Addr().String(), at.Addr().String())
-	s.hosts[2].Route(resolver.Addr().String(), at.Addr().String())
+	s.Hosts[2].Route(resolver.Addr().String(), at.Addr().String())
 	sniffers := map[string]*lab.Sniffer{
-		"a host outside": s.Sniff(lab.NetNS(out)), "another node": s.Sniff(lab.NetNS(s.hosts[2])),
-		"the caller's node": s.Sniff(lab.NetNS(s.hosts[0])), "an instance of the node": s.Sniff(s.web.NetNS()),
+		"a host outside": s.Sniff(lab.NetNS(out)), "another node": s.Sniff(lab.NetNS(s.Hosts[2])),
+		"the caller's node": s.Sniff(lab.NetNS(s.Hosts[0])), "an instance of the node": s.Sniff(s.web.NetNS()),
 		"an instance elsewhere": s.Sniff(s.client.NetNS()),
 	}
 	const name = "amplified.lab.shop.lab.treeline."
 	s.undisturbed(t, floodBound, func() {
-		for path, own := range map[string]string{lab.NetNS(out): "203.0.113.200", lab.NetNS(s.hosts[2]): "203.0.113.12"} {
+		for path, own := range map[string]string{lab.NetNS(out): "203.0.113.200", lab.NetNS(s.Hosts[2]): "203.0.113.12"} {
 			raw := s.Raw(path)
 			for _, from := range []netip.Addr{
 				netip.MustParseAddr(own), s.hostAddr(0), s.own(s.web).Addr(), s.own(s.client).Addr(), s.own(s.mole).Addr(),
@@ -270,7 +270,7 @@ func TestResolverAmplifiesNothing(t *testing.T) {
 	if longest.Load() > 1232 {
 		t.Errorf("an answer of %d bytes", longest.Load())
 	}
-	within(t, 5*time.Second, "the flood over, names are answered", func() error {
+	lab.Within(t, 5*time.Second, "the flood over, names are answered", func() error {
 		_, err := s.client.Lookup(t.Context(), "ip4", "web.lab.shop.lab.treeline")
 		return err
 	})
@@ -288,7 +288,7 @@ func unknownDestinations(t *testing.T, s *siege) {
 	for i := range fresh {
 		name := fmt.Sprintf("s%d", i)
 		fresh[i] = s.other.App("fresh", lab.Namespace).Service(name, lab.Namespace)
-		app.Applications[0].Services = append(app.Applications[0].Services, lab.On(s.server(name, 1), "c1", "n1"))
+		app.Applications[0].Services = append(app.Applications[0].Services, lab.On(s.Server(name, 1), "c1", "n1"))
 	}
 	if _, err := s.API.Apply(t.Context(), lab.Encode(app), client.ApplyOptions{Tenant: s.other}); err != nil {
 		t.Fatal(err)
@@ -298,7 +298,7 @@ func unknownDestinations(t *testing.T, s *siege) {
 		s.Wait(string(id)+" runs", lab.Is(id.Instance(0), func(i api.Instance) bool { return i.State == api.Running }))
 		at[i] = s.at(id).String()
 	}
-	n2 := s.nodes[2]
+	n2 := s.Nodes[2]
 	const destinations = 50_000
 	var sent atomic.Int64
 	s.undisturbed(t, floodBound, func() {
@@ -332,7 +332,7 @@ func unknownDestinations(t *testing.T, s *siege) {
 				time.Sleep(5 * time.Millisecond)
 			}
 		}()
-		within(t, 60*time.Second, "the flood is on", func() error {
+		lab.Within(t, 60*time.Second, "the flood is on", func() error {
 			if n := sent.Load(); n < destinations/5 {
 				return fmt.Errorf("%d sent", n)
 			}

@@ -17,23 +17,23 @@ import (
 // cluster learns how far each is from each, and places by it.
 func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 	t.Parallel()
-	o := &overlay{Lab: lab.New(t, lab.Options{}), t: t, net: netlab.New(t)}
-	hub := o.net.Host("hub")
+	o := &lab.Overlay{Lab: lab.New(t, lab.Options{}), Net: netlab.New(t)}
+	hub := o.Net.Host("hub")
 	hub.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
-	h := o.net.Host("c1")
-	o.net.Join(h, "eth0", "203.0.113.2/30", hub, "c1", "203.0.113.1/30")
+	h := o.Net.Host("c1")
+	o.Net.Join(h, "eth0", "203.0.113.2/30", hub, "c1", "203.0.113.1/30")
 	h.Route("default", "203.0.113.1")
-	o.cluster = o.Cluster("c1", lab.ClusterOptions{Host: h, Address: "203.0.113.2"})
+	o.First = o.Cluster("c1", lab.ClusterOptions{Host: h, Address: "203.0.113.2"})
 	delays := []time.Duration{4 * time.Millisecond, 6 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond}
 	for i, d := range delays {
-		h := o.net.Host(fmt.Sprintf("h%d", i))
-		o.net.Slow(h, "eth0", fmt.Sprintf("198.51.100.%d/30", 4*i+2), hub, fmt.Sprintf("n%d", i), fmt.Sprintf("198.51.100.%d/30", 4*i+1), d, 0, uint64(i))
+		h := o.Net.Host(fmt.Sprintf("h%d", i))
+		o.Net.Slow(h, "eth0", fmt.Sprintf("198.51.100.%d/30", 4*i+2), hub, fmt.Sprintf("n%d", i), fmt.Sprintf("198.51.100.%d/30", 4*i+1), d, 0, uint64(i))
 		h.Route("default", fmt.Sprintf("198.51.100.%d", 4*i+1))
-		o.nodes = append(o.nodes, o.cluster.Node(fmt.Sprintf("n%d", i), lab.NodeOptions{Containers: true, CPUs: 2, Host: h, Overlay: true}))
+		o.Nodes = append(o.Nodes, o.First.Node(fmt.Sprintf("n%d", i), lab.NodeOptions{Containers: true, CPUs: 2, Host: h, Overlay: true}))
 	}
-	o.ready(o.cluster, len(delays))
+	o.Ready(o.First, len(delays))
 	// n0 and n1 are 20 ms apart, and n0 and the others 88 and 128.
-	o.learned(func(apart func(i, j int) time.Duration) bool {
+	learned(t, o, func(apart func(i, j int) time.Duration) bool {
 		return apart(0, 1) < 30*time.Millisecond && min(apart(0, 2), apart(0, 3)) > 65*time.Millisecond
 	})
 
@@ -51,13 +51,13 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 // learned waits until what the cluster has learned of how far nodes are from each
 // other is about so. What is asked for is what a decision rests on, with room for a
 // machine that is late, and not the truth: to that coordinates come in minutes.
-func (o *overlay) learned(so func(apart func(i, j int) time.Duration) bool) {
-	o.t.Helper()
+func learned(t *testing.T, o *lab.Overlay, so func(apart func(i, j int) time.Duration) bool) {
+	t.Helper()
 	took := lab.Stopwatch()
-	within(o.t, 4*time.Minute, "the cluster knows the distances", func() error {
-		at := make([]api.Coordinate, len(o.nodes))
-		for i, n := range o.nodes {
-			shown, err := o.cluster.NodeOf(n.ID)
+	lab.Within(t, 4*time.Minute, "the cluster knows the distances", func() error {
+		at := make([]api.Coordinate, len(o.Nodes))
+		for i, n := range o.Nodes {
+			shown, err := o.First.NodeOf(n.ID)
 			if err != nil {
 				return err
 			}
@@ -78,5 +78,5 @@ func (o *overlay) learned(so func(apart func(i, j int) time.Duration) bool) {
 		}
 		return errors.New("it believes" + b.String())
 	})
-	o.t.Logf("the distances are known after %s", took().Round(100*time.Millisecond))
+	t.Logf("the distances are known after %s", took().Round(100*time.Millisecond))
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/proof"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
@@ -52,13 +53,13 @@ func shown(chain []*x509.Certificate) (out [][]byte) {
 // stole make no peer of a key that is not the certificate's.
 func TestStolenIdentitiesAreRefused(t *testing.T) {
 	s := newSiege(t)
-	c2 := s.newCluster("c2", 2)
-	s.node(c2, netlab.None)
-	s.ready(c2, 1)
-	n0, n1, n2 := s.nodes[0], s.nodes[1], s.nodes[2]
+	c2 := s.NewCluster("c2", 2)
+	s.Node(c2, netlab.None)
+	s.Ready(c2, 1)
+	n0, n1, n2 := s.Nodes[0], s.Nodes[1], s.Nodes[2]
 	const refusals = "treeline_net_peers_refused_total"
 
-	authority, err := ca.New(pair(t, s.cluster.Data, "cluster-ca.pem"))
+	authority, err := ca.New(pair(t, s.First.Data, "cluster-ca.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,8 +90,8 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 		}
 		return ca.Pair{Chain: chain, Key: key}
 	}
-	mine, theirs, elsewhere := pair(t, n2.Data, "node.pem"), pair(t, n1.Data, "node.pem"), pair(t, s.nodes[3].Data, "node.pem")
-	cluster := pair(t, s.cluster.Data, "cluster-ca.pem")
+	mine, theirs, elsewhere := pair(t, n2.Data, "node.pem"), pair(t, n1.Data, "node.pem"), pair(t, s.Nodes[3].Data, "node.pem")
+	cluster := pair(t, s.First.Data, "cluster-ca.pem")
 	// claim is what p's owner would say if the node n of c1 had the key k.
 	claim := func(k byte, n api.NodeID, shows ca.Pair, signs ca.Pair) api.Peer {
 		p := api.Peer{
@@ -130,7 +131,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 	}
 	noStranger := func() {
 		t.Helper()
-		for _, n := range s.nodes[:3] {
+		for _, n := range s.Nodes[:3] {
 			for _, p := range n.Peers() {
 				if p.Key[0] == 0xee {
 					t.Errorf("%s has the peer %s", n.Name, p.Key)
@@ -146,7 +147,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 			return mine.TLS(false), nil
 		})
 		conf.NextProtos = []string{"mqtt"}
-		b, err := mqtt.Dial(mqtt.Options{Addr: s.cluster.Link.Addr(), ClientID: "n2-thief", TLS: conf, Log: slog.New(slog.DiscardHandler)})
+		b, err := mqtt.Dial(mqtt.Options{Addr: s.First.Link.Addr(), ClientID: "n2-thief", TLS: conf, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,9 +158,9 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			within(t, 20*time.Second, "it is published or refused", func() error {
+			lab.Within(t, 20*time.Second, "it is published or refused", func() error {
 				err := b.Publish(t.Context(), bus.Message{Topic: topic.Interest.Of(of), Payload: text, QoS: 1})
-				if err != nil && strings.Contains(s.cluster.Log(), topic.Interest.Of(of)) {
+				if err != nil && strings.Contains(s.First.Log(), topic.Interest.Of(of)) {
 					return nil // it was refused by name
 				}
 				return err
@@ -172,8 +173,8 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 		s.undisturbed(t, 12<<20, func() {
 			// In the name of the caller's node: it would lose all that it wants.
 			publish("n0", says(claim(10, "n0", mine, mine)))
-			within(t, 10*time.Second, "the broker refuses it", func() error {
-				if !strings.Contains(s.cluster.Log(), topic.Interest.Of("n0")) {
+			lab.Within(t, 10*time.Second, "the broker refuses it", func() error {
+				if !strings.Contains(s.First.Log(), topic.Interest.Of("n0")) {
 					return fmt.Errorf("the cluster's log does not say so")
 				}
 				return nil
@@ -185,7 +186,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			publish("n2", api.NetSelf{Key: key, Chain: shown(theirs.Chain), Proof: sig})
-			s.caller.more(t, 20)
+			s.caller.More(t, 20)
 			// Another's certificate for a key of its own: the nodes that want n2 refuse it.
 			publish("n2", says(lies["another's certificate, one's own proof"]))
 			c, err := s.client.Dial(t.Context(), "udp", s.own(s.mole).String())
@@ -193,7 +194,7 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			within(t, 20*time.Second, "n0 refuses it", func() error {
+			lab.Within(t, 20*time.Second, "n0 refuses it", func() error {
 				_, _ = c.Write([]byte("who are you?"))
 				if n0.NetMetric(refusals) == before {
 					return fmt.Errorf("nothing was refused")

@@ -25,17 +25,17 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 		home       = 2 * time.Millisecond   // from a user to the coast
 		west, east = "192.0.2.2", "192.0.2.6"
 	)
-	o := &overlay{Lab: lab.New(t, lab.Options{}), t: t, net: netlab.New(t)}
-	hubs := []*netlab.Host{o.net.Host("west"), o.net.Host("east")}
-	o.net.Slow(hubs[0], "east", "203.0.113.5/30", hubs[1], "west", "203.0.113.6/30", far, 0, 90)
+	o := &lab.Overlay{Lab: lab.New(t, lab.Options{}), Net: netlab.New(t)}
+	hubs := []*netlab.Host{o.Net.Host("west"), o.Net.Host("east")}
+	o.Net.Slow(hubs[0], "east", "203.0.113.5/30", hubs[1], "west", "203.0.113.6/30", far, 0, 90)
 	for i, hub := range hubs {
 		hub.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
 		hub.Route("default", fmt.Sprintf("203.0.113.%d", 6-i))
 	}
 	// end is a host at the end of a cable from a hub.
 	end := func(name string, hub *netlab.Host, network string, at int, delay time.Duration) *netlab.Host {
-		h := o.net.Host(name)
-		o.net.Slow(h, "eth0", fmt.Sprintf("%s.%d/30", network, at+2), hub, name, fmt.Sprintf("%s.%d/30", network, at+1), delay, 0, uint64(at))
+		h := o.Net.Host(name)
+		o.Net.Slow(h, "eth0", fmt.Sprintf("%s.%d/30", network, at+2), hub, name, fmt.Sprintf("%s.%d/30", network, at+1), delay, 0, uint64(at))
 		h.Route("default", fmt.Sprintf("%s.%d", network, at+1))
 		return h
 	}
@@ -56,23 +56,23 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 	}
 	users[1].Nft("add rule ip user in icmp type echo-request drop")
 
-	h := o.net.Host("c1")
-	o.net.Join(h, "eth0", "203.0.113.2/30", hubs[0], "c1", "203.0.113.1/30")
+	h := o.Net.Host("c1")
+	o.Net.Join(h, "eth0", "203.0.113.2/30", hubs[0], "c1", "203.0.113.1/30")
 	h.Route("default", "203.0.113.1")
-	o.cluster = o.Cluster("c1", lab.ClusterOptions{Host: h, Address: "203.0.113.2", Args: []string{"--dead", "30s", "--probe-allow", "192.0.2.0/24"}})
+	o.First = o.Cluster("c1", lab.ClusterOptions{Host: h, Address: "203.0.113.2", Args: []string{"--dead", "30s", "--probe-allow", "192.0.2.0/24"}})
 	delays := []time.Duration{4 * time.Millisecond, 60 * time.Millisecond, 4 * time.Millisecond, 60 * time.Millisecond}
 	for i, d := range delays { // two in the west and two in the east; the farther ones have more room
 		h := end(fmt.Sprintf("n%d", i), hubs[i/2], "198.51.100", 4*i, d)
 		if i == 1 {
 			h.Nft("table ip mute {\n chain out {\n type filter hook output priority 0;\n ip daddr 192.0.2.0/24 drop\n }\n}")
 		}
-		o.nodes = append(o.nodes, o.cluster.Node(fmt.Sprintf("n%d", i), lab.NodeOptions{
+		o.Nodes = append(o.Nodes, o.First.Node(fmt.Sprintf("n%d", i), lab.NodeOptions{
 			Containers: true, CPUs: float64(2 + 2*(i%2)), Host: h, Overlay: true,
 		}))
 	}
-	o.ready(o.cluster, len(delays))
+	o.Ready(o.First, len(delays))
 	// On a coast the two are 128 ms apart, and 416 and more from those on the other.
-	o.learned(func(apart func(i, j int) time.Duration) bool {
+	learned(t, o, func(apart func(i, j int) time.Duration) bool {
 		there := min(apart(0, 2), apart(0, 3), apart(1, 2), apart(1, 3))
 		return apart(0, 1) > 75*time.Millisecond && apart(0, 1) < 230*time.Millisecond && there > 300*time.Millisecond
 	})
@@ -123,7 +123,7 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 	// The cluster knows both for what they are, and sends no node there.
 	for _, service := range []string{"private", "testing"} {
 		id := o.ID("shop", service, 0)
-		within(t, 30*time.Second, service+" is refused", func() error {
+		lab.Within(t, 30*time.Second, service+" is refused", func() error {
 			why, err := o.API.Why(t.Context(), id)
 			if err != nil {
 				return err
