@@ -14,8 +14,11 @@ import (
 
 // CheckStatus says what is wrong with a place to serve the status at (ServeStatus).
 func CheckStatus(at string) error {
-	if at == "" || at == "off" || at == "data" || strings.HasPrefix(at, "/") {
+	switch {
+	case at == "" || at == "off" || at == "data":
 		return nil
+	case strings.HasPrefix(at, "/"):
+		return CheckSocket(at)
 	}
 	if host, _, err := net.SplitHostPort(at); err != nil || !loopback(host) {
 		return fmt.Errorf("%q is neither a loopback host:port, nor an absolute path, nor \"data\" or \"off\"", at)
@@ -45,6 +48,9 @@ func ServeStatus(ctx context.Context, at, data string, h http.Handler) error {
 		network = "tcp"
 	}
 	if network == "unix" {
+		if err := CheckSocket(at); err != nil {
+			return fmt.Errorf("listen for status: %w", err)
+		}
 		// A socket that a crash left: the store's lock says that no other lives here.
 		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the old status socket: %w", err)

@@ -7,7 +7,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 func TestTheStatusIsForThisMachineAlone(t *testing.T) {
@@ -18,6 +21,28 @@ func TestTheStatusIsForThisMachineAlone(t *testing.T) {
 	} {
 		if err := CheckStatus(at); (err == nil) != ok {
 			t.Errorf("%q: %v", at, err)
+		}
+	}
+}
+
+// The kernel's "invalid argument" tells nobody what to do.
+func TestAPathThatIsTooLongForASocketIsNamed(t *testing.T) {
+	fits := "/" + strings.Repeat("d", maxSocketPath-1)
+	if err := errors.Join(CheckSocket(fits), CheckStatus(fits)); err != nil {
+		t.Errorf("%d bytes: %v", len(fits), err)
+	}
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", maxSocketPath))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"configured":      CheckStatus(fits + "d"),
+		"in its data":     ServeStatus(t.Context(), "data", dir, http.NotFoundHandler()),
+		"somewhere else":  ServeStatus(t.Context(), dir+"/status.sock", "", http.NotFoundHandler()),
+		"anybody's other": CheckSocket(dir),
+	} {
+		if !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "at most 107: choose a directory with a shorter path") {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
 )
 
 // Listen listens on a unix socket at path, whose directory it makes if there is
@@ -19,6 +20,9 @@ import (
 // netmanager's (ErrConflict). Connections of users other than root and our own
 // are closed at once.
 func Listen(path string) (net.Listener, error) {
+	if err := daemon.CheckSocket(path); err != nil {
+		return nil, fmt.Errorf("listen for the node engine: %w", err)
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // the socket itself is closed
 		return nil, fmt.Errorf("make the socket's directory: %w", err)
 	}

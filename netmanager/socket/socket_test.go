@@ -236,6 +236,13 @@ func TestListenAfterACrash(t *testing.T) {
 	ln.Close()
 }
 
+func TestAPathThatIsTooLongIsNamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), strings.Repeat("d", 100), "net.sock")
+	if _, err := Listen(path); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "at most 107") {
+		t.Error(err)
+	}
+}
+
 func TestAListIsOneDocumentHoweverLong(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		w := httptest.NewRecorder()

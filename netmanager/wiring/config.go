@@ -63,6 +63,8 @@ func (c Config) Validate() error {
 		return bad("data", "a directory is needed")
 	case !strings.HasPrefix(c.Socket, "/"):
 		return bad("socket", "%q is no absolute path", c.Socket)
+	case daemon.CheckSocket(c.Socket) != nil:
+		return fmt.Errorf("socket: %w", daemon.CheckSocket(c.Socket))
 	case c.Credentials == "":
 		return bad("credentials", "the node engine's data directory is needed")
 	case !slices.Contains([]string{"auto", "ebpf", "nft"}, c.Plane):

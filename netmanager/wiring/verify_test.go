@@ -3,6 +3,7 @@ package wiring
 import (
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,6 +84,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 	}
 	for name, change := range map[string]func(*Config){
 		"relative socket": func(c *Config) { c.Socket = "net.sock" },
+		"long socket":     func(c *Config) { c.Socket = "/run/" + strings.Repeat("d", 100) + "/net.sock" },
 		"odd plane":       func(c *Config) { c.Plane = "ipvs" },
 		"long prefix":     func(c *Config) { c.Prefix = "treeline" }, // with an address it is no device's name
 		"odd prefix":      func(c *Config) { c.Prefix = "9/" },
