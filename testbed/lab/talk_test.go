@@ -63,9 +63,6 @@ func (w *talk) call() {
 		}
 		return w.in.Who(net.JoinHostPort(ips[0].String(), "80"), 5*time.Second)
 	})
-	for n := range w.at.Instances {
-		_ = n
-	}
 	for _, c := range w.many {
 		w.t.Cleanup(c.Stop)
 	}
