@@ -94,6 +94,10 @@ func (s ServiceID) Tenant() Tenant { return Tenant(beforeLast(string(s), '/')) }
 // Name is the service's name without its tenant: "app.ns.service.ns".
 func (s ServiceID) Name() string { return afterLast(string(s), '/') }
 
+// NameInApp is the service's name as others of its application write it:
+// "service.ns".
+func (s ServiceID) NameInApp() string { return strings.TrimPrefix(string(s), string(s.App())+".") }
+
 // App is the application that the service belongs to.
 func (s ServiceID) App() AppID {
 	return AppID(beforeLast(beforeLast(string(s), '.'), '.'))

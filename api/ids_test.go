@@ -26,6 +26,9 @@ func TestIDsTakeApartWhatTheyWereMadeOf(t *testing.T) {
 	if app.Name() != "shop.prod" || svc.Name() != "shop.prod.web.v1" || inst.Name() != "shop.prod.web.v1#12" {
 		t.Errorf("%s, %s, %s", app.Name(), svc.Name(), inst.Name())
 	}
+	if in := svc.NameInApp(); in != "web.v1" {
+		t.Errorf("within its application %q", in)
+	}
 	if got, err := api.ParseInstanceID(string(inst)); err != nil || got != inst {
 		t.Errorf("%s, %v", got, err)
 	}

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -24,7 +23,7 @@ func (c *Core) domains(p placing) (out []sched.Domain) {
 	}
 	shun := func(other api.ServiceID, by string) {
 		for _, d := range c.census(other, by, p) {
-			d.Apart = withinApp(other)
+			d.Apart = other.NameInApp()
 			out = append(out, d)
 		}
 	}
@@ -73,8 +72,6 @@ func (c *Core) named(self api.ServiceID, a sched.Apart) []api.ServiceID {
 	})
 }
 
-func withinApp(id api.ServiceID) string { return strings.TrimPrefix(string(id), string(id.App())+".") }
-
 // shared are the domains in which an instance came to be with too many of its own
 // service, or with one that it is to be apart from. Only labels change while it is
 // placed: which node and which cluster it is on was minded when it came there.
@@ -91,7 +88,7 @@ func (c *Core) shared(in *instance, n *node) (out []sched.Domain) {
 		}
 		for _, other := range c.named(self, a) {
 			if have := c.crowd(other, a.By, n); have > 0 {
-				out = append(out, sched.Domain{By: a.By, Name: n.info.Labels[a.By], Have: have, Apart: withinApp(other)})
+				out = append(out, sched.Domain{By: a.By, Name: n.info.Labels[a.By], Have: have, Apart: other.NameInApp()})
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -251,7 +250,7 @@ func (c *Core) wantedNear(p placing) (out []sched.Bound) {
 		here := func(id api.InstanceID) api.Position { return c.nodes[c.instances[id].Node].position() }
 		bound := func(at ...api.Position) sched.Bound {
 			b := w.link.Bound(at...)
-			b.To = strings.TrimPrefix(string(w.from), string(w.from.App())+".")
+			b.To = w.from.NameInApp()
 			return b
 		}
 		if p.loose || count > maxStrict {

@@ -2,7 +2,6 @@ package root
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -211,7 +210,7 @@ func (c *Core) bind(req *sched.Request, in *instance, s *service) {
 				continue
 			}
 			if b, ok := c.boundAt(r.link, at, []*service{t}); ok {
-				b.To = nameWithin(t.id)
+				b.To = t.id.NameInApp()
 				req.Bounds = append(req.Bounds, b)
 			}
 		}
@@ -219,7 +218,7 @@ func (c *Core) bind(req *sched.Request, in *instance, s *service) {
 			continue
 		}
 		for _, id := range step.Keys(t.peers) {
-			req.Domains = append(req.Domains, sched.Domain{By: "cluster", Name: id, Apart: nameWithin(t.id), Have: t.peers[id]})
+			req.Domains = append(req.Domains, sched.Domain{By: "cluster", Name: id, Apart: t.id.NameInApp(), Have: t.peers[id]})
 		}
 	}
 	for _, spread := range sched.SpreadsOf(&in.Spec) {
@@ -233,9 +232,6 @@ func (c *Core) bind(req *sched.Request, in *instance, s *service) {
 		}
 	}
 }
-
-// nameWithin is a service's name within its application, "name.namespace".
-func nameWithin(id api.ServiceID) string { return strings.TrimPrefix(string(id), string(id.App())+".") }
 
 // positions are the known places of a link's other end, and whether these are all.
 func positions(l sched.Link, to []*service) (at []api.Position, all bool) {

@@ -61,7 +61,7 @@ func (l Link) Names(of, id api.ServiceID) bool {
 	if l.Service == "" || of.App() != id.App() {
 		return false
 	}
-	name := strings.TrimPrefix(string(id), string(id.App())+".")
+	name := id.NameInApp()
 	if !strings.Contains(l.Service, ".") {
 		name, _, _ = strings.Cut(name, ".")
 	}

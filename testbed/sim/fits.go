@@ -19,7 +19,7 @@ func (w *World) wouldFit(in api.Instance, but *NodeMachine) string {
 		return ""
 	}
 	for _, o := range w.root.core.Services(in.ID.Tenant()) {
-		if o.App == s.App && relative(o.Spec) && leadsTo(o.Spec, short(s.ID)) {
+		if o.App == s.App && relative(o.Spec) && leadsTo(o.Spec, s.ID.NameInApp()) {
 			return "" // links bind both ends
 		}
 	}
@@ -151,7 +151,7 @@ func (w *World) crowded(m *NodeMachine, in api.Instance, spec api.Microservice) 
 			}
 		case api.ConstrainApart:
 			if w.inDomain(m, k.By, in, func(o api.ServiceID) bool {
-				return o.App() == in.Service.App() && slices.Contains(k.Services, short(o))
+				return o.App() == in.Service.App() && slices.Contains(k.Services, o.NameInApp())
 			}) > 0 {
 				return true
 			}
@@ -161,7 +161,7 @@ func (w *World) crowded(m *NodeMachine, in api.Instance, spec api.Microservice) 
 		var by []string
 		if s, ok := w.root.core.Service(o); ok && o.App() == in.Service.App() && o != in.Service {
 			for _, k := range s.Spec.Constraints {
-				if k.Type == api.ConstrainApart && slices.Contains(k.Services, short(in.Service)) {
+				if k.Type == api.ConstrainApart && slices.Contains(k.Services, in.Service.NameInApp()) {
 					by = append(by, k.By)
 				}
 			}
@@ -177,9 +177,6 @@ func (w *World) crowded(m *NodeMachine, in api.Instance, spec api.Microservice) 
 	}
 	return false
 }
-
-// short is a service's name as others of its application write it.
-func short(s api.ServiceID) string { return strings.TrimPrefix(string(s), string(s.App())+".") }
 
 // inDomain counts instances in the machine's domain, but the one that is asked about.
 func (w *World) inDomain(m *NodeMachine, by string, but api.Instance, of func(api.ServiceID) bool) (n int) {
@@ -339,7 +336,7 @@ func (w *World) checkPreempted(m *ClusterMachine) {
 func (w *World) urgency(id api.InstanceID) int {
 	for _, p := range w.chaos.people {
 		if p.app() == id.Service().App() {
-			name, _, _ := strings.Cut(short(id.Service()), ".")
+			name, _, _ := strings.Cut(id.Service().NameInApp(), ".")
 			return p.urgency(name)
 		}
 	}
