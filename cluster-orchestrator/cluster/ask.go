@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -188,10 +189,10 @@ func (c *Core) ranked(ans sched.Answer) {
 	if a == nil {
 		return // late, or twice
 	}
-	fault := clip(ans.Error)
+	fault := step.Clip(ans.Error)
 	for _, choice := range ans.Ranked {
 		if !a.names[choice.ID] {
-			fault = "it names " + strconv.Quote(clip(choice.ID)) + ", about which it was not asked"
+			fault = "it names " + strconv.Quote(step.Clip(choice.ID)) + ", about which it was not asked"
 		}
 	}
 	if fault == "" && len(ans.Ranked) == 0 {

@@ -204,7 +204,7 @@ func (c *Core) violation(in *instance, n *node) (wrong string, borne time.Durati
 }
 
 func said(r *api.Rejection) string {
-	return clip(fmt.Sprintf("%s: %s, need %s", r.Constraint, r.Have, r.Need))
+	return step.Clip(fmt.Sprintf("%s: %s, need %s", r.Constraint, r.Have, r.Need))
 }
 
 // relieve moves an instance to where its SLA is kept.

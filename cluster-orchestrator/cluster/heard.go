@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
@@ -181,15 +180,6 @@ func (c *Core) holdStranger(n *node, id api.InstanceID) {
 	}
 }
 
-// clip bounds what a node may have stored by way of explanation.
-func clip(detail string) string {
-	const most = 1024
-	if len(detail) <= most {
-		return detail
-	}
-	return strings.ToValidUTF8(detail[:most], "") + "…"
-}
-
 func (n *node) forget(id api.InstanceID) {
 	old, ok := n.observed[id]
 	if !ok {
@@ -255,7 +245,7 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 		n.book(in.id(), in.demand.claim)
 	}
 	before, wasReady := in.view(), in.Ready
-	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, clip(o.Detail), o.Restarts, o.ExitCode
+	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, step.Clip(o.Detail), o.Restarts, o.ExitCode
 	in.Address, in.Ready = o.Address, o.Ready
 	if !in.Moving && !in.Strained {
 		in.Offered = false

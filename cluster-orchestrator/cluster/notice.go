@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 )
 
 // ToOperator is whoever runs the cluster, to whom go api.Notices.
@@ -38,7 +39,7 @@ func (c *Core) notice(reason api.Reason, text string) {
 		return
 	}
 	n.last++
-	said := api.Notice{No: n.last, Reason: reason, Text: clip(text), Times: n.times}
+	said := api.Notice{No: n.last, Reason: reason, Text: step.Clip(text), Times: n.times}
 	n.said, n.times = c.now, 0
 	if len(n.owed) == maxNotices {
 		n.owed = slices.Delete(n.owed, 0, 1)

@@ -247,7 +247,7 @@ func (c *Core) nodeProbed(id api.NodeID, p api.Probed) {
 	delete(u.asked, id)
 	switch {
 	case p.Refused:
-		u.refused = clip("the operator forbids to probe it: " + p.Error)
+		u.refused = step.Clip("the operator forbids to probe it: " + p.Error)
 	case p.Error == "" && p.RTT > 0 && p.RTT <= time.Minute:
 		u.answers[string(id)] = p.RTT
 	}

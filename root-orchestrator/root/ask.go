@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -138,6 +139,6 @@ func (c *Core) unanswered(in *instance) {
 
 // decideInstead has the built-in plugin decide, and says why.
 func (c *Core) decideInstead(in *instance, why string) {
-	c.event(c.about(in, in.State, api.ReasonNoScheduler, clip("scheduler "+c.cfg.Asks+": "+why)+"; "+c.cfg.Plugin.Name()+" decides"))
+	c.event(c.about(in, in.State, api.ReasonNoScheduler, step.Clip("scheduler "+c.cfg.Asks+": "+why)+"; "+c.cfg.Plugin.Name()+" decides"))
 	c.decide(in)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -24,15 +23,6 @@ func (c *Core) event(e api.Event) {
 	c.journal.Put(kindEvent, strconv.Itoa(c.eventSlot), e)
 	c.eventSlot = (c.eventSlot + 1) % c.cfg.EventsKept
 	c.show(api.Change{Kind: "event", ID: strconv.FormatUint(uint64(e.Seq), 10), Tenant: e.Tenant, Revision: e.Seq, Object: e})
-}
-
-// clip bounds what others may have stored by way of explanation.
-func clip(text string) string {
-	const most = 1024
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 func (c *Core) restoreEvent(d store.Doc) error {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 )
 
 // How many events one cluster's notices may make, whatever it sends.
@@ -42,7 +43,7 @@ func (c *Core) notices(cl *cluster, r api.Report) {
 		if n.told == mostNotices {
 			continue
 		}
-		e := api.Event{Kind: "cluster", Object: string(cl.Info.ID), Cluster: cl.Info.ID, Detail: clip(notice.Text)}
+		e := api.Event{Kind: "cluster", Object: string(cl.Info.ID), Cluster: cl.Info.ID, Detail: step.Clip(notice.Text)}
 		if notice.Reason == api.ReasonNoScheduler {
 			e.Reason = notice.Reason
 		}

@@ -89,7 +89,7 @@ func (c *Core) observe(cl *cluster, r api.Report) {
 			cl.known = cl.known.Toggle(o.Digest())
 		}
 		o = plausible(o)
-		o.Detail = clip(o.Detail)
+		o.Detail = step.Clip(o.Detail)
 		in := cl.assigned[o.Instance]
 		if in != nil && o.Epoch.Root() > in.epochAt(cl).Root() {
 			c.overtaken(cl, in, o)
