@@ -19,7 +19,7 @@ func (c *Core) bounds(p placing) (out []sched.Bound) {
 			out = append(out, b)
 		}
 	}
-	if p.lone {
+	if p.near == nearNone {
 		return out
 	}
 	return append(out, c.wantedNear(p)...)

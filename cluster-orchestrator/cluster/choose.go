@@ -22,23 +22,32 @@ func (c *Core) find(in *instance, avoid ...string) (req sched.Request, choice sc
 	return c.findFor(p, in.seed(), avoid...)
 }
 
+// findFor is find for anything. What cannot be near to all that want it near comes
+// near to one of them, or, when it has no more time, anywhere; the request is the
+// strictest where it fits nowhere.
 func (c *Core) findFor(p placing, seed uint64, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
-	req = c.requestOf(p, avoid...)
-	if choice, ok = c.best(&req, seed); ok {
+	if req, choice, ok = c.findAt(nearAll, p, seed, avoid...); ok {
 		return req, choice, true
 	}
-	// Not near to all that want it near: then to one of them, and at last to none.
 	wanted := len(c.wantedNear(p))
-	for _, less := range []bool{wanted > 1, wanted > 0 && p.late} {
-		if p.loose, p.lone = true, p.loose; !less {
-			continue
-		}
-		of := c.requestOf(p, avoid...)
-		if choice, ok = c.best(&of, seed); ok {
-			return of, choice, true
+	if wanted > 1 {
+		if less, choice, ok := c.findAt(nearOne, p, seed, avoid...); ok {
+			return less, choice, true
 		}
 	}
-	return req, choice, false
+	if wanted > 0 && p.late {
+		if less, choice, ok := c.findAt(nearNone, p, seed, avoid...); ok {
+			return less, choice, true
+		}
+	}
+	return req, sched.Choice{}, false
+}
+
+func (c *Core) findAt(near nearness, p placing, seed uint64, avoid ...string) (sched.Request, sched.Choice, bool) {
+	p.near = near
+	req := c.requestOf(p, avoid...)
+	choice, ok := c.best(&req, seed)
+	return req, choice, ok
 }
 
 // best is the node that the request goes to, if there is one.

@@ -47,10 +47,18 @@ type placing struct {
 	demand  *demand
 	targets []api.Target
 	node    api.NodeID // where it is now: it is not in its own way
-	loose   bool       // near one of those that want it near is enough
-	late    bool       // and near none of them is better than nowhere
-	lone    bool       // and that is how it is
+	near    nearness   // to those of its siblings that want it near
+	late    bool       // it has searched for as long as it may: it can be near to none of them
 }
+
+// nearness is to how many of the siblings that want it near an instance has to be.
+type nearness int
+
+const (
+	nearAll  nearness = iota
+	nearOne           // to be near to all cannot be
+	nearNone          // nor to one, and it has no more time to search
+)
 
 func (in *instance) placing() placing {
 	return placing{id: in.id(), demand: &in.demand, targets: in.Want.Targets, node: in.Node}
@@ -70,6 +78,8 @@ func (c *Core) requestOf(p placing, avoid ...string) sched.Request {
 
 func (c *Core) request(in *instance, avoid ...string) sched.Request {
 	p := in.placing()
-	p.lone = c.late(in) // nowhere that is near enough was any room
+	if c.late(in) {
+		p.near = nearNone // where it would be near enough there was no room
+	}
 	return c.requestOf(p, append(avoid, in.avoid...)...)
 }

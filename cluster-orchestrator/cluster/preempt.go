@@ -19,10 +19,9 @@ import (
 // the plugin likes best.
 const maxEvictions = 500
 
-// preempts has others make way for an instance, if that helps, and reports
-// whether it waits for them. One whose node is heard goes on there meanwhile; an
-// exclusive one could not, and goes when there is room.
-// Nodes, if any are named, are those on which they may.
+// preempts has others make way for an instance, on the named nodes or, where none is
+// named, on any, and reports whether it waits for them. One whose node is heard goes on
+// there meanwhile; an exclusive one could not, and goes when there is room.
 func (c *Core) preempts(in *instance, req *sched.Request, nodes ...api.NodeID) bool {
 	n := c.nodes[in.Node]
 	runs := n != nil && !n.silent
@@ -52,8 +51,9 @@ func (c *Core) preempts(in *instance, req *sched.Request, nodes ...api.NodeID) b
 	return true
 }
 
-// makeWay has others leave the node where that costs least, if there is one, and
-// keeps what they leave for the instance. It reports how many.
+// makeWay has others leave that one of the nodes (none named: of all) where it costs
+// least, if there is one, and keeps what they leave for the instance. It reports how
+// many.
 func (c *Core) makeWay(in *instance, req *sched.Request, nodes ...api.NodeID) (victims int, ok bool) {
 	n, lesser := c.wayFor(in, req, nodes...)
 	if n == nil {

@@ -253,7 +253,7 @@ func (c *Core) wantedNear(p placing) (out []sched.Bound) {
 			b.To = w.from.NameInApp()
 			return b
 		}
-		if p.loose || count > maxStrict {
+		if p.near == nearOne || count > maxStrict {
 			b := bound()
 			for _, id := range own[i] {
 				b.Points = append(b.Points, here(id))
