@@ -18,6 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
 	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/hostports"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
@@ -33,6 +34,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/network"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/pinger"
+	"github.com/treeline-edge/treeline/node-engine/ports"
 	"github.com/treeline-edge/treeline/node-engine/probe"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -61,7 +63,7 @@ type engine struct {
 	pinger  *pinger.Pinger
 	driver  *driver.Driver
 	net     *network.Network // nil: no overlay network
-	ports   *ports           // nil: the same
+	ports   *ports.Ports     // nil: the same
 	link    *clusterlink.Link
 	meter   counters
 }
@@ -134,7 +136,11 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 			Interest: func(b []byte) { e.link.Interest(b) }, Changed: func() { e.driver.Recheck() },
 			Serves: func(k api.Key) { e.driver.Serves(k) }, Log: log,
 		})
-		e.ports = newPorts(cfg, log)
+		publish, err := api.ParsePortRanges(cfg.Publish)
+		if err != nil {
+			return err
+		}
+		e.ports = ports.New(ports.Options{Publish: publish, Own: hostports.Own, Log: log})
 		orders.Network, orders.Ports, link.Net = e.net, e.ports.Says, e.net
 	}
 	e.driver = driver.New(orders)
