@@ -67,14 +67,7 @@ func (c *Core) tryPlace(in *instance) {
 			c.decide(in, &req, api.NodeID(best.ID), in.cause)
 			return
 		}
-		if c.returns(in) {
-			return
-		}
-		c.waiting.Add(in.id())
-		if c.preempts(in, &req) {
-			return
-		}
-		if c.searchesNear(in) {
+		if c.makesDo(in, &req) || c.searchesNear(in) {
 			return
 		}
 		why = c.explanation(in, &req, false)
@@ -89,6 +82,16 @@ func (c *Core) tryPlace(in *instance) {
 		reason = in.cause
 	}
 	c.handBack(in, reason, summary(why), &why)
+}
+
+// makesDo has an instance that fits nowhere go on where an earlier placement of it
+// does, or wait, and others make way for it: it reports whether either helps.
+func (c *Core) makesDo(in *instance, req *sched.Request) bool {
+	if c.returns(in) {
+		return true
+	}
+	c.waiting.Add(in.id())
+	return c.preempts(in, req)
 }
 
 // searches has what the instance's SLA is measured against measured, and reports

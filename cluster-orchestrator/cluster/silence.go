@@ -180,11 +180,7 @@ func (c *Core) displace(in *instance) {
 		c.decide(in, &req, api.NodeID(best.ID), api.ReasonNodeLost)
 		return
 	}
-	if c.returns(in) {
-		return
-	}
-	c.waiting.Add(in.id())
-	if c.preempts(in, &req) {
+	if c.makesDo(in, &req) {
 		return
 	}
 	why := c.explanation(in, &req, false)
