@@ -79,7 +79,7 @@ func network(r *run) error {
 	return nil
 }
 
-// selectRows finds rows by their names or by patterns of them.
+// selectRows finds rows by their names or by patterns of them, each once.
 func selectRows(names string) ([]row, error) {
 	if names == "" {
 		return netRows, nil
@@ -90,8 +90,12 @@ func selectRows(names string) ([]row, error) {
 		for _, w := range netRows {
 			if ok, err := path.Match(strings.TrimSpace(pattern), w.name); err != nil {
 				return nil, err
-			} else if ok {
-				out, found = append(out, w), true
+			} else if !ok {
+				continue
+			}
+			found = true
+			if !slices.ContainsFunc(out, func(o row) bool { return o.name == w.name }) {
+				out = append(out, w)
 			}
 		}
 		if !found {

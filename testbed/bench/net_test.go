@@ -81,6 +81,10 @@ func TestRowsAreSelectedByPattern(t *testing.T) {
 	if err != nil || len(rows) != 2 || rows[1].name != "tunnel-rtt" {
 		t.Errorf("%v, %v", rows, err)
 	}
+	rows, err = selectRows("tunnel-rtt,tunnel-r*,sync,*rtt")
+	if err != nil || len(rows) != 2 || rows[0].name != "tunnel-rtt" || rows[1].name != "sync" {
+		t.Errorf("what two patterns match is there twice: %v, %v", rows, err)
+	}
 	if _, err := selectRows("speed"); err == nil || !strings.Contains(err.Error(), "route-tcp") {
 		t.Errorf("%v does not name what there is", err)
 	}
