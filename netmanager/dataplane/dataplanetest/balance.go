@@ -133,6 +133,63 @@ func endedFlowsAreReset(t *testing.T, w *World) {
 	}
 }
 
+// theUnansweredTryAgain has backends fall silent before they have answered: whoever
+// waits for one gets to another by itself, and nobody is refused.
+func theUnansweredTryAgain(t *testing.T, w *World) {
+	w.serveAll()
+	h := w.Hosts[0]
+	type answer struct {
+		who string
+		err error
+	}
+	for round, change := range []func(*plane.Change, []netip.Addr){
+		func(c *plane.Change, a []netip.Addr) { c.End = a },
+		func(c *plane.Change, a []netip.Addr) { c.Retry = a },
+	} {
+		silent := [][]int{{2, 4}, {3, 5}}[round] // here, and at the peer
+		h.publish(w.service(1, silent[0]), w.service(2, silent[1]), w.service(3, 6))
+		held := []*Flow{w.C(1).Open("tcp", at(vip(3), 80)), w.C(1).Open("tcp", at(ranges.Twin(vip(3)), 80))}
+		var addrs []netip.Addr
+		for _, n := range silent {
+			w.C(n).IP("link set eth0 down")
+			addrs = append(addrs, w.C(n).Addr)
+		}
+		if round == 1 { // a doubt ends nothing that was answered
+			addrs = append(addrs, w.C(6).Addr)
+		}
+		was := h.MustUse().Services
+		answers := make(chan answer)
+		for _, vip := range []netip.Addr{vip(1), vip(2)} {
+			for _, a := range both(vip) {
+				go func() {
+					who, err := w.C(1).Ask("tcp", at(a, 80))
+					answers <- answer{who, err}
+				}()
+			}
+		}
+		for _, vip := range []netip.Addr{vip(1), vip(2)} {
+			for end := time.Now().Add(patience); h.MustUse().Services[vip] < was[vip]+2; time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("no flows to %s began", vip)
+				}
+			}
+		}
+		c := plane.Change{SetServices: []plane.Service{w.service(1, 6), w.service(2, 6)}}
+		change(&c, addrs)
+		h.MustApply(c)
+		for range 4 {
+			if a := <-answers; a.err != nil || a.who != "c6" {
+				t.Errorf("round %d: %q answered: %v", round, a.who, a.err)
+			}
+		}
+		for _, f := range held {
+			if err := f.Echo(); err != nil {
+				t.Errorf("%s, which was answered before, in round %d: %v", f, round, err)
+			}
+		}
+	}
+}
+
 // anInstanceMayBeItsOwnBackend is the hairpin.
 func anInstanceMayBeItsOwnBackend(t *testing.T, w *World) {
 	w.serveAll()

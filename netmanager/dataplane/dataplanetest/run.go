@@ -47,6 +47,7 @@ var promises = []struct {
 	{"FlowsStayWithTheirBackend", flowsStayWithTheirBackend},
 	{"UDPFlowsTimeOut", udpFlowsTimeOut},
 	{"EndedFlowsAreReset", endedFlowsAreReset},
+	{"TheUnansweredTryAgain", theUnansweredTryAgain},
 	{"AnInstanceMayBeItsOwnBackend", anInstanceMayBeItsOwnBackend},
 	{"PortsAreNobodysAlone", portsAreNobodysAlone},
 	{"EchoIsAnswered", echoIsAnswered},

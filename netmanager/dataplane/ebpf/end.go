@@ -16,15 +16,11 @@ const (
 	flowClosed = 4
 )
 
-// end ends the flows that go to these instances. Whoever talks to one from here
-// is told by a reset that fits; everybody's next packet begins a flow anew.
-func (p *Plane) end(to []netip.Addr) error {
-	dead := make(map[uint32]bool, len(to))
-	for _, a := range to {
-		if a.Is4() {
-			dead[be32(a)] = true
-		}
-	}
+// end ends the flows that go to the instances to, and those that nobody has answered
+// and go to the others. Whoever talks to one from here is told by a reset that fits;
+// everybody's next packet begins a flow anew.
+func (p *Plane) end(to, unanswered []netip.Addr) error {
+	dead, doubted := instances(to), instances(unanswered)
 	var resets []reset
 	for _, m := range []*ebpf.Map{p.o.TlFlows, p.o.TlTalks, p.o.TlBrief} {
 		flows, err := dump[objectsTuple, objectsFlow](m)
@@ -32,25 +28,35 @@ func (p *Plane) end(to []netip.Addr) error {
 			return fmt.Errorf("end flows: %w", err)
 		}
 		for t, f := range flows {
-			if f.Flags&flowAnswer != 0 || !dead[f.Dst] {
+			opening := t.Proto == unix.IPPROTO_TCP && f.Ack == 0
+			if f.Flags&flowAnswer != 0 || !dead[f.Dst] && (!opening || !doubted[f.Dst]) {
 				continue
 			}
 			back := objectsTuple{Src: f.Dst, Dst: f.Src, Sport: f.Dport, Dport: f.Sport, Proto: t.Proto, Family: t.Family}
 			_ = m.Delete(back)
 			_ = m.Delete(t)
-			if _, here := p.endpoints.have[t.Src]; here && t.Proto == unix.IPPROTO_TCP && f.Flags&flowClosed == 0 {
-				resets = append(resets, reset{flow: t, seq: f.Ack, isn: f.Isn})
+			if _, here := p.endpoints.have[t.Src]; here && t.Proto == unix.IPPROTO_TCP && !opening && f.Flags&flowClosed == 0 {
+				resets = append(resets, reset{flow: t, seq: f.Ack})
 			}
 		}
 	}
 	return p.send(resets)
 }
 
+func instances(all []netip.Addr) map[uint32]bool {
+	set := make(map[uint32]bool, len(all))
+	for _, a := range all {
+		if a.Is4() {
+			set[be32(a)] = true
+		}
+	}
+	return set
+}
+
 // reset is what tells the side that opened a TCP flow that it has ended.
 type reset struct {
 	flow objectsTuple
-	seq  uint32 // the byte that it expects next; 0: it waits for SYN, ACK still
-	isn  uint32
+	seq  uint32 // the byte that it expects next
 }
 
 // send sends resets to containers here. One that cannot be sent is not worth an
@@ -87,15 +93,9 @@ func (r reset) packet(src, dst netip.Addr) []byte {
 	binary.NativeEndian.PutUint16(tcp[0:], r.flow.Dport)
 	binary.NativeEndian.PutUint16(tcp[2:], r.flow.Sport)
 	tcp[12] = 5 << 4
-	const rst, ack = 4, 16
+	const rst = 4
 	tcp[13] = rst
 	binary.NativeEndian.PutUint32(tcp[4:], r.seq)
-	if r.seq == 0 {
-		tcp[13] = rst | ack
-		var b [4]byte
-		binary.NativeEndian.PutUint32(b[:], r.isn)
-		binary.BigEndian.PutUint32(tcp[8:], binary.BigEndian.Uint32(b[:])+1)
-	}
 	pseudo := append(append([]byte{}, dst.AsSlice()...), src.AsSlice()...)
 	pseudo = append(pseudo, 0, unix.IPPROTO_TCP, 0, byte(len(tcp)))
 	binary.BigEndian.PutUint16(tcp[16:], sum(append(pseudo, tcp...)))

@@ -224,8 +224,8 @@ func (p *Plane) change(c plane.Change, all bool) error {
 		return err
 	}
 	x.stand()
-	if len(c.End) > 0 {
-		return p.end(c.End)
+	if len(c.End)+len(c.Retry) > 0 {
+		return p.end(c.End, c.Retry)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
@@ -17,6 +18,7 @@ import (
 // it, whom they called, and who answers. An end outside the ranges is the zero Addr.
 type flow struct {
 	from, to, backend netip.Addr
+	opening           bool // of TCP, and nobody has answered
 }
 
 // ours holds for flows that an instance has a part in.
@@ -103,18 +105,21 @@ func (m *model) moved(c plane.Change) map[netip.Addr]bool {
 
 // end ends the flows that c leaves no place for.
 func (p *Plane) end(c plane.Change, moved map[netip.Addr]bool) error {
-	if len(c.End) == 0 && len(c.Deny) == 0 && len(moved) == 0 {
+	if len(c.End) == 0 && len(c.Retry) == 0 && len(c.Deny) == 0 && len(moved) == 0 {
 		return nil
 	}
-	dead, denied := map[netip.Addr]bool{}, map[plane.Pair]bool{}
+	dead, doubted, denied := map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[plane.Pair]bool{}
 	for _, a := range c.End {
 		dead[a] = true
+	}
+	for _, a := range c.Retry {
+		doubted[a] = true
 	}
 	for _, pair := range c.Deny {
 		denied[pair] = !p.m.allowed[pair]
 	}
 	return p.host.end(func(f flow) bool {
-		return dead[f.backend] || moved[f.from] || moved[f.backend] || p.m.against(f, func(p plane.Pair) bool { return denied[p] })
+		return dead[f.backend] || doubted[f.backend] && f.opening || moved[f.from] || moved[f.backend] || p.m.against(f, func(p plane.Pair) bool { return denied[p] })
 	}, p.m)
 }
 
@@ -131,17 +136,21 @@ func (s *sweep) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 		a, _ := netip.AddrFromSlice(ip)
 		return s.m.node.Ranges.Untwin(a)
 	}
-	f := flow{untwin(c.Forward.SrcIP), untwin(c.Forward.DstIP), untwin(c.Reverse.SrcIP)}
+	tcp, known := c.ProtoInfo.(*netlink.ProtoInfoTCP)
+	f := flow{
+		from: untwin(c.Forward.SrcIP), to: untwin(c.Forward.DstIP), backend: untwin(c.Reverse.SrcIP),
+		opening: known && tcp.State == nl.TCP_CONNTRACK_SYN_SENT,
+	}
 	if !s.m.ours(f) || !s.want(f) {
 		return false
 	}
-	if _, here := s.m.endpoints[f.from]; here && c.Forward.Protocol == unix.IPPROTO_TCP {
+	if _, here := s.m.endpoints[f.from]; here && c.Forward.Protocol == unix.IPPROTO_TCP && !f.opening {
 		s.tcp = append(s.tcp, c)
 	}
 	return true
 }
 
-// end deletes the flows that want holds for. A client of ours that waits for an answer
+// end deletes the flows that want holds for. A client of ours that is connected and waits
 // would wait for long: it is made to speak, and what it says is answered with a
 // reset, since nobody knows its flow any more.
 func (h *host) end(want func(flow) bool, m *model) error {

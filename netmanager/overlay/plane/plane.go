@@ -45,8 +45,11 @@ type Change struct {
 	Allow         []Pair
 	SetPeers      []Peer
 	// End ends the flows that go to these instance addresses: the backend is dead,
-	// and who talks to it shall notice now. Flows of others are untouched.
-	End []netip.Addr
+	// and who talks to it shall notice now. Flows of others are untouched. Retry ends
+	// those alone that nobody has answered yet, of TCP: whether the backend is dead is not
+	// known. Who waits for such an answer is told nothing by either. It tries again by
+	// itself, after a second at first, and goes then where new flows go.
+	End, Retry []netip.Addr
 }
 
 // Node is what holds for the whole plane.
