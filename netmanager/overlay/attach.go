@@ -169,6 +169,7 @@ func (c *Core) drain(k api.Key) {
 		return
 	}
 	a.Draining = true
+	c.retryLater(a.Address)
 	c.sayOf(a)
 	c.journal.Put(kindAttachment, k.String(), a)
 	c.touch(a.service())

@@ -144,6 +144,7 @@ const (
 	timerMark                     // a peer's word is believed no longer
 	timerTerms                    // a peer has not said that it heard our terms
 	timerCount                    // see what passes by kernel paths
+	timerRetry                    // who leaves has answered what it will
 )
 
 // New is the core of a node that nothing is known of yet.
@@ -312,6 +313,8 @@ func (c *Core) expire() {
 			}
 		case timerCount:
 			c.count()
+		case timerRetry:
+			c.retryAt(k.addr)
 		case timerMark:
 			if q := c.peers[k.peer]; q != nil {
 				c.unmark(q)

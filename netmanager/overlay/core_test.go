@@ -318,8 +318,11 @@ func TestADeadBackendsFlowsEndAndASilentPeerIsAvoided(t *testing.T) {
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.3.1*1 " {
 		t.Fatal(got)
 	}
-	if ch := orders[plane.Change](eff); len(ch) != 1 || len(ch[0].End) > 0 {
+	if ch := orders[plane.Change](eff); len(ch) != 1 || len(ch[0].End) > 0 || !slices.Equal(ch[0].Retry, []netip.Addr{instanceAt(2, 1)}) {
 		t.Fatalf("%+v", ch)
+	}
+	if ch := orders[plane.Change](w.step(Path{Key: key(2), Kind: api.PathDirect, Silent: true})); len(ch) > 0 {
+		t.Fatalf("it is doubted once: %+v", ch)
 	}
 	w.step(Path{Key: key(1), Kind: api.PathDirect, Silent: true})
 	w.step(Path{Key: key(3), Kind: api.PathDirect, Silent: true})

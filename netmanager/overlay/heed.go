@@ -78,6 +78,9 @@ func (c *Core) mark(q *peer, w notice.Word) (news bool) {
 		c.timers.SetEarlier(timerKey{what: timerMark, peer: q.record.Key}, is.Until)
 	}
 	c.reconsider(s)
+	if w.State == notice.Leaving && is.Of == known {
+		c.retryLater(w.Address)
+	}
 	if is.Gone && is.Of == known && !(old.Gone && old.Of == is.Of) {
 		c.end(w.Address)
 		c.doubt(s)

@@ -230,6 +230,7 @@ func (c *Core) path(in Path) {
 	if in.Silent && !old.Silent {
 		for _, id := range c.hostedBy(q) {
 			c.doubt(c.services[id])
+			c.retryAll(c.services[id], q)
 		}
 	}
 	c.choosePath(q)

@@ -43,12 +43,13 @@ type dirty struct {
 	access    map[api.ServiceID]struct{}
 	peers     map[api.PeerKey]struct{}
 	end       map[netip.Addr]struct{}
+	retry     map[netip.Addr]struct{}
 }
 
 func newDirty() dirty {
 	return dirty{
 		endpoints: map[netip.Addr]struct{}{}, services: map[api.ServiceID]struct{}{},
-		sources: map[netip.Addr]struct{}{}, access: map[api.ServiceID]struct{}{}, peers: map[api.PeerKey]struct{}{}, end: map[netip.Addr]struct{}{},
+		sources: map[netip.Addr]struct{}{}, access: map[api.ServiceID]struct{}{}, peers: map[api.PeerKey]struct{}{}, end: map[netip.Addr]struct{}{}, retry: map[netip.Addr]struct{}{},
 	}
 }
 
@@ -60,6 +61,7 @@ func (d *dirty) clear() {
 	clear(d.access)
 	clear(d.peers)
 	clear(d.end)
+	clear(d.retry)
 }
 
 // touch has what the plane should have of a service worked out anew.
@@ -153,7 +155,7 @@ func (c *Core) flush() {
 		}
 	}
 	c.flushPeers(&ch)
-	ch.End = sortedKeys(d.end)
+	ch.End, ch.Retry = sortedKeys(d.end), sortedKeys(d.retry)
 	if !d.quiet && !reflect.DeepEqual(ch, plane.Change{}) {
 		c.emit(ToPlane, ch)
 	}

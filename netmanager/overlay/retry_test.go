@@ -1,0 +1,69 @@
+package overlay
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/netmanager/overlay/notice"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+)
+
+// retried are the addresses whose unanswered flows the plane is to begin anew.
+func retried(eff step.Effects) (all []netip.Addr) {
+	for _, c := range orders[plane.Change](eff) {
+		all = append(all, c.Retry...)
+	}
+	return all
+}
+
+// Who leaves may have died: what it does not answer soon goes elsewhere, and what it
+// answers stays.
+func TestWhatNobodyAnswersBeginsAnew(t *testing.T) {
+	w := spokenTo(t)
+	web := attachOf("web", 5, 7)
+	w.step(web)
+	w.step(listens(web))
+	here, _ := w.c.Attached(web.Key)
+	n := uint64(1)
+	later := func(d time.Duration) []netip.Addr {
+		w.now = w.now.Add(d)
+		return retried(w.step(Tick{}))
+	}
+	for _, tt := range []struct {
+		at   netip.Addr
+		goes func() step.Effects
+		back func()
+	}{
+		{here.Address, func() step.Effects { return w.step(Drain{web.Key}) }, func() {
+			n++
+			web.NetNS = fmt.Sprintf("/proc/%d/ns/net", n)
+			w.step(web)
+			w.step(listens(web))
+		}},
+		{instanceAt(1, 1), func() step.Effects { n++; return w.says(1, n, 1, notice.Leaving) }, func() {
+			n++
+			w.says(1, n, 1, notice.Takes)
+		}},
+	} {
+		if got := retried(tt.goes()); len(got) > 0 {
+			t.Errorf("at once: %v", got)
+		}
+		if got := later(answersBy - time.Millisecond); len(got) > 0 {
+			t.Errorf("before it could answer: %v", got)
+		}
+		if got := later(2 * time.Millisecond); !slices.Equal(got, []netip.Addr{tt.at}) {
+			t.Errorf("afterwards: %v, want %s", got, tt.at)
+		}
+		tt.back()
+		tt.goes()
+		tt.back()
+		if got := later(answersBy + time.Millisecond); len(got) > 0 {
+			t.Errorf("it takes flows again: %v", got)
+		}
+	}
+	w.checkBooks()
+}
