@@ -93,28 +93,65 @@ const (
 
 // PeerStatus is what a node observes of a peer: GET /v1/peers.
 type PeerStatus struct {
-	Key       PeerKey        `json:"key"`
-	Node      NodeID         `json:"node,omitempty"`
-	Cluster   ClusterID      `json:"cluster,omitempty"`
-	Path      PathKind       `json:"path"`
-	Reason    string         `json:"reason,omitempty"` // why it is no better one
-	Endpoint  netip.AddrPort `json:"endpoint,omitzero"`
-	RTT       time.Duration  `json:"rtt_ns,omitempty"`
-	Loss      float64        `json:"loss"` // of probes, 0 to 1
-	MTU       int            `json:"mtu,omitempty"`
-	Sent      uint64         `json:"sent_bytes"`
-	Received  uint64         `json:"received_bytes"`
-	Dropped   uint64         `json:"dropped_packets"`
-	Handshake time.Time      `json:"handshake,omitzero"`
+	Key      PeerKey        `json:"key"`
+	Node     NodeID         `json:"node,omitempty"`
+	Cluster  ClusterID      `json:"cluster,omitempty"`
+	Path     PathKind       `json:"path"`
+	Reason   string         `json:"reason,omitempty"` // why it is no better one
+	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
+	// RTT and Loss are of probes in the session of both nodes' tunnels, also where packets
+	// take a kernel path: every ten seconds or so while packets pass, by the way that the
+	// tunnel has. RTT is smoothed over about eight of them; 0: none was answered yet.
+	// Loss is of about as many, 0 to 1, lost on the way there or back.
+	RTT      time.Duration `json:"rtt_ns,omitempty"`
+	Loss     float64       `json:"loss"`
+	Measured time.Time     `json:"measured,omitzero"` // when a probe told of a round trip last
+	MTU      int           `json:"mtu,omitempty"`
+	// Tunnel and Kernel are the bytes of packets, with their headers, that each carried,
+	// since the netmanager's start at the latest. Kernel is nil where nothing has gone by a
+	// kernel path, or what has is not known.
+	Tunnel    Carried   `json:"tunnel"`
+	Kernel    *Carried  `json:"kernel,omitempty"`
+	Dropped   uint64    `json:"dropped_packets"` // by the tunnel
+	Handshake time.Time `json:"handshake,omitzero"`
+}
+
+// Carried are bytes of packets to a peer and from it.
+type Carried struct {
+	Sent     uint64 `json:"sent_bytes"`
+	Received uint64 `json:"received_bytes"`
+}
+
+// Carried are the bytes that passed, by whatever path; ok says whether all of them
+// are known.
+func (p PeerStatus) Carried() (c Carried, ok bool) {
+	if p.Kernel == nil {
+		return p.Tunnel, p.Path != PathRoute && p.Path != PathVXLAN
+	}
+	return Carried{p.Tunnel.Sent + p.Kernel.Sent, p.Tunnel.Received + p.Kernel.Received}, true
 }
 
 // RouteStatus is what a node holds of a service: GET /v1/routes.
 type RouteStatus struct {
 	Route
 	Chosen  map[string]int           `json:"chosen,omitempty"`     // closest: flows now go to these instances
-	Latency map[string]time.Duration `json:"latency_ns,omitempty"` // by instance
+	Latency map[string]time.Duration `json:"latency_ns,omitempty"` // by instance: how far its node is
+	Pairs   []PairStatus             `json:"pairs,omitempty"`      // with services of this node
 	Idle    time.Duration            `json:"idle_ns"`
 	Refused string                   `json:"refused,omitempty"`
+}
+
+// PairStatus is what TCP has measured of the connections between a service of this
+// node and another one, whichever called: what those who use them wait for the
+// network, with both ends' kernels and what bounds their bandwidth.
+type PairStatus struct {
+	Local       ServiceID     `json:"local"`
+	Remote      ServiceID     `json:"remote"`
+	RTT         time.Duration `json:"rtt_ns"`       // smoothed, with what waits in queues and for late acknowledgements
+	Least       time.Duration `json:"least_rtt_ns"` // of any connection in the last minutes: the distance
+	Again       float64       `json:"again"`        // share of segments that were sent again, 0 to 1
+	Connections int           `json:"connections"`  // that were looked at
+	Seen        time.Time     `json:"seen"`         // when
 }
 
 // NetTrace answers GET /v1/trace?from=<instance>&to=<name or address>: what would
@@ -128,7 +165,7 @@ type NetTrace struct {
 
 // TraceStep is one line of a trace.
 type TraceStep struct {
-	What   string `json:"what"` // "name", "route", "access", "backend", "path", "reply"
+	What   string `json:"what"` // "name", "route", "access", "latency", "backend", "path", "reply"
 	Detail string `json:"detail"`
 	OK     bool   `json:"ok"`
 }

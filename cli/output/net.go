@@ -21,14 +21,36 @@ var Peers = Table[api.PeerStatus]{
 		}},
 		{Header: "ENDPOINT", Cell: func(_ Printer, s api.PeerStatus) string { return endpoint(s.Endpoint) }},
 		{Header: "RTT", Cell: func(_ Printer, s api.PeerStatus) string { return latency(s.RTT) }},
-		{Header: "LOSS", Cell: func(_ Printer, s api.PeerStatus) string { return fmt.Sprintf("%.1f%%", 100*s.Loss) }},
+		{Header: "LOSS", Cell: func(_ Printer, s api.PeerStatus) string { return loss(s) }},
 		{Header: "MTU", Cell: func(_ Printer, s api.PeerStatus) string { return number(s.MTU) }},
-		{Header: "SENT", Cell: func(_ Printer, s api.PeerStatus) string { return Bytes(s.Sent) }},
-		{Header: "RECEIVED", Cell: func(_ Printer, s api.PeerStatus) string { return Bytes(s.Received) }},
+		{Header: "SENT", Cell: func(_ Printer, s api.PeerStatus) string {
+			return carried(s, func(c api.Carried) uint64 { return c.Sent })
+		}},
+		{Header: "RECEIVED", Cell: func(_ Printer, s api.PeerStatus) string {
+			return carried(s, func(c api.Carried) uint64 { return c.Received })
+		}},
+		{Header: "MEASURED", Wide: true, Cell: func(p Printer, s api.PeerStatus) string { return ago(p.Age(s.Measured)) }},
 		{Header: "HANDSHAKE", Wide: true, Cell: func(p Printer, s api.PeerStatus) string { return ago(p.Age(s.Handshake)) }},
 		{Header: "DROPPED", Wide: true, Cell: func(_ Printer, s api.PeerStatus) string { return strconv.FormatUint(s.Dropped, 10) }},
 		{Header: "WHY", Cell: func(_ Printer, s api.PeerStatus) string { return s.Reason }},
 	},
+}
+
+// loss is a dash where nothing was measured.
+func loss(s api.PeerStatus) string {
+	if s.RTT <= 0 && s.Loss == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100*s.Loss)
+}
+
+// carried is a dash where it is not known what a kernel path carries.
+func carried(s api.PeerStatus, part func(api.Carried) uint64) string {
+	c, known := s.Carried()
+	if !known {
+		return "-"
+	}
+	return Bytes(part(c))
 }
 
 // PeerName is a peer's node where it is known, else the start of its key.
@@ -51,6 +73,7 @@ var Routes = Table[api.RouteStatus]{
 		{Header: "SERVICE", Cell: func(p Printer, s api.RouteStatus) string { return p.Short(string(s.Service)) }},
 		{Header: "ADDRESSES", Cell: func(_ Printer, s api.RouteStatus) string { return Addresses(s.Addresses) }},
 		{Header: "BACKENDS", Cell: func(_ Printer, s api.RouteStatus) string { return backends(s) }},
+		{Header: "LATENCY", Cell: latencies},
 		{Header: "IDLE", Cell: func(_ Printer, s api.RouteStatus) string { return Duration(s.Idle) }},
 		{Header: "REVISION", Wide: true, Cell: func(_ Printer, s api.RouteStatus) string { return strconv.FormatUint(s.Rev, 10) }},
 		{Header: "CALLERS", Wide: true, Cell: func(_ Printer, s api.RouteStatus) string { return callers(s.Access) }},
@@ -69,6 +92,18 @@ func backends(s api.RouteStatus) string {
 			one += " " + string(b.State)
 		}
 		all = append(all, one)
+	}
+	return strings.Join(all, ", ")
+}
+
+// latencies are what TCP measured between services of the node and this one.
+func latencies(p Printer, s api.RouteStatus) string {
+	var all []string
+	for _, x := range s.Pairs {
+		all = append(all, p.Short(string(x.Local))+" "+latency(x.RTT))
+	}
+	if len(all) == 0 {
+		return "-"
 	}
 	return strings.Join(all, ", ")
 }

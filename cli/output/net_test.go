@@ -13,13 +13,15 @@ import (
 var peers = api.Page[api.PeerStatus]{Items: []api.PeerStatus{
 	{
 		Key: api.PeerKey{1}, Node: "n2", Cluster: "munich", Path: api.PathVXLAN, Endpoint: netip.MustParseAddrPort("192.168.1.7:51820"),
-		RTT: 180 * time.Microsecond, MTU: 1450, Sent: 3 << 30, Received: 700, Handshake: noon.Add(-time.Minute),
+		RTT: 180 * time.Microsecond, Measured: noon.Add(-3 * time.Second), MTU: 1450,
+		Tunnel: api.Carried{Sent: 1 << 30, Received: 200}, Kernel: &api.Carried{Sent: 2 << 30, Received: 500}, Handshake: noon.Add(-time.Minute),
 	},
 	{
 		Key: api.PeerKey{2}, Cluster: "osaka", Path: api.PathRelay, Reason: "symmetric NAT on both sides: punching failed 5 times, next try in 4m",
-		RTT: 212400 * time.Microsecond, Loss: 0.013, MTU: 1400, Sent: 1536, Received: 5 << 20, Dropped: 3,
+		RTT: 212400 * time.Microsecond, Loss: 0.013, MTU: 1400, Tunnel: api.Carried{Sent: 1536, Received: 5 << 20}, Dropped: 3,
 	},
 	{Key: api.PeerKey{3}, Path: api.PathNone, Reason: "no answer"},
+	{Key: api.PeerKey{4}, Node: "n4", Cluster: "munich", Path: api.PathRoute, Tunnel: api.Carried{Sent: 400}}, // a kernel path that was not looked at yet
 }}
 
 func TestPeers(t *testing.T) {
@@ -46,7 +48,8 @@ func TestRoutesAndTraces(t *testing.T) {
 					{Instance: "acme/shop.prod.web.v1#1", Address: at("10.16.0.67"), State: api.BackendDraining},
 				},
 			},
-			Idle: 3 * time.Second,
+			Idle:  3 * time.Second,
+			Pairs: []api.PairStatus{{Local: "acme/shop.prod.front.v1", Remote: "acme/shop.prod.web.v1", RTT: 310 * time.Microsecond}, {Local: "acme/blog.x.y.z", RTT: 20 * time.Millisecond}},
 		},
 		{Route: api.Route{Service: "umbrella/lab.x.probe.y", Access: api.Access{Closed: true}}, Refused: "its callers do not include this node's services"},
 	}})

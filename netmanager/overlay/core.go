@@ -108,6 +108,7 @@ type Core struct {
 	strange  bucket
 	notices  notices
 	traffic  traffic
+	apart    map[twain]*api.PairStatus
 
 	told    told
 	dirty   dirty
@@ -171,6 +172,7 @@ func New(cfg Config) *Core {
 		doubted:  map[api.Want]struct{}{},
 		measure:  map[api.PeerKey]*measure{},
 		freed:    map[netip.Addr]api.Key{},
+		apart:    map[twain]*api.PairStatus{},
 		told:     newTold(),
 		dirty:    newDirty(),
 	}
@@ -220,6 +222,8 @@ func (c *Core) take(in Input) error {
 		c.path(in)
 	case Measured:
 		c.measured(in)
+	case Sampled:
+		c.sampled(in)
 	case Used:
 		c.used(in.Usage)
 	case Session:

@@ -125,6 +125,8 @@ type (
 	// Counted is what the plane counted of peers, as plane.Usage has it: the answer to
 	// Count. nil: it could not say.
 	Counted struct{ Peers map[api.PeerKey][2]uint64 }
+	// Sampled is what TCP knows of the instances' connections now.
+	Sampled struct{ Flows []Flow }
 	// Used is what the plane counted since it was made.
 	Used struct{ plane.Usage }
 )
@@ -151,4 +153,5 @@ func (Agreed) input()      {}
 func (Probed) input()      {}
 func (Arrived) input()     {}
 func (Counted) input()     {}
+func (Sampled) input()     {}
 func (Used) input()        {}

@@ -75,6 +75,18 @@ func (c *Core) measureAgain(k api.PeerKey) {
 	c.emitLate(ToTunnel, TunnelMeasure{k}) // after it is told of the peer
 }
 
+// usedEvery is between two measurements of a peer that packets go to by a kernel
+// path: as often as the tunnel measures the path in use, which sees nothing of them.
+const usedEvery = 10 * time.Second
+
+// measureUsed has a peer measured whose packets the tunnel does not see.
+func (c *Core) measureUsed(q *peer) {
+	if c.now.Sub(q.probed) >= usedEvery && c.now.Sub(q.measured) >= usedEvery/2 {
+		q.probed = c.now
+		c.emit(ToTunnel, TunnelMeasure{q.record.Key})
+	}
+}
+
 // place is where the node is in the latency space, and where it said that it is.
 type place struct {
 	now, said api.Coordinate
@@ -97,6 +109,7 @@ func (c *Core) measured(in Measured) {
 	if q == nil || in.RTT <= 0 {
 		return
 	}
+	q.measured = c.now
 	if m := c.measure[in.Key]; m != nil {
 		m.unheard = 0
 	}

@@ -17,8 +17,11 @@ type peer struct {
 	alone  *api.Peer // held by itself
 	untold bool      // the tunnel has to be told
 
-	path  Path
-	heard time.Time // when path came; zero: never in this life
+	path     Path
+	heard    time.Time    // when path came; zero: never in this life
+	measured time.Time    // when a round trip was; zero: never in this life
+	probed   time.Time    // when one was asked for because of what passes by a kernel path
+	carried  *api.Carried // by kernel paths; nil: not known
 
 	kernel kernel
 	deal   deal

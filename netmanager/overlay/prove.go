@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay/agree"
 )
 
@@ -85,7 +86,10 @@ func (c *Core) counted(in Counted) {
 	}
 	for _, k := range sortedKeys(c.peers) {
 		q := c.peers[k]
-		n := in.Peers[k]
+		n, known := in.Peers[k]
+		if known {
+			q.carried = &api.Carried{Sent: n[0], Received: n[1]}
+		}
 		if w := q.proof.wanted; w != 0 {
 			q.proof.wanted = 0
 			c.emit(ToTunnel, TunnelSay{Key: k, Message: agree.Arrived{Serial: w, Bytes: n[1]}})
@@ -105,6 +109,9 @@ func (c *Core) look(q *peer, to, from uint64) {
 	first := p.at.IsZero()
 	sent, came := !first && to > p.to, !first && from != p.from
 	p.at, p.to, p.from = c.now, to, from
+	if sent || came {
+		c.measureUsed(q)
+	}
 	switch {
 	case came:
 		p.unanswered = 0

@@ -80,12 +80,16 @@ func (c *Core) Status() api.NetStatus {
 // cluster refused.
 func (c *Core) Routes() []api.RouteStatus {
 	var out []api.RouteStatus
+	pairs := map[api.ServiceID][]api.PairStatus{}
+	for _, p := range c.Pairs() {
+		pairs[p.Remote] = append(pairs[p.Remote], p)
+	}
 	for _, id := range sortedKeys(c.services) {
 		s := c.services[id]
 		if s.route == nil {
 			continue
 		}
-		st := api.RouteStatus{Route: *s.route, Latency: map[string]time.Duration{}}
+		st := api.RouteStatus{Route: *s.route, Latency: map[string]time.Duration{}, Pairs: pairs[id]}
 		all := c.backends(s)
 		for _, b := range all {
 			if d := c.cost(b); d < unknown {
@@ -139,7 +143,7 @@ func (c *Core) Peers() []api.PeerStatus {
 		q := c.peers[k]
 		st := api.PeerStatus{
 			Key: k, Node: q.record.Node, Cluster: q.record.Cluster, Path: q.path.Kind, Endpoint: q.path.Addr,
-			RTT: q.path.RTT, Loss: q.path.Loss, MTU: q.path.MTU,
+			RTT: q.path.RTT, Loss: q.path.Loss, Measured: q.measured, MTU: q.path.MTU, Kernel: q.carried,
 		}
 		if st.Path == "" {
 			st.Path = api.PathNone
@@ -235,6 +239,10 @@ func (c *Core) Trace(from api.InstanceID, to string) (t api.NetTrace, ask Input,
 	note(true, "route", "%s is %s's: %s", v4, s.id, detail)
 	if !note(c.mayCall(a.service(), s.id), "access", "%s may call %s: %v", a.service(), s.id, c.mayCall(a.service(), s.id)) {
 		return t, nil, nil
+	}
+	if p := c.apart[twain{a.service(), s.id}]; p != nil {
+		note(true, "latency", "%s, %s at least, by %d connections %s ago; %.1f %% of segments sent again",
+			p.RTT.Round(time.Microsecond), p.Least, p.Connections, c.now.Sub(p.Seen).Round(time.Second), 100*p.Again)
 	}
 	targets := []netip.Addr{v4}
 	if _, ok := c.vips[v4]; ok {

@@ -2,9 +2,7 @@ package wiring
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -111,13 +109,8 @@ func TestClearNetworkIsTheKernelsAlone(t *testing.T) {
 			client, server := w.hosts[0].run("client", 0, 1), w.hosts[1].run("server", 0, 2)
 			server.serve(80)
 			kernel := func(h *host) bool { // what it sends goes that way
-				peers := map[string][]api.PeerStatus{}
-				body := must[io.ReadCloser](t)(h.sock.Open(t.Context(), netsock.Peers))
-				defer body.Close()
-				if err := json.NewDecoder(body).Decode(&peers); err != nil {
-					t.Fatal(err)
-				}
-				return len(peers["items"]) == 1 && peers["items"][0].Path == api.PathRoute
+				peers := shown[api.Page[api.PeerStatus]](h, netsock.Peers).Items
+				return len(peers) == 1 && peers[0].Path == api.PathRoute
 			}
 			for end := time.Now().Add(testTime); !kernel(w.hosts[0]) || !kernel(w.hosts[1]); time.Sleep(50 * time.Millisecond) {
 				if got := client.ask(vip(2), 80); got != string(server.key.Instance) {
@@ -127,6 +120,7 @@ func TestClearNetworkIsTheKernelsAlone(t *testing.T) {
 					t.Fatal("the kernel's path is not taken")
 				}
 			}
+			observed(t, client, server)
 			w.hosts[0].end(syscall.SIGTERM)
 			w.hosts[1].end(syscall.SIGTERM)
 			if got := client.ask(vip(2), 80); got != string(server.key.Instance) {

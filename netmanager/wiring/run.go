@@ -39,6 +39,7 @@ type manager struct {
 	tunnel    *tunnel
 	uplink    *uplink
 	listening *listening
+	sampling  *sampler
 	checker   *checker
 	meter     counters
 
@@ -88,6 +89,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	m.links.clear = m.clearAddresses
+	m.sampling = newSampler(m.attached, m.links.untwin, m.post, m.log)
 	defer m.links.link.Close()
 	if err := m.restore(ctx, st); err != nil {
 		return err
@@ -229,6 +231,7 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "kernel", Run: m.orders.Run},
 		daemon.Part{Name: "listening", Run: m.listening.Run},
+		daemon.Part{Name: "sampling", Run: m.sampling.Run},
 		daemon.Part{Name: "socket", Run: func(ctx context.Context) error { return daemon.Serve(ctx, ln, socket.Handler(m), nil) }},
 		daemon.Part{Name: "addresses", Run: func(ctx context.Context) error { return watchPlace(ctx, m.log, m.nudge, m.moved) }},
 		daemon.Part{Name: "certificate", Run: func(ctx context.Context) error {

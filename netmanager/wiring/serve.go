@@ -163,6 +163,12 @@ func (m *manager) Attachments(ctx context.Context) (all []api.Attached, err erro
 	return all, err
 }
 
+// attached is what is attached, with where it lives.
+func (m *manager) attached(ctx context.Context) (all []api.Attach, err error) {
+	err = m.loop.Read(ctx, func() { all = m.core.Attachments() })
+	return all, err
+}
+
 // Status is socket.Overlay's.
 func (m *manager) Status(ctx context.Context) (s api.NetStatus, err error) {
 	if err := m.loop.Read(ctx, func() { s = m.core.Status() }); err != nil {
@@ -177,6 +183,7 @@ func (m *manager) Status(ctx context.Context) (s api.NetStatus, err error) {
 
 // Routes is socket.Overlay's.
 func (m *manager) Routes(ctx context.Context) (all []api.RouteStatus, err error) {
+	m.sampling.refresh(ctx)
 	err = m.loop.Read(ctx, func() { all = m.core.Routes() })
 	return all, err
 }
@@ -190,6 +197,7 @@ const (
 
 // Trace is socket.Overlay's. It asks the cluster what the flow would ask.
 func (m *manager) Trace(ctx context.Context, from api.InstanceID, to string) (t api.NetTrace, err error) {
+	m.sampling.refresh(ctx)
 	var ask overlay.Input
 	var refused error
 	look := func() { t, ask, refused = m.core.Trace(from, to) }

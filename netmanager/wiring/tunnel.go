@@ -269,7 +269,7 @@ func (m *manager) Peers(ctx context.Context) (all []api.PeerStatus, err error) {
 		if !ok {
 			continue
 		}
-		p.Sent, p.Received, p.Handshake = s.SentBytes, s.ReceivedBytes, s.Handshake
+		p.Tunnel, p.Handshake = api.Carried{Sent: s.SentBytes, Received: s.ReceivedBytes}, s.Handshake
 		for _, n := range s.Drops {
 			p.Dropped += n
 		}
