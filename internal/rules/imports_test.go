@@ -183,6 +183,7 @@ var modules = []struct {
 	{"github.com/vishvananda/netns", []string{"netmanager/link"}, "how vishvananda/netlink is told of a namespace"},
 	{"github.com/tetratelabs/wazero", []string{"scheduler-plugins/outside/wasm"}, "WebAssembly without a C library, with bounds of memory and time"},
 	{"github.com/hashicorp/serf", nil, "Vivaldi as serf ships it, beside which ours is run"},
+	{"github.com/quic-go/quic-go", nil, "QUIC as it is spoken, over our network, in tests"},
 	{"pgregory.net/rapid", nil, "properties, in tests"},
 	{"go.uber.org/goleak", nil, "goroutines left behind, in tests"},
 }

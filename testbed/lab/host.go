@@ -115,11 +115,31 @@ func (l *Lab) Inside(id api.InstanceID) *Inside {
 	return in
 }
 
-// Dial connects to an address and a port.
+// Dial connects to an address, or to a name that the workload's own resolv.conf
+// leads to, and a port.
 func (in *Inside) Dial(ctx context.Context, network, address string) (c net.Conn, err error) {
+	if address, err = in.resolve(ctx, address); err != nil {
+		return nil, err
+	}
 	s := in.pool.Get().(*space)
 	defer in.pool.Put(s)
 	s.do(func() { c, err = (&net.Dialer{}).DialContext(ctx, network, address) })
+	return c, err
+}
+
+// Listen serves TCP beside the workload, at its address.
+func (in *Inside) Listen(address string) (ln net.Listener, err error) {
+	s := in.pool.Get().(*space)
+	defer in.pool.Put(s)
+	s.do(func() { ln, err = net.Listen("tcp", address) })
+	return ln, err
+}
+
+// ListenPacket is Listen for UDP.
+func (in *Inside) ListenPacket(address string) (c net.PacketConn, err error) {
+	s := in.pool.Get().(*space)
+	defer in.pool.Put(s)
+	s.do(func() { c, err = net.ListenPacket("udp", address) })
 	return c, err
 }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -82,59 +81,6 @@ func TestNATMatrix(t *testing.T) {
 		table.WriteByte('\n')
 	}
 	t.Logf("paths from each kind to each:\n%s", table.String())
-}
-
-// What is known goes on without root and cluster: flows, and new ones.
-func TestNetworkGoesOnWithoutOrchestrators(t *testing.T) {
-	t.Parallel()
-	o := lab.NewOverlay(t, lab.Options{})
-	for range 2 {
-		o.Node(o.First, netlab.PortRestricted)
-	}
-	o.Ready(o.First, 2)
-	o.Apply(lab.App("shop", lab.On(o.Container("client", 1), "c1", "n0"), lab.On(o.Server("web", 1), "c1", "n1")))
-	o.Wait("both run", func(v lab.View) bool { return o.Running("shop", "client", 1)(v) && o.Running("shop", "web", 1)(v) })
-	in := o.Inside(o.ID("shop", "client", 0))
-	at := netip.AddrPortFrom(o.Addresses("shop", "web").RoundRobin, 80).String()
-	c := lab.Call(in, at)
-	defer c.Stop()
-	c.More(t, 20)
-	lab.Within(t, 30*time.Second, "a direct path", func() error {
-		for _, p := range o.Nodes[0].Peers() {
-			if p.Path == api.PathDirect {
-				return nil
-			}
-		}
-		return fmt.Errorf("%+v", o.Nodes[0].Peers())
-	})
-	c.Forget()
-	o.Root.Kill9()
-	o.First.Kill9()
-	time.Sleep(away()) // that it goes on for so long is what is proven
-	c.More(t, 20)
-	if f := c.Failures(); len(f) > 0 {
-		t.Errorf("%d requests were lost without orchestrators: %v", len(f), f)
-	}
-	if ips, err := in.Lookup(t.Context(), "ip4", "web.lab.shop.lab.treeline"); err != nil || len(ips) != 1 {
-		t.Errorf("the name is %v (%v)", ips, err)
-	}
-
-	// A netmanager that is killed meanwhile comes back with what it knew.
-	o.Nodes[0].Net.Kill9()
-	o.Nodes[0].Net.Start()
-	c.More(t, 20)
-	if f := c.Failures(); len(f) > 3 {
-		t.Errorf("%d requests were lost by a netmanager's restart: %v", len(f), f)
-	}
-	c.Forget()
-	o.StartRoot()
-	o.First.Start()
-	o.Scale("shop", "web", 2)
-	o.Wait("two run", o.Running("shop", "web", 2))
-	c.So(t, "the new instance answers", func(m map[api.InstanceID]int) bool { return len(m) == 2 })
-	if f := c.Failures(); len(f) > 0 {
-		t.Errorf("%d requests were lost when they came back: %v", len(f), f)
-	}
 }
 
 // Services of two clusters, each node behind a NAT of its own: routes by way of the
@@ -283,14 +229,6 @@ func TestPublishedPorts(t *testing.T) {
 	if err != nil || !strings.Contains(fmt.Sprintf("%+v", why), "8088") {
 		t.Errorf("why says %+v (%v)", why, err)
 	}
-}
-
-// away is how long the orchestrators are away: ten minutes on request.
-func away() time.Duration {
-	if d, err := time.ParseDuration(os.Getenv("TREELINE_LAB_AWAY")); err == nil {
-		return d
-	}
-	return 15 * time.Second
 }
 
 // get is the instance that answers at an address of this network.

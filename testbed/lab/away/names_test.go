@@ -1,0 +1,63 @@
+package away
+
+import (
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// knownByName asks from inside a container, by its own resolv.conf.
+func (w *world) knownByName(t *testing.T) {
+	const tail = ".lab.shop.lab.treeline."
+	page, web := w.pairs[1].at.RoundRobin, w.pairs[0].at.RoundRobin
+	reverse := func(a string) string {
+		name, err := dns.ReverseAddr(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	a := func(of, at string) string { return of + tail + " A " + at }
+	aaaa := func(of, at string) string { return of + tail + " AAAA " + at }
+	for _, tt := range []struct {
+		name string
+		kind uint16
+		want string
+	}{
+		{"web", dns.TypeA, a("web", web.String())},
+		{"web", dns.TypeAAAA, aaaa("web", ranges.Twin(web).String())},
+		{"web.lab", dns.TypeA, a("web", web.String())},
+		{"any.rr.page", dns.TypeA, a("any.rr.page", page.String())},
+		{"any.rr.page", dns.TypeAAAA, aaaa("any.rr.page", ranges.Twin(page).String())},
+		{"any.rr.page" + tail, dns.TypeA, a("any.rr.page", page.String())},
+		{"0.instance.web", dns.TypeA, a("0.instance.web", w.pairs[0].at.Instances[0].String())},
+		{"_http._tcp.page", dns.TypeSRV, "_http._tcp.page" + tail + " SRV 0 1 80 any.rr.page" + tail},
+		{reverse(web.String()), dns.TypePTR, reverse(web.String()) + " PTR any.rr.web" + tail},
+		{reverse(ranges.Twin(page).String()), dns.TypePTR, reverse(ranges.Twin(page).String()) + " PTR any.rr.page" + tail},
+		{"nothing" + tail, dns.TypeA, ""},
+	} {
+		for _, p := range w.pairs {
+			m, err := p.client.Ask(t.Context(), tt.name, tt.kind)
+			if err != nil {
+				t.Errorf("%s %s: %v", tt.name, dns.Type(tt.kind), err)
+				continue
+			}
+			got := ""
+			for _, rr := range m.Answer {
+				got += said(rr)
+				if ttl := rr.Header().Ttl; ttl > 5 {
+					t.Errorf("%s is kept for %d s", tt.name, ttl)
+				}
+			}
+			if got != tt.want || got == "" && m.Rcode != dns.RcodeNameError {
+				t.Errorf("%s %s is %s %q, want %q", tt.name, dns.Type(tt.kind), dns.RcodeToString[m.Rcode], got, tt.want)
+			}
+		}
+	}
+}
+
+// said is a record without its class and for how long it is kept.
+func said(rr dns.RR) string {
+	h := rr.Header()
+	return h.Name + " " + dns.Type(h.Rrtype).String() + " " + rr.String()[len(h.String()):]
+}

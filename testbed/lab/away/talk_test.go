@@ -1,0 +1,151 @@
+package away
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/testbed/lab"
+)
+
+// echo is the port where what comes is sent back.
+const echo = 7
+
+// serveEcho serves TCP and UDP beside an instance, until the test ends.
+func serveEcho(t *testing.T, in *lab.Inside) {
+	t.Helper()
+	ln, err := in.Listen(fmt.Sprintf(":%d", echo))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for c, err := ln.Accept(); err == nil; c, err = ln.Accept() {
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	pc, err := in.ListenPacket(fmt.Sprintf(":%d", echo))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pc.Close() })
+	go func() {
+		buf := make([]byte, 64)
+		for n, from, err := pc.ReadFrom(buf); err == nil; n, from, err = pc.ReadFrom(buf) {
+			_, _ = pc.WriteTo(buf[:n], from)
+		}
+	}()
+}
+
+// say sends a word over a connection that stays, and fails if it does not come back.
+type say func(word string) error
+
+// dialEcho is one connection to the pair's service.
+func dialEcho(t *testing.T, p pair, network string) say {
+	t.Helper()
+	c, err := p.client.Dial(t.Context(), network, p.v4(echo))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if network == "udp" {
+		return sayUDP(c)
+	}
+	return func(word string) error {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		if _, err := io.WriteString(c, word); err != nil {
+			return err
+		}
+		buf := make([]byte, len(word))
+		if _, err := io.ReadFull(c, buf); err != nil {
+			return err
+		}
+		if string(buf) != word {
+			return fmt.Errorf("%q comes back for %q", buf, word)
+		}
+		return nil
+	}
+}
+
+// sayUDP waits for the very word: an earlier one that was late is no answer.
+func sayUDP(c net.Conn) say {
+	return func(word string) error {
+		_ = c.SetDeadline(time.Now().Add(patience / 6))
+		if _, err := io.WriteString(c, word); err != nil {
+			return err
+		}
+		buf := make([]byte, 64)
+		for {
+			n, err := c.Read(buf)
+			if err != nil || string(buf[:n]) == word {
+				return err
+			}
+		}
+	}
+}
+
+// anew asks by a new connection each time.
+func anew(in *lab.Inside, at string) say {
+	return func(string) error {
+		_, err := in.Who(at, patience)
+		return err
+	}
+}
+
+// talk says something again and again, and counts what is lost.
+type talk struct {
+	name string
+	stop chan struct{}
+	done sync.WaitGroup
+
+	said int // read when done
+	lost []loss
+}
+
+// loss is a word that did not come back.
+type loss struct {
+	at  time.Time
+	err error
+}
+
+func (l loss) String() string {
+	return fmt.Sprintf("what was said at %s: %v", l.at.Format("15:04:05.000"), l.err)
+}
+
+func begin(t *testing.T, name string, every time.Duration, s say) *talk {
+	k := &talk{name: name, stop: make(chan struct{})}
+	k.done.Go(func() {
+		for len(k.lost) < 20 { // it is broken, and stays so
+			began := time.Now()
+			err := s(fmt.Sprintf("word %06d", k.said))
+			k.said++
+			if err != nil {
+				k.lost = append(k.lost, loss{began, err})
+			}
+			select {
+			case <-k.stop:
+				return
+			case <-time.After(every):
+			}
+		}
+	})
+	t.Cleanup(func() { _, _ = k.end() })
+	return k
+}
+
+// end ends the talk; how often something was said, and what was lost.
+func (k *talk) end() (int, []loss) {
+	select {
+	case <-k.stop:
+	default:
+		close(k.stop)
+	}
+	k.done.Wait()
+	return k.said, k.lost
+}

@@ -1,0 +1,36 @@
+package lab
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// CLI runs the real treeline as the admin and returns what it prints.
+func (l *Lab) CLI(args ...string) string {
+	l.t.Helper()
+	program, ca := filepath.Join(l.Dir, "treeline"), filepath.Join(l.rootData, "ca.pem")
+	if _, err := os.Stat(program); err != nil {
+		cmd := exec.Command("go", "build", "-trimpath", "-o", program, module+"/cli")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			l.t.Fatalf("build treeline: %v\n%s", err, out)
+		}
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Env = []string{
+		"HOME=" + l.Dir, "TREELINE_ADDR=https://" + l.RootLink.Addr(), "TREELINE_CA=" + ca,
+		"TREELINE_TOKEN=" + l.Access(), "TREELINE_TENANT=" + string(l.Tenant),
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		l.t.Fatalf("%v: %v\n%s", cmd.Args[1:], err, out)
+	}
+	return string(out)
+}
+
+// DescribeNode is what treeline shows of a node.
+func (n *Node) DescribeNode() string {
+	n.lab.t.Helper()
+	return n.lab.CLI("describe", "node", string(n.ID), "--cluster", string(n.Cluster.ID))
+}
