@@ -276,6 +276,7 @@ func (c *Core) start() {
 	for _, k := range sortedKeys(c.peers) {
 		c.awaitMarks(c.peers[k])
 		c.resumeKernel(c.peers[k])
+		c.resumeTalk(c.peers[k])
 	}
 	c.link.whole, c.link.self, c.link.lost = true, true, c.now
 }

@@ -29,6 +29,7 @@ const (
 	kindPath       = "path"   // by key, kernel paths in use
 	kindWant       = "want"   // that were answered
 	kindMarks      = "marks"  // by peer's key
+	kindTalk       = "talk"   // by key, of peers that we talked with by the tunnel
 
 	keyMeta, keyLease, keyIdent = "overlay", "lease", "ident"
 )
@@ -53,7 +54,7 @@ func (c *Core) saveMeta() {
 
 // order in which documents are taken in, so that each finds what it needs.
 var order = []string{
-	kindMeta, kindLease, kindCounter, kindIdent, kindAttachment, kindFreed, kindPeer, kindRoute, kindSource, kindWant, kindPath, kindMarks,
+	kindMeta, kindLease, kindCounter, kindIdent, kindAttachment, kindFreed, kindPeer, kindRoute, kindSource, kindWant, kindPath, kindMarks, kindTalk,
 }
 
 // Restore takes in what an earlier life saved, or any prefix of it, before Start.
@@ -202,6 +203,12 @@ func (c *Core) restore(d store.Doc) (kept bool, err error) {
 			return false, nil
 		}
 		q.serial, q.marks = r.Serial, r.Marks
+	case kindTalk:
+		q := c.peerNamed(d.Key)
+		if q == nil {
+			return false, nil
+		}
+		q.talks = true
 	}
 	return true, nil
 }

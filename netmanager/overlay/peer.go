@@ -22,6 +22,7 @@ type peer struct {
 	measured time.Time    // when a round trip was; zero: never in this life
 	probed   time.Time    // when one was asked for because of what passes by a kernel path
 	carried  *api.Carried // by kernel paths; nil: not known
+	talks    bool         // there is a session in use, or was when the last life ended
 
 	kernel kernel
 	deal   deal
@@ -111,6 +112,7 @@ func (c *Core) sweep() {
 		c.timers.Clear(timerKey{what: timerPath, peer: k})
 		c.timers.Clear(timerKey{what: timerMark, peer: k})
 		c.journal.Delete(kindMarks, k.String())
+		c.journal.Delete(kindTalk, k.String())
 		c.unkernel(q)
 		c.touchPeer(q)
 	}
@@ -230,6 +232,7 @@ func (c *Core) path(in Path) {
 		q.deal.settled = c.now.Add(settling)
 	}
 	q.path, q.heard = in, c.now
+	c.keepTalk(q)
 	if in.Silent && !old.Silent {
 		for _, id := range c.hostedBy(q) {
 			c.doubt(c.services[id])
@@ -246,6 +249,29 @@ func (c *Core) path(in Path) {
 	}
 	for _, id := range c.hostedBy(q) {
 		c.weigh(c.services[id], in.Key, false)
+	}
+}
+
+// keepTalk keeps with whom we talk. A path that is not known, as at the beginning of
+// each life, says nothing of that.
+func (c *Core) keepTalk(q *peer) {
+	if q.path.Kind == api.PathNone || q.talks != q.path.Idle {
+		return
+	}
+	q.talks = !q.path.Idle
+	if key := q.record.Key.String(); q.talks {
+		c.journal.Put(kindTalk, key, struct{}{})
+	} else {
+		c.journal.Delete(kindTalk, key)
+	}
+}
+
+// resumeTalk has a session with whom the last life talked with, before they notice:
+// what they send by the old one nobody can read, and they would wait for us to
+// answer, ever longer.
+func (c *Core) resumeTalk(q *peer) {
+	if q.talks {
+		c.emitLate(ToTunnel, TunnelMeasure{q.record.Key})
 	}
 }
 

@@ -181,6 +181,9 @@ func (w *world) checkBooks() {
 	for k, p := range c.peers {
 		timed := c.timers.Has(timerKey{what: timerMark, peer: k})
 		_, saved := w.docs[[2]string{kindMarks, k.String()}]
+		if _, saved := w.docs[[2]string{kindTalk, k.String()}]; saved != p.talks {
+			w.t.Fatalf("that we talk with peer %s is saved: %v", k, saved)
+		}
 		if n := len(p.marks); n > notice.MaxWords || n > 0 && !timed || (n > 0) != saved {
 			w.t.Fatalf("of peer %s %d words are remembered; forgotten in time: %v, saved: %v", k, n, timed, saved)
 		}
