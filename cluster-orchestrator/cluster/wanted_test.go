@@ -195,14 +195,22 @@ func BenchmarkLinked(b *testing.B) {
 	}
 }
 
-// TestTheOrderDoesNotMatter: a big one comes where it finds room, and the small one
-// that wants it near follows.
-func TestTheOrderDoesNotMatter(t *testing.T) {
+// cramped is a world of one node, which has an instance that wants pre near, and room
+// for nothing else of that size.
+func cramped(t *testing.T) *world {
+	t.Helper()
 	w := newWorld(t, 0)
 	w.join("small", api.Resources{MilliCPU: 1000, MemoryMB: 200})
 	w.stands("small", 0)
 	w.wants(of(web, 0, 1, near("pre.prod", 5)))
 	w.beat()
+	return w
+}
+
+// TestTheOrderDoesNotMatter: a big one comes where it finds room, and the small one
+// that wants it near follows.
+func TestTheOrderDoesNotMatter(t *testing.T) {
+	w := cramped(t)
 	w.join("big", api.Resources{MilliCPU: 8000, MemoryMB: 8192})
 	w.stands("big", 100)
 	p := of(pre, 0, 2)
@@ -226,11 +234,7 @@ func TestTheOrderDoesNotMatter(t *testing.T) {
 
 // TestWhoWaitedForRoomNearTakesWhatGrows: its time to search is over.
 func TestWhoWaitedForRoomNearTakesWhatGrows(t *testing.T) {
-	w := newWorld(t, 0)
-	w.join("small", api.Resources{MilliCPU: 1000, MemoryMB: 200})
-	w.stands("small", 0)
-	w.wants(of(web, 0, 1, near("pre.prod", 5)))
-	w.beat()
+	w := cramped(t)
 	p := of(pre, 0, 2)
 	p.Spec.Memory = 1024
 	w.wants(p)

@@ -27,12 +27,12 @@ func at(ms, km float64) *api.Position {
 
 // linked is an application whose front needs to be near its pre.
 func linked(ms float64, change ...func(front, pre *api.Microservice)) api.Application {
-	two := 1
+	one := 1
 	f := api.Microservice{
-		Name: "front", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 100, Replicas: &two,
+		Name: "front", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 100, Replicas: &one,
 		Constraints: []api.Constraint{{Type: api.ConstrainLatency, Service: "pre.prod", Threshold: ms}},
 	}
-	p := api.Microservice{Name: "pre", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 100, Replicas: &two}
+	p := api.Microservice{Name: "pre", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 100, Replicas: &one}
 	for _, c := range change {
 		c(&f, &p)
 	}
@@ -46,6 +46,17 @@ func (w *world) where(id api.InstanceID) api.ClusterID {
 		w.t.Fatalf("%s is not known", id)
 	}
 	return in.Cluster
+}
+
+// appliesInTurn applies the application without its first service's instance, and then
+// with one: that comes last.
+func (w *world) appliesInTurn(app api.Application) {
+	w.t.Helper()
+	for n := range 2 {
+		app.Services[0].Replicas = &n
+		w.must(Apply{Tenant: "acme", Spec: app})
+		w.settle()
+	}
 }
 
 // In one document, before anything runs: what is linked goes together.
@@ -106,13 +117,7 @@ func TestWhatIsTooFarFromItsLinkWaitsAndSaysWhy(t *testing.T) {
 		f.Constraints = append(f.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: []string{"far"}})
 		p.Constraints = append(p.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: []string{"here"}})
 	})
-	zero, one := 0, 1
-	app.Services[0].Replicas = &zero
-	w.must(Apply{Tenant: "acme", Spec: app})
-	w.settle()
-	app.Services[0].Replicas = &one
-	w.must(Apply{Tenant: "acme", Spec: app})
-	w.settle()
+	w.appliesInTurn(app)
 	if got := w.where(front.Instance(0)); got != "" {
 		t.Fatalf("it is on %s", got)
 	}
@@ -290,7 +295,6 @@ func TestLinkBindsBeforeAnythingRuns(t *testing.T) {
 // What needs nothing frees nothing: that it has left must be enough for who was to
 // be apart from it, and for the next of its own where only so many may be.
 func TestWhoWaitsForADomainComesWhenItIsFree(t *testing.T) {
-	one, zero := 1, 0
 	none := func(m *api.Microservice) { m.VCPUs, m.Memory = 0, 0 }
 	for name, turned := range map[string]bool{"its own wish": false, "the other's": true} {
 		w := newWorld(t, "a")
@@ -298,18 +302,14 @@ func TestWhoWaitsForADomainComesWhenItIsFree(t *testing.T) {
 		app := linked(20, func(f, p *api.Microservice) {
 			none(f)
 			none(p)
-			f.Constraints, f.Replicas = nil, &zero
+			f.Constraints = nil
 			x, y := f, "pre.prod"
 			if turned {
 				x, y = p, "front.prod"
 			}
 			x.Constraints = []api.Constraint{{Type: api.ConstrainApart, Services: []string{y}, By: "cluster"}}
 		})
-		w.must(Apply{Tenant: "acme", Spec: app})
-		w.settle()
-		app.Services[0].Replicas = &one
-		w.must(Apply{Tenant: "acme", Spec: app})
-		w.settle()
+		w.appliesInTurn(app)
 		if got := w.where(front.Instance(0)); got != "" {
 			t.Fatalf("%s: it is on %s beside the other", name, got)
 		}
