@@ -46,11 +46,7 @@ func TestAddressesSaidAgainCountOnce(t *testing.T) {
 // TestWhatNobodyAskedForIsNotKept has a hostile cluster say a hundred thousand
 // routes, and one that was asked for with more backends than there can be.
 func TestWhatNobodyAskedForIsNotKept(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	w.twins["a"].room, w.twins["b"].room = 1, 1
-	w.apply(2)
-	w.settle()
-	w.settle()
+	w := spread(t)
 	w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
 	want := api.Want{Service: web, For: web}
 	w.net("b", api.ClusterNet{Whole: true, Subnets: 1, Wants: []api.Want{want}, Wanted: want.Digest()})
@@ -96,22 +92,14 @@ func TestWhatNobodyAskedForIsNotKept(t *testing.T) {
 // TestWhatWasSaidTooEarlyIsAskedForAgain: after the root's restart a cluster
 // repeats what an earlier life had asked for, before anybody wants it.
 func TestWhatWasSaidTooEarlyIsAskedForAgain(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	w.twins["a"].room, w.twins["b"].room = 1, 1
-	w.apply(2)
-	w.settle()
-	w.settle()
+	w := spread(t)
 	w.restart()
 	w.net("a", api.ClusterNet{Whole: true, Subnets: 1, Records: api.Records{Routes: []api.Route{{Service: web, Rev: 7}}}})
 	want := api.Want{Service: web, For: web}
-	r := w.twins["b"].report()
-	r.Net = &api.ClusterNet{Whole: true, Subnets: 1, Wants: []api.Want{want}, Wanted: want.Digest()}
-	for _, e := range w.must(r).Send {
-		if m, ok := e.Msg.(api.RootNet); ok && e.To == api.ClusterID("a").Addr() && m.WantNet && len(m.Asked) == 1 {
-			return
-		}
+	told := w.netTo("a", "b", api.ClusterNet{Whole: true, Subnets: 1, Wants: []api.Want{want}, Wanted: want.Digest()})
+	if !slices.ContainsFunc(told, func(m api.RootNet) bool { return m.WantNet && len(m.Asked) == 1 }) {
+		t.Errorf("a is told %+v", told)
 	}
-	t.Errorf("a is told %+v", w.last.Send)
 }
 
 // TestOneTenantsWantsLeaveRoomForOthers fills what a cluster may want for one

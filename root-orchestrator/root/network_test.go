@@ -15,17 +15,46 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// net reports for a cluster what its part of the network is.
+// net reports for a cluster what its part of the network is, and returns what it is
+// told.
 func (w *world) net(id api.ClusterID, n api.ClusterNet) (told []api.RootNet) {
+	w.t.Helper()
+	return w.netTo(id, id, n)
+}
+
+// netTo is net, but returns what another cluster is told.
+func (w *world) netTo(other, id api.ClusterID, n api.ClusterNet) (told []api.RootNet) {
 	w.t.Helper()
 	r := w.twins[id].report()
 	r.Net = &n
 	for _, e := range w.must(r).Send {
-		if m, ok := e.Msg.(api.RootNet); ok && e.To == id.Addr() {
+		if m, ok := e.Msg.(api.RootNet); ok && e.To == other.Addr() {
 			told = append(told, m)
 		}
 	}
 	return told
+}
+
+// spread is a world in which one of web's instances is in a and the other in b.
+func spread(t *testing.T, change ...func(*api.Microservice)) *world {
+	t.Helper()
+	w := newWorld(t, "a", "b")
+	w.twins["a"].room, w.twins["b"].room = 1, 1
+	w.apply(2, change...)
+	w.settle()
+	w.settle()
+	if w.on("a") != 1 || w.on("b") != 1 {
+		t.Fatalf("%d on a, %d on b", w.on("a"), w.on("b"))
+	}
+	return w
+}
+
+// inB is the instance of a spread world that is in b.
+func (w *world) inB() api.InstanceID {
+	if got, _ := w.c.Instance(web.Instance(0)); got.Cluster == "b" {
+		return got.ID
+	}
+	return web.Instance(1)
 }
 
 func (w *world) shares(id api.ClusterID) []netip.Prefix {
@@ -217,14 +246,7 @@ func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
 
 // TestAClusterSpeaksForItselfAlone lets a cluster export what is not its own.
 func TestAClusterSpeaksForItselfAlone(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	w.twins["a"].room, w.twins["b"].room = 1, 1
-	w.apply(2, func(m *api.Microservice) { m.Port = "6080:80" })
-	w.settle()
-	w.settle()
-	if w.on("a") != 1 || w.on("b") != 1 {
-		t.Fatalf("%d on a, %d on b", w.on("a"), w.on("b"))
-	}
+	w := spread(t, func(m *api.Microservice) { m.Port = "6080:80" })
 	w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
 	w.net("b", api.ClusterNet{Whole: true, Subnets: 1})
 	own, foreign := w.shares("b")[0].Addr().Next(), w.shares("a")[0].Addr().Next()
@@ -233,10 +255,7 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 	}
 	want := api.Want{Service: web, For: web}
 	w.net("a", api.ClusterNet{Wants: []api.Want{want}, Subnets: 1, Shares: w.shares("a"), Wanted: want.Digest()})
-	in := web.Instance(0)
-	if got, _ := w.c.Instance(in); got.Cluster != "b" {
-		in = web.Instance(1)
-	}
+	in := w.inB()
 	route := api.Route{
 		Service: web, Rev: 1, Access: api.Access{Callers: []string{"rival/x.y"}}, Addresses: api.ServiceAddresses{RoundRobin: foreign},
 		Peers: []api.Peer{peer(1, own), peer(2, foreign)},
@@ -247,13 +266,9 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 			{Instance: "acme/other.a.b.c#0", Address: own.Next(), Peer: api.PeerKey{1}, State: api.BackendUp},
 		},
 	}
-	r := w.twins["b"].report()
-	r.Net = &api.ClusterNet{Records: api.Records{Routes: []api.Route{route}}, Subnets: 1, Shares: w.shares("b")}
 	var got []api.Route
-	for _, e := range w.must(r).Send {
-		if m, ok := e.Msg.(api.RootNet); ok && e.To == api.ClusterID("a").Addr() {
-			got = append(got, m.Routes...)
-		}
+	for _, m := range w.netTo("a", "b", api.ClusterNet{Records: api.Records{Routes: []api.Route{route}}, Subnets: 1, Shares: w.shares("b")}) {
+		got = append(got, m.Routes...)
 	}
 	s, _ := w.c.Service(web)
 	if len(got) != 1 || len(got[0].Backends) != 1 || got[0].Backends[0].Address != own || len(got[0].Peers) != 1 ||
@@ -267,15 +282,7 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 // to another cluster: until that one has said what it has, whoever calls it keeps
 // the route.
 func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	w.twins["a"].room, w.twins["b"].room = 1, 1
-	w.apply(2)
-	w.settle()
-	w.settle()
-	in := web.Instance(0)
-	if got, _ := w.c.Instance(in); got.Cluster != "b" {
-		in = web.Instance(1)
-	}
+	w := spread(t)
 	w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
 	w.net("b", api.ClusterNet{Whole: true, Subnets: 1})
 	own := w.shares("b")[0].Addr().Next()
@@ -283,20 +290,16 @@ func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
 	route := api.Route{
 		Service: web, Rev: 1,
 		Peers:    []api.Peer{{Key: api.PeerKey{1}, Subnets: []netip.Prefix{netip.PrefixFrom(own, 26).Masked()}, Rev: 1}},
-		Backends: []api.Backend{{Instance: in, Address: own, Peer: api.PeerKey{1}, State: api.BackendUp}},
+		Backends: []api.Backend{{Instance: w.inB(), Address: own, Peer: api.PeerKey{1}, State: api.BackendUp}},
 	}
 	records := api.Records{Routes: []api.Route{route}}
 	shares := map[api.ClusterID][]netip.Prefix{"a": w.shares("a"), "b": w.shares("b")}
 	routes := func(from api.ClusterID, n api.ClusterNet) (out []api.Route) {
 		n.Subnets, n.Shares = 1, shares[from]
-		r := w.twins[from].report()
-		r.Net = &n
-		for _, e := range w.must(r).Send {
-			if m, ok := e.Msg.(api.RootNet); ok && e.To == api.ClusterID("a").Addr() {
-				out = append(out, m.Routes...)
-				if m.Whole && len(m.Routes) == 0 {
-					t.Errorf("after %s spoke, a is told that there is nothing: %+v", from, m)
-				}
+		for _, m := range w.netTo("a", from, n) {
+			out = append(out, m.Routes...)
+			if m.Whole && len(m.Routes) == 0 {
+				t.Errorf("after %s spoke, a is told that there is nothing: %+v", from, m)
 			}
 		}
 		return out
