@@ -175,6 +175,14 @@ func (c *Core) drain(k api.Key) {
 	c.touch(a.service())
 }
 
+// exited has flows avoid a workload whose process has ended, until its next attempt
+// listens. They are not ended: its kernel still sends what it had written.
+func (c *Core) exited(in Exited) {
+	if a := c.attached[in.Key]; a != nil && a.Attach.NetNS == in.NetNS {
+		c.drain(in.Key)
+	}
+}
+
 // leased takes a lease in. What is attached keeps its address, also where the
 // subnet is another now, and is served until it is detached.
 func (c *Core) leased(l api.NetLease) {

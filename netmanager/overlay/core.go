@@ -212,6 +212,8 @@ func (c *Core) take(in Input) error {
 		c.detach(in.Key)
 	case Drain:
 		c.drain(in.Key)
+	case Exited:
+		c.exited(in)
 	case Miss:
 		c.miss(in)
 	case Query:

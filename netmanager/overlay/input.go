@@ -48,6 +48,11 @@ type (
 	Detach struct{ api.Key }
 	// Drain has new flows avoid a workload that will be stopped.
 	Drain struct{ api.Key }
+	// Exited has them avoid a workload whose process, in a network namespace, has ended.
+	Exited struct {
+		api.Key
+		NetNS string
+	}
 
 	// Miss is a packet to an address, or from one, that the plane does not know.
 	// Local is the endpoint's address on this node that sent it, or that it is for.
@@ -140,6 +145,7 @@ func (Attach) input()      {}
 func (Ready) input()       {}
 func (Detach) input()      {}
 func (Drain) input()       {}
+func (Exited) input()      {}
 func (Miss) input()        {}
 func (Query) input()       {}
 func (PeerUnknown) input() {}

@@ -65,5 +65,14 @@ func TestWhatNobodyAnswersBeginsAnew(t *testing.T) {
 			t.Errorf("it takes flows again: %v", got)
 		}
 	}
+	// The process of an earlier attempt has no say, the present one's has.
+	w.step(Exited{web.Key, "/proc/1/ns/net"})
+	if got := later(answersBy); len(got) > 0 {
+		t.Errorf("an earlier process has ended: %v", got)
+	}
+	w.step(Exited{web.Key, web.NetNS})
+	if got := later(answersBy); !slices.Equal(got, []netip.Addr{here.Address}) {
+		t.Errorf("its process has ended: %v", got)
+	}
 	w.checkBooks()
 }

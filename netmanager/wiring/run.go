@@ -39,6 +39,7 @@ type manager struct {
 	tunnel    *tunnel
 	uplink    *uplink
 	listening *listening
+	exits     *exits
 	sampling  *sampler
 	checker   *checker
 	meter     counters
@@ -85,6 +86,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		nudge:   make(chan struct{}, 1), kernel: errStarting, pair: creds.pair,
 	}
 	m.listening = newListening(m.serves, m.log)
+	m.exits = newExits(m.exited)
 	if m.links, err = newLinks(cfg.Prefix, data, m.log); err != nil {
 		return err
 	}
@@ -213,6 +215,9 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 		for _, a := range m.core.Unready() { // of an earlier life
 			m.listening.wait(a)
 		}
+		for _, a := range m.core.Attachments() {
+			m.exits.watch(a)
+		}
 	}); err != nil {
 		return err
 	}
@@ -231,6 +236,7 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "kernel", Run: m.orders.Run},
 		daemon.Part{Name: "listening", Run: m.listening.Run},
+		daemon.Part{Name: "exits", Run: m.exits.Run},
 		daemon.Part{Name: "sampling", Run: m.sampling.Run},
 		daemon.Part{Name: "socket", Run: func(ctx context.Context) error { return daemon.Serve(ctx, ln, socket.Handler(m), nil) }},
 		daemon.Part{Name: "addresses", Run: func(ctx context.Context) error { return watchPlace(ctx, m.log, m.nudge, m.moved) }},

@@ -54,6 +54,7 @@ func (m *manager) Attach(ctx context.Context, a api.Attach) (api.Attached, error
 	if !at.Ready {
 		m.listening.wait(a)
 	}
+	m.exits.watch(a)
 	m.meter.attached(time.Since(began))
 	m.log.Info("attached", "instance", a.Instance, "epoch", a.Epoch, "address", at.Address)
 	return at, nil
@@ -102,9 +103,18 @@ func (m *manager) serves(ctx context.Context, a api.Attach) {
 	m.uplink.serves(a.Key)
 }
 
+// exited has flows avoid a workload whose process has ended: the node engine will say
+// so, too, and later.
+func (m *manager) exited(ctx context.Context, a api.Attach) {
+	if err := m.loop.Do(ctx, overlay.Exited{Key: a.Key, NetNS: a.NetNS}, nil); err == nil {
+		m.log.Debug("workload has exited", "instance", a.Instance, "epoch", a.Epoch)
+	}
+}
+
 // Detach is socket.Overlay's.
 func (m *manager) Detach(ctx context.Context, k api.Key) error {
 	m.listening.forget(k)
+	m.exits.forget(k)
 	there := false
 	if err := m.loop.Read(ctx, func() { _, there = m.core.Attached(k) }); err != nil || !there {
 		return err
