@@ -200,8 +200,11 @@ func (c *Core) Trace(from api.InstanceID, to string) (t api.NetTrace, ask Input,
 		case !ans.Known || ans.open:
 			note(false, "name", "%s is not known yet; a look-up asks the cluster", name)
 			return t, Query{Local: a.Address, Name: name}, nil
+		case !ans.Found:
+			note(false, "name", "there is no service that is called %s, or none that %s may know of", name, a.service())
+			return t, nil, nil
 		case len(ans.Addrs) == 0:
-			note(false, "name", "%s leads to no address", name)
+			note(false, "name", "%s exists and has no address for that", name)
 			return t, nil, nil
 		}
 		addr = ans.Addrs[0]

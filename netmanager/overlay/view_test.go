@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -492,6 +493,11 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 	}
 	if r := w.c.Routes(); len(r) != 1 || r[0].Service != svc("web") || len(w.c.Peers()) != 2 {
 		t.Errorf("%+v", r)
+	}
+	w.step(Query{Local: client, Name: "wbe.treeline."}) // misspelt
+	w.answer(api.NetDown{Refused: []api.Refusal{{Want: api.Want{Service: svc("wbe"), For: svc("client")}}}})
+	if tr, ask, _ := w.c.Trace(from, "wbe.treeline."); tr.OK || ask != nil || len(tr.Steps) != 1 || !strings.HasPrefix(tr.Steps[0].Detail, "there is no service that is called wbe.treeline.") {
+		t.Errorf("%+v, %+v", tr, ask)
 	}
 }
 

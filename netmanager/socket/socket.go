@@ -60,8 +60,10 @@ type Capture struct {
 	Bytes    int64         // of the file, up to MaxCaptureBytes
 }
 
-// The bounds of a capture, and what holds when none are given.
+// The bounds of a capture, and what holds when none are given. The kernel keeps
+// packets for each capture, and each takes time from the network itself.
 const (
+	MaxCaptures     = 4 // on a node, at a time
 	MaxCaptureTime  = time.Hour
 	MaxCaptureBytes = 1 << 30
 	captureTime     = time.Minute
@@ -113,7 +115,16 @@ func Handler(o Overlay) http.Handler {
 		}
 		return answer(w)(anyOf(o.Trace(r.Context(), from, to)))
 	})
-	handle("GET "+netsock.Capture, func(w http.ResponseWriter, r *http.Request) error { return capture(o, w, r) })
+	captures := make(chan struct{}, MaxCaptures)
+	handle("GET "+netsock.Capture, func(w http.ResponseWriter, r *http.Request) error {
+		select {
+		case captures <- struct{}{}:
+			defer func() { <-captures }()
+			return capture(o, w, r)
+		default:
+			return fmt.Errorf("%d captures run on this node, and no more at a time: end one, or wait: %w", MaxCaptures, api.ErrUnavailable)
+		}
+	})
 	handle("GET "+netsock.Up, func(w http.ResponseWriter, r *http.Request) error { return events(o, w, r) })
 	handle("POST "+netsock.Down, func(w http.ResponseWriter, r *http.Request) error {
 		var d api.NetDown

@@ -22,8 +22,9 @@ import (
 
 // fake answers what it is told to, and notes what it was asked.
 type fake struct {
-	fail  error
-	asked chan any
+	fail   error
+	asked  chan any
+	goesOn bool // captures, until who reads is gone
 }
 
 func (f *fake) Attach(_ context.Context, a api.Attach) (api.Attached, error) {
@@ -49,12 +50,15 @@ func (f *fake) Trace(_ context.Context, from api.InstanceID, to string) (api.Net
 	return api.NetTrace{From: from, To: to}, f.fail
 }
 
-func (f *fake) Capture(_ context.Context, c Capture, w io.Writer) error {
+func (f *fake) Capture(ctx context.Context, c Capture, w io.Writer) error {
 	f.asked <- c
 	if f.fail != nil {
 		return f.fail
 	}
 	_, err := io.WriteString(w, "pcap")
+	if f.goesOn {
+		<-ctx.Done()
+	}
 	return err
 }
 
@@ -218,6 +222,36 @@ func TestCapture(t *testing.T) {
 	f.fail = api.ErrNotFound
 	if _, err := c.Open(t.Context(), netsock.Capture+"?instance="+esc(key)); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("of nobody: %v", err)
+	}
+}
+
+// Tenants may capture, and not take the node's memory and time with it.
+func TestCapturesAreFew(t *testing.T) {
+	f, c, _ := start(t)
+	f.goesOn = true
+	open := func() (io.ReadCloser, error) { return c.Open(t.Context(), netsock.Capture+"?instance="+esc(key)) }
+	var first io.ReadCloser
+	for range MaxCaptures {
+		r, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		first = r
+	}
+	if _, err := open(); !errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), "4 captures run on this node") {
+		t.Errorf("one more: %v", err)
+	}
+	first.Close()
+	for { // nobody tells when the netmanager has noticed
+		r, err := open()
+		if err == nil {
+			r.Close()
+			return
+		}
+		if !errors.Is(err, api.ErrUnavailable) {
+			t.Fatal(err)
+		}
 	}
 }
 
