@@ -113,6 +113,8 @@ func TestServicesTalkAcrossClusters(t *testing.T) {
 		}
 		return fmt.Errorf("%+v", peers)
 	})
+	toldNothingInner(t, o.Nodes[0], []string{"n1"}, "192.168.11.")
+	toldNothingInner(t, o.Nodes[1], []string{"n0"}, "192.168.10.")
 	o.Scale("shop", "web", 3)
 	o.Wait("three run", o.Running("shop", "web", 3))
 	c.So(t, "all three answer", func(m map[api.InstanceID]int) bool { return len(m) == 3 })
