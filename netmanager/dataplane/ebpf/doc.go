@@ -10,13 +10,16 @@
 //	}
 //
 // A flow is two entries of one map, one for each direction; connection tracking
-// has no part in it. First packets, connections that were answered and other flows that
-// were have a map each; who opens them may have a quarter of each, and over that its own
-// flows make way, those that were silent longest first. So it takes more than three
-// who flood to end a flow of another. An entry holds what a packet becomes, the way it goes, and what
-// that rests on: policy, the device that packets come from, the next hop. Every
-// second, and after every change, the next packet looks at that again. So a change costs
-// what changes, and flows that it does not concern see nothing of it.
+// has no part in it. Beside it is a table of places: for first packets, for connections
+// that were answered, for other flows that were. A flow moves from one to another while
+// its entries stay, and one that closed stays until its place is wanted. Who opens flows may
+// have a quarter of a kind's places, scattered over all, and over that its own make way,
+// those that were silent longest first. So it takes more than three who flood to end a
+// flow of another.
+// An entry holds what a packet becomes, the way it goes, and what that rests on: policy,
+// the device that packets come from, the next hop. Every second, and after every
+// change, the next packet looks at that again. So a change costs what changes, and flows
+// that it does not concern see nothing of it.
 //
 // What is here and what is in C: bpf/types.h is what both sides mean, bpf/flow.h
 // the life of a flow, bpf/plane.c the programs. Tables of the kernel have a Go

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,22 +21,20 @@ const (
 func (p *Plane) end(to, unanswered []netip.Addr) error {
 	dead, doubted := instances(to), instances(unanswered)
 	var resets []reset
-	for _, m := range []*ebpf.Map{p.o.TlFlows, p.o.TlTalks, p.o.TlBrief} {
-		flows, err := dump[objectsTuple, objectsFlow](m)
-		if err != nil {
-			return fmt.Errorf("end flows: %w", err)
+	flows, err := dump[objectsTuple, objectsFlow](p.o.TlFlows)
+	if err != nil {
+		return fmt.Errorf("end flows: %w", err)
+	}
+	for t, f := range flows {
+		opening := t.Proto == unix.IPPROTO_TCP && f.Ack == 0
+		if f.Flags&flowAnswer != 0 || !dead[f.Dst] && (!opening || !doubted[f.Dst]) {
+			continue
 		}
-		for t, f := range flows {
-			opening := t.Proto == unix.IPPROTO_TCP && f.Ack == 0
-			if f.Flags&flowAnswer != 0 || !dead[f.Dst] && (!opening || !doubted[f.Dst]) {
-				continue
-			}
-			back := objectsTuple{Src: f.Dst, Dst: f.Src, Sport: f.Dport, Dport: f.Sport, Proto: t.Proto, Family: t.Family}
-			_ = m.Delete(back)
-			_ = m.Delete(t)
-			if _, here := p.endpoints.have[t.Src]; here && t.Proto == unix.IPPROTO_TCP && !opening && f.Flags&flowClosed == 0 {
-				resets = append(resets, reset{flow: t, seq: f.Ack})
-			}
+		back := objectsTuple{Src: f.Dst, Dst: f.Src, Sport: f.Dport, Dport: f.Sport, Proto: t.Proto, Family: t.Family}
+		_ = p.o.TlFlows.Delete(back)
+		_ = p.o.TlFlows.Delete(t)
+		if _, here := p.endpoints.have[t.Src]; here && t.Proto == unix.IPPROTO_TCP && !opening && f.Flags&flowClosed == 0 {
+			resets = append(resets, reset{flow: t, seq: f.Ack})
 		}
 	}
 	return p.send(resets)

@@ -12,7 +12,7 @@ import (
 )
 
 // layout is LAYOUT of bpf/types.h.
-const layout = 2
+const layout = 3
 
 // A flow takes two entries of flowCost bytes of the kernel's memory; 1/1024 of the
 // machine's is for connections, as much for all else that was answered, and as much
@@ -22,13 +22,11 @@ const (
 	flowCost  = 152
 	minFlows  = 1 << 13
 	placeCost = 16
-	kinds     = 3 // of flows, each of which has a map of its own
-	sharers   = 4 // that it takes to fill one
+	kinds     = 3 // of flows, each of which has places of its own
+	sharers   = 4 // one address may have opened this part of a kind
 )
 
 var maxFlows uint32 = 1 << 17 // less in tests that fill the maps
-
-var flowMaps = []string{"tl_flows", "tl_talks", "tl_brief"}
 
 // fit makes the maps as large as the machine can bear.
 func fit(spec *ebpf.CollectionSpec, memory uint64) {
@@ -36,11 +34,8 @@ func fit(spec *ebpf.CollectionSpec, memory uint64) {
 	for flows < maxFlows && uint64(flows)*2*flowCost <= memory/1024 {
 		flows *= 2
 	}
-	for _, name := range flowMaps {
-		spec.Maps[name].MaxEntries = flows
-	}
+	spec.Maps["tl_flows"].MaxEntries = flows*kinds + flows/8 // so that it never needs to push one out
 	spec.Maps["tl_places"].MaxEntries = flows / 2 * kinds
-	spec.Maps["tl_graves"].MaxEntries = flows / 2
 	for _, m := range spec.Maps {
 		for m.Type == ebpf.Hash && uint64(m.MaxEntries)*placeCost > memory/1024 {
 			m.MaxEntries /= 2

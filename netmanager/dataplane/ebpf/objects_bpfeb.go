@@ -47,6 +47,7 @@ type objectsFlow struct {
 	Ack       uint32
 	Hop       [4]uint32
 	HopFamily uint32
+	Place     uint32
 }
 
 type objectsFragment struct {
@@ -57,12 +58,6 @@ type objectsFragment struct {
 	Proto  uint8
 	Family uint8
 	Pad    uint16
-}
-
-type objectsGrave struct {
-	_      structs.HostLayout
-	Key    objectsTuple
-	Closed uint32
 }
 
 type objectsNetwork struct {
@@ -85,12 +80,6 @@ type objectsPeer struct {
 	Mtu    uint32
 	Via    [4]uint32
 	Family uint32
-}
-
-type objectsPlace struct {
-	_     structs.HostLayout
-	Owner uint32
-	Slot  uint32
 }
 
 type objectsPorts struct {
@@ -135,6 +124,7 @@ type objectsSettings struct {
 	Hold          uint32
 	Tunnel        uint32
 	Vxlan         uint32
+	Places        uint32
 	Share         uint32
 	Unanswered    uint32
 	Answered      uint32
@@ -169,14 +159,12 @@ type objectsTuple struct {
 const (
 	objectsMapTlAllowed   = "tl_allowed"
 	objectsMapTlBackends  = "tl_backends"
-	objectsMapTlBrief     = "tl_brief"
 	objectsMapTlClosed    = "tl_closed"
 	objectsMapTlCounts    = "tl_counts"
 	objectsMapTlDevices   = "tl_devices"
 	objectsMapTlEndpoints = "tl_endpoints"
 	objectsMapTlFlows     = "tl_flows"
 	objectsMapTlFragments = "tl_fragments"
-	objectsMapTlGraves    = "tl_graves"
 	objectsMapTlOpen      = "tl_open"
 	objectsMapTlPeers     = "tl_peers"
 	objectsMapTlPlaces    = "tl_places"
@@ -184,8 +172,8 @@ const (
 	objectsMapTlSettings  = "tl_settings"
 	objectsMapTlSlots     = "tl_slots"
 	objectsMapTlSources   = "tl_sources"
-	objectsMapTlTalks     = "tl_talks"
 	objectsMapTlTraffic   = "tl_traffic"
+	objectsMapTlTurns     = "tl_turns"
 	objectsProgTlArrive   = "tl_arrive"
 	objectsProgTlHeld     = "tl_held"
 	objectsProgTlLast     = "tl_last"
@@ -246,14 +234,12 @@ type objectsProgramSpecs struct {
 type objectsMapSpecs struct {
 	TlAllowed   *ebpf.MapSpec `ebpf:"tl_allowed"`
 	TlBackends  *ebpf.MapSpec `ebpf:"tl_backends"`
-	TlBrief     *ebpf.MapSpec `ebpf:"tl_brief"`
 	TlClosed    *ebpf.MapSpec `ebpf:"tl_closed"`
 	TlCounts    *ebpf.MapSpec `ebpf:"tl_counts"`
 	TlDevices   *ebpf.MapSpec `ebpf:"tl_devices"`
 	TlEndpoints *ebpf.MapSpec `ebpf:"tl_endpoints"`
 	TlFlows     *ebpf.MapSpec `ebpf:"tl_flows"`
 	TlFragments *ebpf.MapSpec `ebpf:"tl_fragments"`
-	TlGraves    *ebpf.MapSpec `ebpf:"tl_graves"`
 	TlOpen      *ebpf.MapSpec `ebpf:"tl_open"`
 	TlPeers     *ebpf.MapSpec `ebpf:"tl_peers"`
 	TlPlaces    *ebpf.MapSpec `ebpf:"tl_places"`
@@ -261,8 +247,8 @@ type objectsMapSpecs struct {
 	TlSettings  *ebpf.MapSpec `ebpf:"tl_settings"`
 	TlSlots     *ebpf.MapSpec `ebpf:"tl_slots"`
 	TlSources   *ebpf.MapSpec `ebpf:"tl_sources"`
-	TlTalks     *ebpf.MapSpec `ebpf:"tl_talks"`
 	TlTraffic   *ebpf.MapSpec `ebpf:"tl_traffic"`
+	TlTurns     *ebpf.MapSpec `ebpf:"tl_turns"`
 }
 
 // objectsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -293,14 +279,12 @@ func (o *objectsObjects) Close() error {
 type objectsMaps struct {
 	TlAllowed   *ebpf.Map `ebpf:"tl_allowed"`
 	TlBackends  *ebpf.Map `ebpf:"tl_backends"`
-	TlBrief     *ebpf.Map `ebpf:"tl_brief"`
 	TlClosed    *ebpf.Map `ebpf:"tl_closed"`
 	TlCounts    *ebpf.Map `ebpf:"tl_counts"`
 	TlDevices   *ebpf.Map `ebpf:"tl_devices"`
 	TlEndpoints *ebpf.Map `ebpf:"tl_endpoints"`
 	TlFlows     *ebpf.Map `ebpf:"tl_flows"`
 	TlFragments *ebpf.Map `ebpf:"tl_fragments"`
-	TlGraves    *ebpf.Map `ebpf:"tl_graves"`
 	TlOpen      *ebpf.Map `ebpf:"tl_open"`
 	TlPeers     *ebpf.Map `ebpf:"tl_peers"`
 	TlPlaces    *ebpf.Map `ebpf:"tl_places"`
@@ -308,22 +292,20 @@ type objectsMaps struct {
 	TlSettings  *ebpf.Map `ebpf:"tl_settings"`
 	TlSlots     *ebpf.Map `ebpf:"tl_slots"`
 	TlSources   *ebpf.Map `ebpf:"tl_sources"`
-	TlTalks     *ebpf.Map `ebpf:"tl_talks"`
 	TlTraffic   *ebpf.Map `ebpf:"tl_traffic"`
+	TlTurns     *ebpf.Map `ebpf:"tl_turns"`
 }
 
 func (m *objectsMaps) Close() error {
 	return _ObjectsClose(
 		m.TlAllowed,
 		m.TlBackends,
-		m.TlBrief,
 		m.TlClosed,
 		m.TlCounts,
 		m.TlDevices,
 		m.TlEndpoints,
 		m.TlFlows,
 		m.TlFragments,
-		m.TlGraves,
 		m.TlOpen,
 		m.TlPeers,
 		m.TlPlaces,
@@ -331,8 +313,8 @@ func (m *objectsMaps) Close() error {
 		m.TlSettings,
 		m.TlSlots,
 		m.TlSources,
-		m.TlTalks,
 		m.TlTraffic,
+		m.TlTurns,
 	)
 }
 

@@ -63,7 +63,7 @@ func (p *Plane) settings(x *tx, links *links) error {
 	s := objectsSettings{
 		Layout: layout, Gen: old.Gen + 1, InstancesMask: ^uint32(0), ServicesMask: ^uint32(0),
 		Hold: uint32(links.index(p.node.Hold)), Tunnel: uint32(links.index(p.node.Tunnel)),
-		Share: p.o.TlBrief.MaxEntries() / 2 / sharers, Unanswered: p.unanswered, Answered: p.answered,
+		Places: p.o.TlPlaces.MaxEntries() / kinds, Share: p.o.TlPlaces.MaxEntries() / kinds / sharers, Unanswered: p.unanswered, Answered: p.answered,
 	}
 	if r.Instances.IsValid() && r.Services.IsValid() { // else nothing is ours
 		s.Instances, s.InstancesMask = be32(r.Instances.Masked().Addr()), mask32(r.Instances.Bits())

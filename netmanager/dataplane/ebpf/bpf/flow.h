@@ -16,7 +16,7 @@
 
 // Ticks are 2^20 ns, a little more than a millisecond.
 #define TICKS(seconds) ((__u32)((seconds) * 1000000000ULL >> 20))
-#define LINGER TICKS(5)	 // late packets of a closed connection find their way
+#define LINGER TICKS(1)	 // late packets of a closed connection find their way
 #define CHECKED TICKS(1) // after that, a flow looks again at what it rests on
 
 static __always_inline __u32 ticks(void) { return bpf_ktime_get_coarse_ns() >> 20; }
@@ -85,101 +85,134 @@ static __always_inline int connected(const struct tuple *t)
 	return t->proto == IPPROTO_TCP || t->proto == PROTO_SCTP;
 }
 
-// lasting is a direction of a flow that was answered, NULL if there is none.
-static __always_inline struct flow *lasting(const struct tuple *t)
+static __always_inline int same(const struct tuple *a, const struct tuple *b)
 {
-	return connected(t) ? bpf_map_lookup_elem(&tl_flows, t) : bpf_map_lookup_elem(&tl_talks, t);
+	return a->src == b->src && a->dst == b->dst && a->sport == b->sport && a->dport == b->dport &&
+	       a->proto == b->proto && a->family == b->family;
 }
 
 // find is a direction of a flow, NULL if there is none.
-static __noinline struct flow *find(const struct tuple *t)
-{
-	struct flow *f = lasting(t);
+static __always_inline struct flow *find(const struct tuple *t) { return bpf_map_lookup_elem(&tl_flows, t); }
 
-	return f ? f : bpf_map_lookup_elem(&tl_brief, t);
-}
-
-static __always_inline long outlast(const struct tuple *t, const struct flow *f)
+// forget ends a flow, of which t and f are a direction.
+//
+// It is not static, nor are place, settle, check, begin and error: the kernel proves
+// each by itself, and not once more for every way that leads to it.
+__noinline int forget(const struct tuple *t, const struct flow *f)
 {
-	return connected(t) ? bpf_map_update_elem(&tl_flows, t, f, BPF_ANY)
-			    : bpf_map_update_elem(&tl_talks, t, f, BPF_ANY);
-}
+	struct tuple other, back;
+	struct flow *o;
 
-static __always_inline void unlast(const struct tuple *t)
-{
-	if (connected(t))
-		bpf_map_delete_elem(&tl_flows, t);
-	else
-		bpf_map_delete_elem(&tl_talks, t);
-}
-
-// forget ends a direction of a flow.
-static __always_inline void forget(const struct tuple *t)
-{
-	unlast(t);
-	bpf_map_delete_elem(&tl_brief, t);
+	if (!t || !f)
+		return 0;
+	other = turned(t, f);
+	o = find(&other);
+	if (o) {
+		back = turned(&other, o);
+		if (same(&back, t)) // else another's by now
+			bpf_map_delete_elem(&tl_flows, &other);
+	}
+	bpf_map_delete_elem(&tl_flows, t);
+	return 0;
 }
 
 // TRIES is how many places are looked at for one that is free. While an owner has
 // three quarters of its share or less, a hundred flows end one at most.
 #define TRIES 16
+#define BESIDE 8 // places of an owner that lie side by side
 
-// place gives a new flow, t as its opener sends, one of the opener's places. Where
-// none is found free, the flow of it that was silent longest among those looked at
-// makes way: an opener pushes out its own.
-static __noinline void place(const struct tuple *t, __u32 share, __u32 kind)
+// spot is the n-th of the places that an owner has for flows of a kind. Which they are is
+// as good as chance: who has all its own, has few of anyone's.
+static __always_inline __u32 spot(const struct settings *s, __be32 owner, __u32 kind, __u32 n)
 {
-	struct place at = {.owner = t->src}, best = {};
-	struct tuple old = {}, other;
-	struct flow *f;
-	__u32 now = ticks(), idle = 0;
+	__u32 h;
 
-	if (!share)
-		return;
-	for (int i = 0; i < TRIES; i++) {
-		struct tuple *who;
-
-		at.slot = kind << 30 | bpf_get_prandom_u32() % share;
-		who = bpf_map_lookup_elem(&tl_places, &at);
-		if (!who)
-			goto free;
-		f = kind == BRIEF ? bpf_map_lookup_elem(&tl_brief, who) : lasting(who);
-		if (!f || f->flags & (FLOW_CLOSED | FLOW_ANSWER))
-			goto free;
-		// One that nothing has passed yet has just begun.
-		if (!best.owner || (f->seen && now - f->seen > idle)) {
-			best = at, old = *who;
-			idle = f->seen ? now - f->seen : 0;
-		}
-	}
-	at = best;
-	f = kind == BRIEF ? bpf_map_lookup_elem(&tl_brief, &old) : lasting(&old);
-	if (f) {
-		other = turned(&old, f);
-		if (kind == BRIEF) {
-			bpf_map_delete_elem(&tl_brief, &other);
-			bpf_map_delete_elem(&tl_brief, &old);
-		} else {
-			unlast(&other);
-			unlast(&old);
-		}
-	}
-free:
-	bpf_map_update_elem(&tl_places, &at, t, BPF_ANY);
+	n &= s->share - 1;
+	h = owner * 0x9e3779b1 ^ n / BESIDE * 0x85ebca6b;
+	h = (h ^ h >> 15) * 0x2c1b3c6d;
+	h = (h ^ h >> 12) * 0x297a2d39;
+	h ^= h >> 15;
+	return kind * s->places + ((h * BESIDE + n % BESIDE) & (s->places - 1));
 }
 
-// settle keeps a flow that was answered: t and f are the answer's.
-static __noinline struct flow *settle(const struct tuple *t, struct flow *f, __u32 share)
+// place gives a flow, t as its opener sends, one of the opener's places, by turns: what
+// closed long ago comes first. Where none is found free, the flow that was silent longest
+// among those looked at makes way, and one of the opener's own before another's.
+__noinline __u32 place(const struct settings *s, const struct tuple *t, __u32 kind)
 {
-	struct tuple other = turned(t, f);
-	struct flow *o = bpf_map_lookup_elem(&tl_brief, &other);
+	__u32 now = ticks(), at = 0, best = 0, most = 0, *turn, n;
+	struct tuple *who, old;
+	struct flow *f;
 
-	if (!o || outlast(&other, o) || outlast(t, f))
-		return f;
-	bpf_map_delete_elem(&tl_brief, &other);
-	bpf_map_delete_elem(&tl_brief, t);
-	place(&other, share, connected(t) ? CONNECTION : TALK);
-	return find(t);
+	if (!s || !t)
+		return 0;
+	turn = bpf_map_lookup_elem(&tl_turns, &kind);
+	if (!turn)
+		return 0;
+	n = __sync_fetch_and_add(turn, 1);
+	for (__u32 i = 0; i < TRIES; i++) {
+		__u32 idle;
+
+		at = spot(s, t->src, kind, n + i * (s->share / TRIES + 1));
+		who = bpf_map_lookup_elem(&tl_places, &at);
+		if (!who)
+			return 0;
+		if (!who->src)
+			goto take;
+		f = find(who);
+		if (!f || f->place != at)
+			goto take;
+		// One that nothing has passed yet has just begun.
+		idle = f->seen ? (now - f->seen) >> 2 : 0;
+		if (f->flags & FLOW_CLOSED && idle >= LINGER >> 2) {
+			best = at;
+			break;
+		}
+		if (f->flags & FLOW_CLOSED)
+			idle |= 1U << 31;
+		if (who->src == t->src)
+			idle |= 1U << 30;
+		if (idle >= most)
+			most = idle, best = at;
+	}
+	at = best;
+	who = bpf_map_lookup_elem(&tl_places, &at);
+	if (!who)
+		return 0;
+	old = *who;
+	f = find(&old);
+	if (f)
+		forget(&old, f);
+take:
+	*who = *t;
+	return at;
+}
+
+// leave gives back the place of flow f, t as its opener sends.
+static __always_inline void leave(const struct tuple *t, const struct flow *f)
+{
+	__u32 at = f->place;
+	struct tuple *who = bpf_map_lookup_elem(&tl_places, &at);
+
+	if (who && same(who, t))
+		who->src = 0;
+}
+
+// settle gives a flow that was answered its lasting place: t and f are the answer's.
+__noinline int settle(const struct settings *s, const struct tuple *t, const struct flow *f)
+{
+	struct tuple other;
+	struct flow *o;
+
+	if (!s || !t || !f)
+		return 0;
+	other = turned(t, f);
+	o = find(&other);
+	if (!o)
+		return 0;
+	leave(&other, o);
+	o->place = place(s, &other, connected(t) ? CONNECTION : TALK);
+	return 0;
 }
 
 static __always_inline struct peer *peer_of(__be32 a)
@@ -256,9 +289,6 @@ static __always_inline void route(struct __sk_buff *skb, const struct settings *
 
 // check looks at all that a direction of a flow rests on: where its packets come
 // from, whether policy allows the flow, and where its packets go. GO: it stands.
-//
-// It is not static, nor are begin and error: the kernel proves each by itself,
-// and not once more for every way that leads to it.
 __noinline int check(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *f)
 {
 	__u32 sender, receiver, in, where;
@@ -350,41 +380,21 @@ static __always_inline int lives(const struct settings *s, const struct packet *
 	return now - last < (f->seen && o->seen ? s->answered : s->unanswered);
 }
 
-// bury forgets the flow that has been closed for longest, if that is long
-// enough ago.
-static __always_inline void bury(__u32 now)
-{
-	struct grave g;
-	struct tuple other;
-	struct flow *f;
-
-	if (bpf_map_peek_elem(&tl_graves, &g) || now - g.closed < LINGER || bpf_map_pop_elem(&tl_graves, &g))
-		return;
-	f = find(&g.key);
-	if (!f || !(f->flags & FLOW_CLOSED))
-		return;
-	other = turned(&g.key, f);
-	forget(&other);
-	forget(&g.key);
-}
-
 // ended notes the end of a connection, for its place to be given to others.
-static __always_inline void ended(const struct packet *p, struct flow *f, __u32 now)
+static __always_inline void ended(const struct packet *p, struct flow *f)
 {
-	struct grave g = {p->t, now};
+	struct tuple other;
+	struct flow *o;
 
 	if (f->flags & FLOW_CLOSED)
 		return;
 	f->flags |= FLOW_FIN;
-	if (p->ends != 2) {
-		struct tuple other = turned(&p->t, f);
-		struct flow *o = find(&other);
-
-		if (!o || !(o->flags & FLOW_FIN))
-			return;
-	}
-	if (!bpf_map_push_elem(&tl_graves, &g, 0))
-		f->flags |= FLOW_CLOSED;
+	other = turned(&p->t, f);
+	o = find(&other);
+	if (!o || (p->ends != 2 && !(o->flags & FLOW_FIN)))
+		return;
+	f->flags |= FLOW_CLOSED;
+	o->flags |= FLOW_CLOSED;
 }
 
 // choose takes the service's next backend. GO, or a verdict.
@@ -432,11 +442,12 @@ static __always_inline int admit(const struct packet *p, __be32 backend, __u32 f
 		.from = from,
 		.to = to,
 	};
+	struct flow *taken = find(t);
 	struct tuple key;
 
+	if (taken)
+		forget(t, taken); // one that has ended, under the same name
 	for (int i = 0; i < 8; i++) {
-		struct flow *taken;
-
 		key = turned(t, &f);
 		taken = find(&key);
 		if (!taken || taken->flags & FLOW_CLOSED ||
@@ -448,9 +459,9 @@ static __always_inline int admit(const struct packet *p, __be32 backend, __u32 f
 	}
 	return TC_DROP;
 free:
-	unlast(&key); // one that has ended, under the same name
-	unlast(t);
-	if (bpf_map_update_elem(&tl_brief, &key, &back, BPF_ANY) || bpf_map_update_elem(&tl_brief, t, &f, BPF_ANY))
+	if (taken)
+		forget(&key, taken);
+	if (bpf_map_update_elem(&tl_flows, &key, &back, BPF_ANY) || bpf_map_update_elem(&tl_flows, t, &f, BPF_ANY))
 		return TC_DROP;
 	return GO;
 }
@@ -513,8 +524,6 @@ __noinline int begin(struct __sk_buff *skb, const struct settings *s, const stru
 		if (!may(from, to))
 			return denied();
 	}
-	bury(ticks());
-	bury(ticks());
 	return admit(p, backend, from, to);
 }
 
@@ -565,26 +574,23 @@ static __always_inline int pass(struct __sk_buff *skb, const struct settings *s,
 		r = begin(skb, s, p);
 		if (r != GO)
 			return r;
-		place(&p->t, s->share, BRIEF);
 		f = find(&p->t);
 		if (!f)
 			return TC_DROP;
+		f->place = place(s, &p->t, BRIEF);
 	}
 	if (f->in != in || f->gen != s->gen || now - f->checked >= CHECKED) {
 		r = check(skb, s, p, f);
 		if (r != GO)
 			return r;
 	}
-	if (!f->seen && f->flags & FLOW_ANSWER && p->ends != 2) {
-		f = settle(&p->t, f, s->share);
-		if (!f)
-			return TC_DROP;
-	}
+	if (!f->seen && f->flags & FLOW_ANSWER && p->ends != 2)
+		settle(s, &p->t, f);
 	f->seen = now;
 	if (p->ack)
 		f->ack = p->ack;
 	if (p->ends)
-		ended(p, f, now);
+		ended(p, f);
 	if (f->peer) {
 		struct traffic *traffic = bpf_map_lookup_elem(&tl_traffic, &(__u32){f->peer - 1});
 

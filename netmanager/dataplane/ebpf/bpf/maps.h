@@ -2,7 +2,7 @@
 // Copyright the Treeline authors
 //
 // The maps. An entry of a hash costs 16 bytes before it is there, one of flows,
-// fragments, graves and traffic all that it has; so a small machine's netmanager
+// places, fragments and traffic all that it has; so a small machine's netmanager
 // takes smaller ones (load.go).
 #pragma once
 
@@ -61,27 +61,32 @@ struct {
 	__type(value, struct counts);
 } tl_counts SEC(".maps");
 
-#define FLOWS(name)                                                                                                    \
-	struct {                                                                                                       \
-		__uint(type, BPF_MAP_TYPE_LRU_HASH);                                                                   \
-		__uint(max_entries, 65536);                                                                            \
-		__type(key, struct tuple);                                                                             \
-		__type(value, struct flow);                                                                            \
-	} name SEC(".maps")
-
-// What was answered has maps of its own, connections and the rest (UDP, echo): who
-// sends to many ports, or opens what nobody answers, pushes none of them out. Who has
-// many answered pushes out none of others: tl_places.
-FLOWS(tl_flows);
-FLOWS(tl_talks);
-FLOWS(tl_brief);
-
+// There is room for all flows that have a place. Those that lost it, for two packets
+// were in one place at once, go when there is none.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
-	__type(key, struct place);
+	__type(key, struct tuple);
+	__type(value, struct flow);
+} tl_flows SEC(".maps");
+
+// Places for flows of each kind, one kind after another: first packets, what was
+// answered (UDP, echo), connections that were. A place has the name of its flow, as its
+// opener sends; src 0: none.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 98304);
+	__type(key, __u32);
 	__type(value, struct tuple);
 } tl_places SEC(".maps");
+
+// Flows so far that got a place of each kind.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 3);
+	__type(key, __u32);
+	__type(value, __u32);
+} tl_turns SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -89,9 +94,3 @@ struct {
 	__type(key, struct fragment);
 	__type(value, struct ports);
 } tl_fragments SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_QUEUE);
-	__uint(max_entries, 65536);
-	__type(value, struct grave);
-} tl_graves SEC(".maps");

@@ -11,7 +11,7 @@
 
 // LAYOUT is raised when a map's meaning changes without its size: maps of
 // another layout are not adopted.
-#define LAYOUT 2
+#define LAYOUT 3
 
 // Marks of packets on their way through the host's stack.
 #define MARK_DONE 0x74720001   // a program has dealt with it; the last hop lets it pass
@@ -29,7 +29,8 @@ struct settings {
 	__be32 instances6[3]; // the first 96 bits of twins
 	__be32 services6[3];
 	__u32 hold, tunnel, vxlan; // devices; 0: there is none
-	__u32 share;		   // flows of a kind that one address may have opened
+	__u32 places;		   // flows of a kind, a power of two
+	__u32 share;		   // of them, that one address may have opened
 	__u32 unanswered, answered; // ticks after which a flow without connection ends
 };
 
@@ -113,7 +114,7 @@ enum how {
 enum flow_flags {
 	FLOW_ANSWER = 1, // it goes back to who started the flow
 	FLOW_FIN = 2,	 // a FIN was seen in this direction
-	FLOW_CLOSED = 4, // it is in graves
+	FLOW_CLOSED = 4, // both directions have: its place is another's
 	FLOW_OUT = 8,	 // to a peer; else from one, if peer is not 0
 };
 
@@ -137,17 +138,12 @@ struct flow {
 	__be32 ack;	// TCP: the last acknowledgement, as a reset needs it
 	__be32 hop[4];	// next hop of HOW_NEIGH; the peer of HOW_VXLAN
 	__u32 hop_family;
+	__u32 place; // in tl_places, of the direction of who opened it
 };
 
-// Flows of three kinds are kept apart, so that many of one push out none of another.
+// Flows of three kinds have places of their own, so that many of one push out none of
+// another.
 enum kind { BRIEF, TALK, CONNECTION };
-
-// Who opens flows has a share of places for each kind. A place has the name of the flow
-// that took it last.
-struct place {
-	__be32 owner;
-	__u32 slot; // enum kind << 30 | index
-};
 
 // Which ports the rest of a fragmented packet belongs to.
 struct fragment {
@@ -160,10 +156,4 @@ struct fragment {
 
 struct ports {
 	__be16 sport, dport;
-};
-
-// A closed flow, to be forgotten once late packets are in.
-struct grave {
-	struct tuple key;
-	__u32 closed; // in ticks
 };
