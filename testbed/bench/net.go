@@ -56,7 +56,7 @@ func network(r *run) error {
 	if r.net.quick {
 		rounds = 1
 	}
-	s.retries = max(2, len(figures)*rounds/6)
+	s.retries = max(2, len(figures)*rounds/10)
 	s.patience = time.Now().Add(retryTime)
 	for i := range rounds {
 		r.logf("round %d of %d, %d figures", i+1, rounds, len(figures))
@@ -73,10 +73,21 @@ func network(r *run) error {
 	if err := errors.Join(err, s.report(rows, figures)); err != nil {
 		return err
 	}
-	if len(s.failed) > 0 {
-		return fmt.Errorf("%d figures could not be measured as often as they should", len(s.failed))
+	if n := s.short(figures, rounds); n > 0 {
+		return fmt.Errorf("%d figures could not be measured as often as they should", n)
 	}
 	return nil
+}
+
+// short is how many figures have fewer samples than there were rounds, but for those
+// of paths that this machine cannot make.
+func (s *session) short(figures []figure, rounds int) (n int) {
+	for _, f := range figures {
+		if got := s.taken[f]; s.without[f.path] == nil && (got == nil || len(got.values) < rounds) {
+			n++
+		}
+	}
+	return n
 }
 
 // selectRows finds rows by their names or by patterns of them, each once.
@@ -141,7 +152,7 @@ type session struct {
 	beds       map[string]*bedInUse
 	taken      map[figure]*series
 	notes      map[figure]string
-	failed     map[figure]int
+	failed     map[figure]int   // times
 	without    map[string]error // paths that this machine cannot make, and why
 	retries    int              // polluted samples that may still be taken again
 	patience   time.Time        // and until when
@@ -216,7 +227,7 @@ func (s *session) due(f figure) bool {
 	return b == nil || time.Since(b.made) > restTime+idleTime
 }
 
-// forget ends the bed of a path.
+// forget ends a bed, if there is one of that name.
 func (s *session) forget(name string) {
 	if b := s.beds[name]; b != nil {
 		delete(s.beds, name)
@@ -227,47 +238,48 @@ func (s *session) forget(name string) {
 }
 
 // retryTime is for how long samples are taken again: a run ends.
-const retryTime = 18 * time.Minute
+const retryTime = 20 * time.Minute
 
 // sampleTime bounds one sample.
 const sampleTime = 2 * time.Minute
 
-// mostFailed is after how many failures a figure is given up.
-const mostFailed = 2
+// mostFailed is after how many failures, in all rounds, a figure is given up.
+const mostFailed = 3
 
 // triesEach is how often one polluted sample is taken again.
 const triesEach = 3
 
 // sample takes one sample of a figure: the first that is not polluted, or else
-// the one that is least.
+// the one that is least. One that fails is taken again, on a new bed.
 func (s *session) sample(f figure) error {
-	if s.without[f.path] != nil || s.failed[f] == mostFailed {
-		return nil
-	}
 	l := netLoads[f.load]
 	var best netbench.Sample
-	for try := 0; ; try++ {
+	n := 0
+	for s.without[f.path] == nil && s.failed[f] < mostFailed {
 		got, note, err := s.once(f, l)
-		if errors.Is(err, errors.ErrUnsupported) {
+		switch {
+		case errors.Is(err, errors.ErrUnsupported):
 			s.without[f.path] = err
 			s.logf("without %s: %v", f.path, err)
-			return nil
-		}
-		if err != nil && s.ctx.Err() == nil { // the others are worth having all the same
+			continue
+		case err != nil && s.ctx.Err() != nil:
+			return fmt.Errorf("%s: %w", f, err)
+		case err != nil:
 			s.failed[f]++
 			s.logf("%s: %v", f, err)
-			return nil
+			s.forget(bedName(f.path, l.slow))
+			continue
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", f, err)
-		}
-		if try == 0 || got.Foreign < best.Foreign {
+		if n++; n == 1 || got.Foreign < best.Foreign {
 			best, s.notes[f] = got, note
 		}
-		if !best.Polluted() || try == triesEach || s.retries == 0 || s.net.quick || time.Now().After(s.patience) {
+		if !best.Polluted() || n > triesEach || s.retries == 0 || s.net.quick || time.Now().After(s.patience) {
 			break
 		}
 		s.retries--
+	}
+	if n == 0 { // the others are worth having all the same
+		return nil
 	}
 	disturbed := ""
 	if best.Polluted() {
@@ -317,12 +329,17 @@ func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
 // strayed is how often a sample is taken again whose packets went another way.
 const strayed = 10
 
+// bedName tells the beds of a path apart: with the slow wire there is another.
+func bedName(path string, slow bool) string {
+	if slow {
+		return path + " (slow wire)"
+	}
+	return path
+}
+
 // bed is the bed of a path, made where it is needed first.
 func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, error) {
-	key := name
-	if slow {
-		key += " (slow wire)"
-	}
+	key := bedName(name, slow)
 	if b := s.beds[key]; b != nil {
 		return b, nil
 	}

@@ -45,8 +45,5 @@ func (s *session) inUse(figures []figure) {
 	}
 	if err != nil {
 		s.logf("routes in use: %v", err)
-		for _, f := range wanted {
-			s.failed[f]++
-		}
 	}
 }

@@ -93,7 +93,7 @@ var netLoads = map[string]load{
 	"tcp-4":            {unit: "Gbit/s", title: "TCP, 4 flows", measure: tcp(4)},
 	"tcp-1-per-packet": {unit: "Gbit/s", title: "TCP, 1 flow, wire without offloads", wire: netbench.Wire{PerPacket: true}, measure: tcp(1)},
 	"cpu-100":          {unit: "% core", title: "CPU at 100 Mbit/s, the whole machine", wire: netbench.Wire{PerPacket: true, Mbit: 100}, measure: cpuAtRate},
-	"rtt":              {unit: "µs", title: "round trip of 64 bytes, p50", measure: timed((*netbench.Bed).RTT, time.Second)},
+	"rtt":              {unit: "µs", title: "round trip of 64 bytes, p50", measure: timed((*netbench.Bed).RTT, time.Second/2)},
 	"connects":         {unit: "conn/s", title: "new TCP connections", measure: timed((*netbench.Bed).Connects, 2*time.Second)},
 	"http-1":           {unit: "µs", title: "HTTP GET on a new connection, 1 replica, p50", measure: gets(func(p netbench.Path) []netip.Addr { return []netip.Addr{p.Target()} })},
 	"fetch-010ms":      fetch("10 ms of round trip", netbench.Wire{RTT: 10 * time.Millisecond}),
@@ -255,7 +255,7 @@ func each(load string, paths ...string) []figure {
 
 func tcp(flows int) measurement {
 	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
-		d, omit := 3*time.Second, time.Second
+		d, omit := 2*time.Second, time.Second
 		if quick {
 			d, omit = time.Second, 0
 		}
@@ -267,7 +267,7 @@ func tcp(flows int) measurement {
 // cpuAtRate is what the machine spends on a flow that the wire bounds: on both
 // nodes' processes, in the kernel and in iperf3, which the floors show.
 func cpuAtRate(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
-	d := 4 * time.Second
+	d := 3 * time.Second
 	if quick {
 		d = time.Second
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -106,5 +107,16 @@ func TestVerdicts(t *testing.T) {
 		if got := c.v.held(); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.v, got, c.want)
 		}
+	}
+}
+
+func TestFiguresWithFewerSamplesThanRoundsAreShort(t *testing.T) {
+	whole, less, none, without := figure{"raw", "rtt"}, figure{"routed", "rtt"}, figure{"vxlan", "rtt"}, figure{"ebpf-route", "rtt"}
+	s := &session{
+		taken:   map[figure]*series{whole: {values: []float64{1, 2}}, less: {values: []float64{1}}},
+		without: map[string]error{without.path: errors.ErrUnsupported},
+	}
+	if n := s.short([]figure{whole, less, none, without}, 2); n != 2 {
+		t.Errorf("%d are short", n)
 	}
 }
