@@ -14,32 +14,39 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-func TestPathsCarryEveryLoad(t *testing.T) {
+// bedOf is a bed with its path up and its servers running; it ends with the test.
+func bedOf(t *testing.T, name string, shape Shape, p Path) *Bed {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("namespaces need root")
 	}
+	b, err := NewBed(t.Context(), name, shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := p.Up(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Serve(); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestPathsCarryEveryLoad(t *testing.T) {
 	for name, path := range map[string]func() Path{
 		"raw": Raw, "routed": Routed, "vxlan": VXLAN, "wireguard": WireGuard, "one-a-time": OneAtATime,
 		"nft": func() Path { return Plane("nft") }, "ebpf": func() Path { return Plane("ebpf") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, err := NewBed(t.Context(), name, Shape{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := b.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
 			p := path()
-			if err := p.Up(t.Context(), b); err != nil {
-				t.Fatal(err)
-			}
-			if err := b.Serve(); err != nil {
-				t.Fatal(err)
-			}
+			b := bedOf(t, name, Shape{}, p)
 			to := p.Target()
 			const d = 100 * time.Millisecond
 			for load, fn := range map[string]func() (Sample, error){
@@ -65,25 +72,8 @@ func TestPathsCarryEveryLoad(t *testing.T) {
 }
 
 func TestReplicasAreReachedDirectly(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("namespaces need root")
-	}
-	b, err := NewBed(t.Context(), "replicas", Shape{More: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
 	p := Routed()
-	if err := p.Up(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Serve(); err != nil {
-		t.Fatal(err)
-	}
+	b := bedOf(t, "replicas", Shape{More: 3}, p)
 	if len(p.Replicas()) != 3 {
 		t.Fatalf("replicas: %s", p.Replicas())
 	}
@@ -95,25 +85,8 @@ func TestReplicasAreReachedDirectly(t *testing.T) {
 }
 
 func TestSlowWireDelaysAndLoses(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("namespaces need root")
-	}
-	b, err := NewBed(t.Context(), "slow", Shape{Slow: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
 	p := Routed()
-	if err := p.Up(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Serve(); err != nil {
-		t.Fatal(err)
-	}
+	b := bedOf(t, "slow", Shape{Slow: true}, p)
 	const rtt = 20 * time.Millisecond
 	if err := b.SetWire(t.Context(), Wire{RTT: rtt}); err != nil {
 		t.Fatal(err)
@@ -149,22 +122,8 @@ func TestDaemonsJoinNodesByTheirPaths(t *testing.T) {
 	for _, kind := range []api.PathKind{api.PathRoute, api.PathVXLAN, api.PathDirect, api.PathRelay} {
 		for _, plane := range []string{"nft", "ebpf"} {
 			t.Run(plane+"-"+string(kind), func(t *testing.T) {
-				b, err := NewBed(t.Context(), t.Name(), Shape{More: 2, Apart: kind == api.PathRelay})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() {
-					if err := b.Close(); err != nil {
-						t.Error(err)
-					}
-				}()
 				d := Daemon(program, plane, kind)
-				if err := d.Up(t.Context(), b); err != nil {
-					t.Fatal(err)
-				}
-				if err := b.Serve(); err != nil {
-					t.Fatal(err)
-				}
+				b := bedOf(t, t.Name(), Shape{More: 2, Apart: kind == api.PathRelay}, d)
 				for _, to := range [][]netip.Addr{{d.Target()}, d.Replicas()} {
 					s, err := b.HTTP(t.Context(), to, 50*time.Millisecond)
 					if err != nil {
