@@ -265,7 +265,9 @@ func (l NetLease) Digest() Digest {
 }
 
 // NetDown is what a cluster tells a node's netmanager: the changes of what the
-// node holds, or with Whole all of it. A node holds at most one Route per service,
+// node holds, or with Whole all of it, or all of a part of it. What is too much for
+// one message is told in several, the next once the node has said that it has the
+// one before (WantHeld); each is good by itself. A node holds at most one Route per service,
 // one Source per address, one Peer per key (that was sent by itself, not within
 // another record) and one Refusal per want, and it holds each until it is told
 // that it is gone or, if it likes, until it dropped the last want that led there.
@@ -278,7 +280,8 @@ type NetDown struct {
 	Seq   uint64    `json:"seq"`  // of the last NetUp that was taken in
 	Rev   uint64    `json:"rev"`  // only grows, over the cluster's restarts too
 	Lease *NetLease `json:"lease,omitempty"`
-	Whole bool      `json:"whole,omitempty"` // all that the node's wants lead to; what is absent is gone
+	Whole bool      `json:"whole,omitempty"` // all that the node's wants lead to within Of; what is absent there is gone
+	Of    Span      `json:"of,omitzero"`     // with Whole; the zero Span: of all
 
 	Routes  RouteList  `json:"routes,omitempty"`
 	Sources SourceList `json:"sources,omitempty"`
@@ -296,7 +299,8 @@ type NetDown struct {
 
 	// Held is the digest that the node has when it has taken this in, if nothing was
 	// lost before; comparable where Seq is the node's last. 0 says nothing: the
-	// cluster does not know yet all that the wants lead to, after a restart.
+	// cluster does not know yet all that the wants lead to, after a restart, or has
+	// not told all of it yet.
 	Held Digest `json:"held"`
 	// WantHeld asks for a NetUp, for what it says of Held: it acknowledges the message.
 	WantHeld bool `json:"want_held,omitempty"`
@@ -345,11 +349,13 @@ func (r Records) Empty() bool {
 }
 
 // ClusterNet is the network's part of a cluster's report: what changed since the
-// last acknowledged one, or with Whole all. The records are its exports: its own
+// last acknowledged one, or with Whole all, or all of a part. What is too much for
+// one report is told in several, each once the one before is acknowledged. The records are its exports: its own
 // part of what the root asked for (RootNet.Asked), without what is nobody's
 // business elsewhere.
 type ClusterNet struct {
-	Whole   bool           `json:"whole,omitempty"`
+	Whole   bool           `json:"whole,omitempty"`  // what is absent within Of is gone
+	Of      Span           `json:"of,omitzero"`      // of records, Wants and InUse, with Whole; the zero Span: of all
 	Subnets int            `json:"subnets"`          // that it needs, so that the root gives shares ahead of need
 	Shares  []netip.Prefix `json:"shares,omitempty"` // that it has
 	// Returned are those of Shares that it gives up, for it has use for fewer: it has
@@ -376,16 +382,20 @@ type ServiceAddress struct {
 
 // RootNet is what the root tells a cluster of the network: its shares, the
 // foreign records that it wants, and what other clusters want of it. With Whole
-// it is all, else what changed.
+// it is all, or all of a part, else what changed. What is too much for one message
+// is told in several, each once a report has the Rev of the one before.
 type RootNet struct {
-	Rev    uint64         `json:"rev"` // only grows, over the root's restarts too; lower ones are late
-	Whole  bool           `json:"whole,omitempty"`
+	Rev    uint64         `json:"rev"`             // only grows, over the root's restarts too; lower ones are late
+	Whole  bool           `json:"whole,omitempty"` // what is absent within Of is gone
+	Of     Span           `json:"of,omitzero"`     // of records and Asked, with Whole; the zero Span: of all
 	Ranges NetRanges      `json:"ranges"`
 	Shares []netip.Prefix `json:"shares,omitempty"` // all, always
 	Records
 	Asked   []Want `json:"asked,omitempty"`    // what it shall export from now on
 	Unasked []Want `json:"unasked,omitempty"`  // what nobody wants any more
 	WantNet bool   `json:"want_net,omitempty"` // asks for a whole ClusterNet
+	// WantHeld asks for a report soon, for what it says of Rev and Held: there is more to tell.
+	WantHeld bool `json:"want_held,omitempty"`
 }
 
 // ShareDigest is a fingerprint of the ranges and shares, a member of ClusterNet.Held.

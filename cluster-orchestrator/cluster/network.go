@@ -50,7 +50,17 @@ type nodeNet struct {
 	probes    int    // questions without an answer, in a row
 	lost      bool   // it does not hold what it should: it is told all, once all is known
 	toldAll   time.Time
-	tries     int // how often, in a row, without effect
+	tries     int  // how often, in a row, without effect
+	more      bool // of what changed than the last message had room for
+	all       recount
+}
+
+// recount is how far a node was told all, part by part.
+type recount struct {
+	on    bool
+	whole bool     // all was known with every part so far
+	part  api.Span // the next one, or the one that was told last
+	sent  uint64   // the message that told it and is not acknowledged; 0: none
 }
 
 const (
@@ -181,7 +191,7 @@ func (c *Core) netUp(id api.NodeID, up api.NetUp) {
 	}
 	s := &n.net
 	if up.Boot > s.boot {
-		s.boot, s.seq, n.measured.sent = up.Boot, 0, 0
+		s.boot, s.seq, s.all, n.measured.sent = up.Boot, 0, recount{}, 0
 		c.net.book.Lost(id)
 	}
 	if up.Seq <= s.seq {
@@ -264,27 +274,26 @@ func (c *Core) tell(n *node) {
 	if s.boot == 0 && !s.askWhole {
 		return // no netmanager has spoken yet
 	}
-	before := c.net.book.Held(id)
-	rec, without := c.net.book.Flush(id, false)
+	book := c.net.book
+	// What is too much for one message is told in several, the next one when the node
+	// has the one before.
+	room := api.PartSize
+	if s.more && s.took < s.sent {
+		room = 0
+	}
+	before := book.Held(id)
+	rec, without := book.Flush(id, room)
+	s.more = book.Behind(id)
 	if s.spoke {
 		c.compare(n, before, without)
 	}
-	// What it should not have is taken away only when all is known that it should.
-	all := s.lost && !c.now.Before(s.toldAll.Add(s.pause()))
-	whole := all && c.net.book.Open(id) == 0
-	if all {
-		rec, _ = c.net.book.Flush(id, true)
-		s.lost, s.toldAll = !whole, c.now
-		s.tries++
-	}
-	d := api.NetDown{
-		Boot: s.boot, Seq: s.seq, Whole: whole, Held: c.net.book.Held(id), WantWhole: s.askWhole,
-		WantHeld: whole || !rec.Empty() || s.askHeld,
-		Routes:   rec.Routes, Sources: rec.Sources, Peers: rec.Peers, Refused: rec.Refused,
-		Gone: rec.Gone, GoneSources: rec.GoneSources, GonePeers: rec.GonePeers, Answered: rec.Answered,
-	}
-	if s.lost {
-		d.Held = 0
+	d := api.NetDown{Boot: s.boot, Seq: s.seq, WantWhole: s.askWhole}
+	part := c.recount(n, &rec, &d)
+	d.Routes, d.Sources, d.Peers, d.Refused = rec.Routes, rec.Sources, rec.Peers, rec.Refused
+	d.Gone, d.GoneSources, d.GonePeers, d.Answered = rec.Gone, rec.GoneSources, rec.GonePeers, rec.Answered
+	d.WantHeld = part || !rec.Empty() || s.askHeld
+	if !s.lost && (!s.all.on || part && s.all.part.Last()) {
+		d.Held = book.Held(id)
 	}
 	if l, ok := c.Lease(id); ok && l.Digest() != s.lease {
 		l.Rev = c.net.book.NextRev()
@@ -293,11 +302,14 @@ func (c *Core) tell(n *node) {
 	if d.Measure = c.measureOf(n); d.Measure != nil {
 		d.WantHeld = true
 	}
-	if whole || !rec.Empty() || d.Lease != nil || d.Measure != nil || s.answer || s.askWhole || s.askHeld {
+	if part || !rec.Empty() || d.Lease != nil || d.Measure != nil || s.answer || s.askWhole || s.askHeld {
 		d.Rev = c.net.book.NextRev()
 		c.emit(id.Addr(), d)
-		if !rec.Empty() || whole {
+		if part || !rec.Empty() {
 			s.sent = d.Rev
+		}
+		if part {
+			s.all.sent = d.Rev
 		}
 		if d.Measure != nil {
 			n.measured.sent = d.Rev
@@ -307,6 +319,46 @@ func (c *Core) tell(n *node) {
 		}
 	}
 	s.spoke, s.answer, s.askHeld = false, false, false
+}
+
+// recount adds to what a node is told a part of all that it should hold, if it is
+// told all and has the part before, and reports whether it did. What the node should
+// not have is taken away only when all is known that it should.
+func (c *Core) recount(n *node, rec *api.Records, d *api.NetDown) bool {
+	s, id := &n.net, n.info.ID
+	a := &s.all
+	switch {
+	case a.on && s.took < a.sent:
+		return false // it is on its way
+	case a.on && s.took > a.sent: // it is lost, or what the node said of it
+	case a.on && !a.part.Last():
+		a.part = api.Span{After: a.part.To}
+	default:
+		a.on = false // whether it helped, compare has seen
+	}
+	if !a.on {
+		if !s.lost || c.now.Before(s.toldAll.Add(s.pause())) {
+			return false
+		}
+		*a = recount{on: true, whole: true}
+		s.lost, s.toldAll = false, c.now
+		s.tries++
+		c.net.book.Recount(id)
+	}
+	more, of := c.net.book.Span(id, a.part.After)
+	a.part = of
+	if d.Whole = c.net.book.Open(id) == 0; d.Whole {
+		d.Of = of
+	}
+	if a.whole = a.whole && d.Whole; of.Last() {
+		s.lost = !a.whole
+	}
+	if a.on = of != (api.Span{}); !a.on { // it names all that changed
+		rec.Routes, rec.Sources, rec.Peers, rec.Refused = nil, nil, nil, nil
+	}
+	rec.Routes, rec.Sources = append(rec.Routes, more.Routes...), append(rec.Sources, more.Sources...)
+	rec.Peers, rec.Refused = append(rec.Peers, more.Peers...), append(rec.Refused, more.Refused...)
+	return true
 }
 
 // compare sees by what a node says that it holds whether it had all that it was
@@ -319,6 +371,8 @@ func (c *Core) compare(n *node, before, without api.Digest) {
 		c.timers.Clear(key)
 	case s.took < s.sent:
 		c.timers.SetEarlier(key, c.now.Add(ackWait)) // it did not have our last message when it spoke
+	case s.all.on && !s.all.part.Last(): // it was not told all yet
+		c.timers.Clear(key)
 	default:
 		s.lost = true
 		c.timers.SetEarlier(key, s.toldAll.Add(s.pause()))
@@ -381,9 +435,8 @@ func (c *Core) rootNet(m api.RootNet) {
 		return
 	}
 	c.sharesChanged(m.Ranges, m.Shares)
-	if m.WantNet {
-		c.net.whole, c.root.due = true, true
-	}
+	c.net.whole = c.net.whole || m.WantNet
+	c.root.due = c.root.due || m.WantNet || m.WantHeld
 }
 
 // clusterNet is the network's part of a report, or nil where there is no network.
@@ -391,7 +444,12 @@ func (c *Core) clusterNet() *api.ClusterNet {
 	if !c.net.subnets.used() {
 		return nil
 	}
-	n := c.net.book.Net(c.net.whole || c.net.sent != 0)
+	lost := c.net.sent != 0
+	if c.net.whole {
+		c.net.book.NetAnew()
+		lost = false
+	}
+	n := c.net.book.Net(lost)
 	c.giveBack()
 	n.Subnets, n.Returned = c.net.subnets.needed(c.wall), slices.Clone(c.net.subnets.returned)
 	if n.Whole || len(n.Wants)+len(n.Dropped) > 0 || !n.Records.Empty() {

@@ -69,7 +69,7 @@ const maxNet = 256
 
 // put adds a message. All of it replaces what was said before, but the lease.
 func (q *netQueue) put(d api.NetDown) bool {
-	if d.Whole {
+	if d.Whole && d.Of == (api.Span{}) {
 		for _, old := range *q {
 			if old.Lease != nil && (d.Lease == nil || old.Lease.Rev > d.Lease.Rev) {
 				d.Lease = old.Lease

@@ -1,55 +1,55 @@
 package interest
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Flush is what the subscriber is to be told: what changed, or all that it holds.
-// without is what its digest is now, before it was told, if it forgot by itself
-// whatever its wants lead to no longer.
-func (b *Book[S]) Flush(s S, whole bool, v View) (r api.Records, without api.Digest) {
+// Flush is what the subscriber is to be told of what changed, until that is room
+// long (see api.Volume): first what it holds, then what is new to it. Behind says
+// whether something is left for later. without is what the subscriber's digest is
+// now, before it was told, if it forgot by itself whatever its wants lead to no
+// longer.
+func (b *Book[S]) Flush(s S, room int, v View) (r api.Records, without api.Digest) {
 	u := b.subs[s]
 	delete(b.dirty, s)
 	if u == nil {
 		return r, 0
 	}
 	without = u.digest
-	if whole {
-		u.digest = 0
-		for k, h := range u.held {
-			u.changed[k], h.sent = true, false
+	used, fresh := least{most: room}, least{most: room / leastSize}
+	for k := range u.changed {
+		h := u.held[k]
+		if h != nil && h.wants == 0 && h.sent {
+			without = without.Toggle(h.said)
+		}
+		if room > 0 && (h == nil || h.sent) {
+			used.add(k)
+		} else if room > 0 {
+			fresh.add(k)
 		}
 	}
-	keys := make([]Key, 0, len(u.changed))
-	for k := range u.changed {
-		keys = append(keys, k)
-	}
-	clear(u.changed)
-	slices.SortFunc(keys, CompareKeys)
-	for _, k := range keys {
+	var vol api.Volume
+	for _, n := range append(used.sorted(), fresh.sorted()...) {
+		k := n.key
+		if vol.Bytes >= room {
+			break
+		}
+		delete(u.changed, k)
 		h := u.held[k]
 		if h == nil {
 			continue
 		}
+		was := h.sent
 		if h.wants == 0 {
-			if h.sent {
-				lose(&r, k)
-				u.digest, without = u.digest.Toggle(h.said), without.Toggle(h.said)
-			}
-			delete(u.held, k)
-			take(b.holders, k, s)
-			continue
+			b.forget(s, u, k)
+		} else {
+			u.say(h, tell(&r, &vol, k, v, h))
 		}
-		was, said := h.sent, h.said
-		if h.said, h.sent = tell(&r, k, v, was, said); was {
-			u.digest = u.digest.Toggle(said)
-		}
-		if h.sent {
-			u.digest = u.digest.Toggle(h.said)
-		} else if was {
-			lose(&r, k)
+		if was && !h.sent {
+			lose(&r, &vol, k)
 		}
 	}
 	// A refusal that says otherwise than before is no answer.
@@ -61,37 +61,148 @@ func (b *Book[S]) Flush(s S, whole bool, v View) (r api.Records, without api.Dig
 	return r, without
 }
 
-// tell adds the record to what is told, unless it was told as it is. It returns
-// the record's digest; ok is false where there is no such record.
-func tell(r *api.Records, k Key, v View, told bool, as api.Digest) (d api.Digest, ok bool) {
+// Behind reports whether the last Flush left something to be told.
+func (b *Book[S]) Behind(s S) bool { u := b.subs[s]; return u != nil && len(u.changed) > 0 }
+
+// Recount leaves it to Span, from the first name on, to tell the subscriber what
+// has changed so far.
+func (b *Book[S]) Recount(s S) {
+	if u := b.subs[s]; u != nil {
+		clear(u.changed)
+	}
+	delete(b.dirty, s)
+}
+
+// Span is all that the subscriber should hold behind a name, in the names' order
+// and until that is room long, and which part of everything that is.
+func (b *Book[S]) Span(s S, after string, room int, v View) (r api.Records, of api.Span, vol api.Volume) {
+	of.After = after
+	u := b.subs[s]
+	if u == nil {
+		return r, of, vol
+	}
+	next := least{most: room / leastSize, after: after}
+	for k := range u.held {
+		next.add(k)
+	}
+	all := next.sorted()
+	for i, n := range all {
+		delete(u.changed, n.key)
+		if h := u.held[n.key]; h.wants == 0 {
+			b.forget(s, u, n.key)
+		} else {
+			u.say(h, tell(&r, &vol, n.key, v, &holding{}))
+		}
+		if vol.Bytes >= room && i+1 < len(all) && all[i+1].name != n.name {
+			of.To = n.name
+			return r, of, vol
+		}
+	}
+	of.To = next.limit
+	return r, of, vol
+}
+
+// leastSize is what the shortest record counts: no more of them than this goes into
+// a room find place in it.
+const leastSize = 100
+
+// least gathers the first of many keys in the order of their names, about most of
+// them: sorting all for each part would cost more than the parts.
+type least struct {
+	most  int
+	after string // of those behind it
+	all   []named
+	limit string // no key behind it is among them; empty: all are
+}
+
+type named struct {
+	name string
+	key  Key
+}
+
+func (l *least) add(k Key) {
+	name := k.Name()
+	if name <= l.after || l.limit != "" && name > l.limit {
+		return
+	}
+	if l.all = append(l.all, named{name, k}); len(l.all) < 2*l.most+2 {
+		return
+	}
+	l.sorted()
+	n := l.most + 1
+	for n < len(l.all) && l.all[n].name == l.all[n-1].name {
+		n++
+	}
+	if n < len(l.all) {
+		l.all, l.limit = l.all[:n], l.all[n-1].name
+	}
+}
+
+func (l *least) sorted() []named {
+	slices.SortFunc(l.all, func(x, y named) int {
+		if x.name != y.name {
+			return cmp.Compare(x.name, y.name)
+		}
+		return CompareKeys(x.key, y.key)
+	})
+	return l.all
+}
+
+// told is a record's digest, or that there is no such record.
+type told struct {
+	digest api.Digest
+	ok     bool
+}
+
+// say notes what the subscriber holds now.
+func (u *sub) say(h *holding, now told) {
+	if h.sent {
+		u.digest = u.digest.Toggle(h.said)
+	}
+	if h.sent, h.said = now.ok, now.digest; now.ok {
+		u.digest = u.digest.Toggle(now.digest)
+	}
+}
+
+// forget notes that the subscriber holds what nobody wants no more.
+func (b *Book[S]) forget(s S, u *sub, k Key) {
+	u.say(u.held[k], told{})
+	delete(u.held, k)
+	take(b.holders, k, s)
+}
+
+// tell adds the record to what is told, unless the subscriber has it as it is.
+func tell(r *api.Records, vol *api.Volume, k Key, v View, h *holding) told {
 	switch k.Kind {
 	case Route:
 		rec, ok := v.Route(k.Service)
-		return add(&r.Routes, rec, ok, told, as)
+		return add(&r.Routes, rec, ok, h, vol.Route)
 	case Source:
 		rec, ok := v.Source(k.Address)
-		return add(&r.Sources, rec, ok, told, as)
+		return add(&r.Sources, rec, ok, h, vol.Source)
 	case Peer:
 		rec, ok := v.Peer(k.Peer)
-		return add(&r.Peers, rec, ok, told, as)
+		return add(&r.Peers, rec, ok, h, vol.Peer)
 	case Refused:
-		return add(&r.Refused, k.Refusal, true, told, as)
+		return add(&r.Refused, k.Refusal, true, h, func(f api.Refusal) { vol.Want(f.Want) })
 	}
 	panic("a record of no kind")
 }
 
-func add[L ~[]R, R interface{ Digest() api.Digest }](to *L, rec R, ok, told bool, as api.Digest) (api.Digest, bool) {
+func add[L ~[]R, R interface{ Digest() api.Digest }](to *L, rec R, ok bool, h *holding, count func(R)) told {
 	if !ok {
-		return 0, false
+		return told{}
 	}
 	d := rec.Digest()
-	if !told || d != as {
+	if !h.sent || d != h.said {
 		*to = append(*to, rec)
+		count(rec)
 	}
-	return d, true
+	return told{d, true}
 }
 
-func lose(r *api.Records, k Key) {
+func lose(r *api.Records, vol *api.Volume, k Key) {
+	vol.Want(api.Want{Service: k.Service})
 	switch k.Kind {
 	case Route:
 		r.Gone = append(r.Gone, k.Service)

@@ -20,17 +20,13 @@ type Holder struct {
 // Digest is of all that is held.
 func (h *Holder) Digest() api.Digest { return h.digest }
 
-// Take takes records in, and returns what they change, in order. With whole,
-// what is absent is gone.
-func (h *Holder) Take(r api.Records, whole bool) []Key {
+// Take takes records in, and returns what they change, in order.
+func (h *Holder) Take(r api.Records) []Key {
 	if h.Routes == nil {
 		h.Routes, h.Sources = map[api.ServiceID]api.Route{}, map[netip.Addr]api.Source{}
 		h.Peers, h.Refused = map[api.PeerKey]api.Peer{}, map[api.Want]api.Refusal{}
 	}
 	changed := map[Key]bool{}
-	if whole {
-		r.Gone, r.GoneSources, r.GonePeers, r.Answered = h.absent(r)
-	}
 	for _, k := range r.Gone {
 		drop(h, h.Routes, k, changed, RouteOf(k))
 	}
@@ -63,20 +59,24 @@ func (h *Holder) Take(r api.Records, whole bool) []Key {
 	return keys
 }
 
-func (h *Holder) absent(r api.Records) ([]api.ServiceID, []netip.Addr, []api.PeerKey, []api.Want) {
-	return absent(h.Routes, r.Routes, func(v api.Route) api.ServiceID { return v.Service }),
-		absent(h.Sources, r.Sources, func(v api.Source) netip.Addr { return v.Address }),
-		absent(h.Peers, r.Peers, func(v api.Peer) api.PeerKey { return v.Key }),
-		absent(h.Refused, r.Refused, func(v api.Refusal) api.Want { return v.Want })
+// TakeAll is Take of records that are all there are within a span: what is absent
+// there is gone.
+func (h *Holder) TakeAll(r api.Records, of api.Span) []Key {
+	r.Gone = absent(r.Gone, h.Routes, r.Routes, of, api.RouteName, func(v api.Route) api.ServiceID { return v.Service })
+	r.GoneSources = absent(r.GoneSources, h.Sources, r.Sources, of, api.SourceName, func(v api.Source) netip.Addr { return v.Address })
+	r.GonePeers = absent(r.GonePeers, h.Peers, r.Peers, of, api.PeerName, func(v api.Peer) api.PeerKey { return v.Key })
+	r.Answered = absent(r.Answered, h.Refused, r.Refused, of, api.RefusalName, func(v api.Refusal) api.Want { return v.Want })
+	return h.Take(r)
 }
 
-func absent[K comparable, V any](have map[K]V, all []V, keyOf func(V) K) (gone []K) {
+// absent adds to gone what is held within the span and is not among all.
+func absent[K comparable, V any](gone []K, have map[K]V, all []V, of api.Span, name func(K) string, keyOf func(V) K) []K {
 	present := make(map[K]bool, len(all))
 	for _, v := range all {
 		present[keyOf(v)] = true
 	}
 	for k := range have {
-		if !present[k] {
+		if !present[k] && of.Has(name(k)) {
 			gone = append(gone, k)
 		}
 	}

@@ -6,7 +6,7 @@
 //	if b.Add("n1", want, now.Add(lease)) {
 //		b.Answer("n1", want, interest.RouteOf("acme/shop.prod.web.prod"))
 //	}
-//	changes := b.Flush("n1", false, view)
+//	changes, _ := b.Flush("n1", api.PartSize, view)
 package interest
 
 import (
@@ -52,6 +52,21 @@ func PeerOf(k api.PeerKey) Key { return Key{Kind: Peer, Peer: k} }
 // RefusalOf is the refusal itself.
 func RefusalOf(w api.Want, denied bool) Key {
 	return Key{Kind: Refused, Refusal: api.Refusal{Want: w, Denied: denied}}
+}
+
+// Name is the record's name, by which spans are cut.
+func (k Key) Name() string {
+	switch k.Kind {
+	case Route:
+		return api.RouteName(k.Service)
+	case Source:
+		return api.SourceName(k.Address)
+	case Peer:
+		return api.PeerName(k.Peer)
+	case Refused:
+		return api.RefusalName(k.Refusal.Want)
+	}
+	return ""
 }
 
 // CompareKeys orders keys.

@@ -101,13 +101,17 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 				b.Forget(s)
 				holders[s], answers[s] = &Holder{}, map[api.Want]Key{}
 			}
-			told, _ := b.Flush(s, false, view)
-			if rapid.IntRange(0, 3).Draw(t, "lost") > 0 {
-				holders[s].Take(told, false)
+			for room := rapid.IntRange(1, 2000).Draw(t, "room"); ; {
+				told, _ := b.Flush(s, room, view)
+				if rapid.IntRange(0, 3).Draw(t, "lost") > 0 {
+					holders[s].Take(told)
+				}
+				if !b.Behind(s) {
+					break
+				}
 			}
 			if holders[s].Digest() != b.Held(s) { // the loss shows, and is mended
-				all, _ := b.Flush(s, true, view)
-				holders[s].Take(all, true)
+				recount(t, b, s, holders[s], view)
 			}
 			agree(t, holders[s], answers[s], view)
 			if holders[s].Digest() != b.Held(s) || b.Count(s) != len(answers[s]) {
@@ -124,6 +128,31 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 			}
 		}
 	})
+}
+
+// recount tells a subscriber all anew in parts, some of them twice, and some after
+// what changed since.
+func recount(t *rapid.T, b *Book[string], s string, h *Holder, view says) {
+	b.Recount(s)
+	for after := ""; ; {
+		if rapid.IntRange(0, 3).Draw(t, "changes") == 0 {
+			k := RouteOf("acme/a.b.c.d")
+			view[k]++
+			b.Changed(k)
+			news, _ := b.Flush(s, 1<<20, view)
+			h.Take(news)
+		}
+		all, of, _ := b.Span(s, after, rapid.IntRange(1, 1000).Draw(t, "part"), view)
+		if !of.Last() && rapid.IntRange(0, 3).Draw(t, "part is lost") == 0 {
+			continue
+		}
+		h.TakeAll(all, of)
+		h.TakeAll(all, of)
+		if of.Last() {
+			return
+		}
+		after = of.To
+	}
 }
 
 func has[K comparable, V any](m map[K]V, k K) bool { _, ok := m[k]; return ok }

@@ -421,7 +421,8 @@ func (c *Core) records(d api.NetDown) {
 	}
 }
 
-// loseAbsent lets go of what a whole does not have. That the flows of a service
+// loseAbsent lets go of what a whole does not have, or a part of one within its
+// span. That the flows of a service
 // that is absent ended is not said: perhaps the cluster has only forgotten it.
 func (c *Core) loseAbsent(d api.NetDown) {
 	routes, sources, peers, refused := map[api.ServiceID]bool{}, map[netip.Addr]bool{}, map[api.PeerKey]bool{}, map[api.Want]bool{}
@@ -438,26 +439,28 @@ func (c *Core) loseAbsent(d api.NetDown) {
 		refused[r.Want] = true
 	}
 	for _, id := range sortedKeys(c.services) {
-		if !routes[id] {
+		if !routes[id] && d.Of.Has(api.RouteName(id)) {
 			c.loseRoute(c.services[id], false)
 		}
 	}
 	for _, a := range sortedKeys(c.sources) {
-		if !sources[a] {
+		if !sources[a] && d.Of.Has(api.SourceName(a)) {
 			c.loseSource(a)
 		}
 	}
 	for _, k := range sortedKeys(c.peers) {
-		if !peers[k] {
+		if !peers[k] && d.Of.Has(api.PeerName(k)) {
 			c.losePeer(k)
 		}
 	}
 	for k, w := range c.wants {
-		if w.refusal != nil && !refused[k] {
+		if w.refusal != nil && !refused[k] && d.Of.Has(api.RefusalName(k)) {
 			c.setRefusal(w, nil)
 		}
 	}
-	for _, id := range sortedKeys(c.asking) {
-		c.settleFor(id)
+	if d.Of.Last() { // what was refused before a part may be answered by a later one
+		for _, id := range sortedKeys(c.asking) {
+			c.settleFor(id)
+		}
 	}
 }

@@ -141,7 +141,7 @@ func TestOneTenantsWantsLeaveRoomForOthers(t *testing.T) {
 	for _, d := range append(slices.Clone(gone), beyond) {
 		add(d)
 	}
-	told := w.net("a", api.ClusterNet{Dropped: append(slices.Clone(gone), beyond), Subnets: 1, Shares: w.shares("a"), Wanted: wanted})
+	told := w.net("a", api.ClusterNet{Rev: k.sent, Dropped: append(slices.Clone(gone), beyond), Subnets: 1, Shares: w.shares("a"), Wanted: wanted})
 	if k.unsure || len(told) == 0 || !told[0].WantNet {
 		t.Errorf("with room again: unsure %v, told %d", k.unsure, len(told))
 	}

@@ -245,7 +245,7 @@ func (c *Core) ask(cl *cluster, w api.Want, on bool) {
 				r.GonePeers = []api.PeerKey{p.Key}
 			}
 		}
-		for _, key := range k.exports.Take(r, false) {
+		for _, key := range k.exports.Take(r) {
 			c.exported(cl, key)
 		}
 	}

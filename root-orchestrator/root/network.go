@@ -60,29 +60,22 @@ type clusterNet struct {
 	needs   int                 // subnets
 	quoted  map[netip.Addr]bool // addresses that rest, or are disputed, because it says that they are in use
 
-	behind   bool // it does not hold what it should: it is told all, once all is known
-	unheard  bool // it said what nobody had asked for yet
-	unsure   bool // it wants more than the root heard, or less
+	midway   bool   // it is saying all, in parts
+	reached  string // how far
+	behind   bool   // it does not hold what it should: it is told all, once all is known
+	unheard  bool   // it said what nobody had asked for yet
+	unsure   bool   // it wants more than the root heard, or less
 	askNet   bool
 	sent     uint64 // the last message that it was told something by
 	sentAt   time.Time
+	took     uint64 // the last message that it has
 	toldAll  time.Time
+	more     bool // of what changed than the last message had room for
+	all      recount
 	tries    int // how often, in a row, without effect
 	askedAll time.Time
 	told     []netip.Prefix // its shares, as it was told last
 }
-
-// mostWants bounds what one cluster may want, mostWantsOfTenant what of it may be on
-// behalf of one tenant's services, mostQuoted what it may say is in use.
-const (
-	mostWants         = 1 << 17
-	mostWantsOfTenant = mostWants / 8
-	mostQuoted        = 1024
-	mostFull          = 64 // tenants of a cluster that are said to want more
-)
-
-// forever is when a cluster's wants expire: when it says so.
-var forever = time.Unix(1<<62, 0)
 
 // startNetwork begins the network's life: its ranges are what they always were.
 func (c *Core) startNetwork() {
@@ -157,22 +150,28 @@ func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 	if len(c.net.awaited) == 0 {
 		c.grant(cl, k.needs)
 	}
-	if n.Whole {
+	said := k.saidAll(n)
+	if c.quote(cl, n.InUse); said {
 		delete(c.net.awaited, id)
-		c.quote(cl, n.InUse)
 	}
 	c.netWants(cl, n)
 	// A cluster that does not know what it was asked for cannot say that it has
 	// nothing of it: what it said before it forgot counts on.
 	whole := n.Whole && n.Held == held
 	records, more := c.askedOnly(cl, n.Records)
-	k.unheard = more || k.unheard && !n.Whole
-	for _, key := range k.exports.Take(records, whole) {
+	k.unheard = more || k.unheard && !(n.Whole && n.Of.After == "")
+	take := k.exports.Take
+	if whole {
+		take = func(r api.Records) []interest.Key { return k.exports.TakeAll(r, n.Of) }
+	}
+	for _, key := range take(records) {
 		c.exported(cl, key)
 	}
+	k.took = n.Rev
 	switch {
 	case n.Held == held:
 		k.behind, k.tries = false, 0
+	case n.Rev >= k.sent && k.all.on && !k.all.part.Last(): // it was not told all yet
 	case n.Rev >= k.sent: // it has had what it was told last
 		k.behind = true
 	case c.now.Sub(k.sentAt) >= lostAfter:
@@ -181,96 +180,8 @@ func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 	k.unsure = n.Wanted != k.wants^k.unkept
 	// What it says can be compared once it knows what it was asked for.
 	differs := n.Held == held && n.Said != k.exports.Digest()
-	if (k.unsure || differs || c.net.awaited[id]) && !n.Whole && c.now.Sub(k.askedAll) >= resend {
+	if (k.unsure || differs || c.net.awaited[id]) && !said && !k.midway && c.now.Sub(k.askedAll) >= resend {
 		k.askNet, k.askedAll = true, c.now
-	}
-}
-
-func (c *Core) netWants(cl *cluster, n *api.ClusterNet) {
-	id := cl.Info.ID
-	if n.Whole {
-		keep := make(map[api.Want]bool, len(n.Wants))
-		for _, w := range n.Wants {
-			keep[w] = true
-		}
-		for _, w := range c.net.book.Wants(id) {
-			if !keep[w] {
-				c.dropWant(ref{Sub: id, Want: w})
-			}
-		}
-	}
-	for _, w := range n.Dropped {
-		if !c.net.book.Has(id, w) && cl.net.unkept != 0 {
-			cl.net.unkept = cl.net.unkept.Toggle(w.Digest())
-		}
-		c.dropWant(ref{Sub: id, Want: w})
-	}
-	k := &cl.net
-	if n.Whole {
-		k.unkept = 0
-	}
-	for _, w := range n.Wants {
-		if c.net.book.Has(id, w) {
-			continue
-		}
-		if !c.keepsWant(cl, w) {
-			k.unkept = k.unkept.Toggle(w.Digest())
-			continue
-		}
-		c.net.book.Add(id, w, forever)
-		k.wants = k.wants.Toggle(w.Digest())
-		k.wantsOf[w.For.Tenant()]++
-		c.resolve(ref{Sub: id, Want: w})
-	}
-}
-
-// keepsWant reports whether there is room for another want of a cluster's: all of
-// it have so much, and each of its tenants a part of that, so that none is in
-// another's way.
-func (c *Core) keepsWant(cl *cluster, w api.Want) bool {
-	k, t := &cl.net, w.For.Tenant()
-	if len(w.Service) > longestName || len(w.For) > longestName {
-		return false
-	}
-	if k.wantsOf == nil {
-		k.wantsOf, k.full = map[api.Tenant]int{}, map[api.Tenant]bool{}
-	}
-	all := c.net.book.Count(cl.Info.ID)
-	if k.wantsOf[t] < mostWantsOfTenant && all < mostWants {
-		return true
-	}
-	if !k.full[t] && len(k.full) < mostFull {
-		k.full[t] = true
-		c.event(api.Event{
-			Tenant: t, Kind: "cluster", Object: string(cl.Info.ID), Cluster: cl.Info.ID,
-			Detail: fmt.Sprintf("its nodes want more services and addresses elsewhere than are kept: %d of %d, for this tenant %d of %d; what is beyond is not answered",
-				all, mostWants, k.wantsOf[t], mostWantsOfTenant),
-		})
-	}
-	return false
-}
-
-func (c *Core) dropWant(r ref) {
-	cl := c.clusters[r.Sub]
-	k, t := &cl.net, r.Want.For.Tenant()
-	if !c.net.book.Has(r.Sub, r.Want) {
-		return
-	}
-	k.wants = k.wants.Toggle(r.Want.Digest())
-	if k.wantsOf[t]--; k.wantsOf[t] == 0 {
-		delete(k.wantsOf, t)
-	}
-	c.isAbout(r, "")
-	c.net.book.Drop(r.Sub, r.Want)
-	c.askAddress(r.Want)
-	// There is room again for what was not kept: it is named again.
-	if len(k.full) > 0 && c.net.book.Count(r.Sub) < mostWants*3/4 {
-		for of := range k.full {
-			if k.wantsOf[of] < mostWantsOfTenant*3/4 {
-				delete(k.full, of)
-				k.askNet = true
-			}
-		}
 	}
 }
 
@@ -285,31 +196,36 @@ func (c *Core) heldBy(cl *cluster) api.Digest {
 func (c *Core) tell(cl *cluster) {
 	id, k := cl.Info.ID, &cl.net
 	v := elsewhere{c, cl}
-	rec, _ := c.net.book.Flush(id, false, v)
-	all := k.behind && !c.now.Before(k.toldAll.Add(k.pause()))
-	whole := all && !k.unsure && c.net.book.Open(id) == 0
-	m := api.RootNet{Whole: whole, Ranges: c.net.ranges, Shares: cl.Shares, Records: rec, WantNet: k.askNet}
-	if all {
-		m.Records, _ = c.net.book.Flush(id, true, v)
-		m.Asked = sortedWants(k.asked)
-		k.behind, k.toldAll = !whole, c.now
-		k.tries++
-	} else {
-		for _, w := range sortedWants(k.news) {
-			if k.asked[w] {
-				m.Asked = append(m.Asked, w)
-			} else {
-				m.Unasked = append(m.Unasked, w)
-			}
-		}
+	book := c.net.book
+	// What is too much for one message is told in several, the next one when the
+	// cluster has the one before.
+	if (k.all.on || k.more) && k.took < k.sent && c.now.Sub(k.sentAt) < lostAfter {
+		return
 	}
-	if clear(k.news); k.unheard && len(m.Asked) > 0 {
+	m := api.RootNet{Ranges: c.net.ranges, Shares: cl.Shares, WantNet: k.askNet}
+	m.Records, _ = book.Flush(id, api.PartSize, v)
+	part := c.recount(cl, &m)
+	var vol api.Volume
+	for _, w := range sortedWants(k.news) {
+		if vol.Bytes >= api.PartSize {
+			break
+		}
+		if vol.Want(w); k.asked[w] {
+			m.Asked = append(m.Asked, w)
+		} else {
+			m.Unasked = append(m.Unasked, w)
+		}
+		delete(k.news, w)
+	}
+	if k.unheard && len(m.Asked) > 0 {
 		// An earlier life may have asked it, and what it said then was not taken in.
 		m.WantNet, k.unheard, k.askedAll = true, false, c.now
 	}
-	if !all && m.Records.Empty() && len(m.Asked)+len(m.Unasked) == 0 && !k.askNet && !k.newShares(cl.Shares) {
+	if !part && m.Records.Empty() && len(m.Asked)+len(m.Unasked) == 0 && !k.askNet && !k.newShares(cl.Shares) {
 		return
 	}
+	k.more = book.Behind(id) || len(k.news) > 0
+	m.WantHeld = k.more || part && !k.all.part.Last()
 	k.told, k.askNet = cl.Shares, false
 	m.Rev = c.net.next()
 	k.sent, k.sentAt = m.Rev, c.now
@@ -349,20 +265,12 @@ func (c *Core) netSilence(cl *cluster) {
 	}
 }
 
-// forgetWants forgets what a cluster wanted and held.
-func (c *Core) forgetWants(cl *cluster) {
-	for _, w := range c.net.book.Wants(cl.Info.ID) {
-		c.dropWant(ref{Sub: cl.Info.ID, Want: w})
-	}
-	c.net.book.Forget(cl.Info.ID)
-}
-
 // forgetExports forgets what a cluster that is no more had of the network.
 func (c *Core) forgetExports(cl *cluster) {
 	for _, p := range cl.Shares {
 		c.restShare(p, "")
 	}
-	for _, key := range cl.net.exports.Take(api.Records{}, true) {
+	for _, key := range cl.net.exports.TakeAll(api.Records{}, api.Span{}) {
 		c.exported(cl, key)
 	}
 	for _, w := range sortedWants(cl.net.asked) {

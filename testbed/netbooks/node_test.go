@@ -186,10 +186,15 @@ func (n *node) down(d api.NetDown) {
 		n.lease = d.Lease
 		n.settle()
 	}
-	n.held.Take(api.Records{
+	rec := api.Records{
 		Routes: d.Routes, Sources: d.Sources, Peers: d.Peers, Refused: d.Refused,
 		Gone: d.Gone, GoneSources: d.GoneSources, GonePeers: d.GonePeers, Answered: d.Answered,
-	}, d.Whole)
+	}
+	if d.Whole {
+		n.held.TakeAll(rec, d.Of)
+	} else {
+		n.held.Take(rec)
+	}
 	if d.Measure != nil {
 		n.measure, n.told = d.Measure, n.told+1
 	}

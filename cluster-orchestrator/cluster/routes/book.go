@@ -7,7 +7,7 @@
 //	b := routes.New("munich")
 //	b.SetBackend(routes.Place{Node: "n1", Instance: id}, api.Backend{…})
 //	b.Want("n2", api.Want{Address: semantic, For: client}, until)
-//	records, _ := b.Flush("n2", false)
+//	records, _ := b.Flush("n2", api.PartSize)
 package routes
 
 import (
@@ -495,7 +495,19 @@ func (b *Book) Interest() (wants, open int) { return b.nodes.Total() }
 // Held is the digest of what a node holds.
 func (b *Book) Held(n api.NodeID) api.Digest { return b.nodes.Held(n) }
 
-// Flush is what a node is to be told, see interest.Book.Flush.
-func (b *Book) Flush(n api.NodeID, whole bool) (api.Records, api.Digest) {
-	return b.nodes.Flush(n, whole, inside{b})
+// Flush is what a node is to be told of what changed, see interest.Book.Flush.
+func (b *Book) Flush(n api.NodeID, room int) (api.Records, api.Digest) {
+	return b.nodes.Flush(n, room, inside{b})
+}
+
+// Behind reports whether the last Flush left something to be told.
+func (b *Book) Behind(n api.NodeID) bool { return b.nodes.Behind(n) }
+
+// Recount leaves it to Span to tell the node all.
+func (b *Book) Recount(n api.NodeID) { b.nodes.Recount(n) }
+
+// Span is a part of all that a node should hold, see interest.Book.Span.
+func (b *Book) Span(n api.NodeID, after string) (api.Records, api.Span) {
+	r, of, _ := b.nodes.Span(n, after, api.PartSize, inside{b})
+	return r, of
 }

@@ -1,6 +1,7 @@
 package routes
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -22,6 +23,13 @@ type uplink struct {
 	added   map[api.Want]bool                // since the last report
 	dropped map[api.Want]bool
 	exports *interest.Book[string] // of the one subscriber above
+	all     *recount               // all is being told; nil: only what changes
+}
+
+// recount is how far all was told, part by part.
+type recount struct {
+	part api.Span // the last one
+	said bool     // there was one
 }
 
 // above is the root, as a subscriber of exports.
@@ -121,19 +129,21 @@ func (b *Book) Take(m api.RootNet) bool {
 			}
 		}
 	}
-	for _, k := range u.foreign.Take(m.Records, m.Whole) {
-		b.foreignChanged(k)
-	}
+	take := u.foreign.Take
 	if m.Whole {
+		take = func(r api.Records) []interest.Key { return u.foreign.TakeAll(r, m.Of) }
 		asked := map[api.Want]bool{}
 		for _, w := range m.Asked {
 			asked[w] = true
 		}
 		for _, w := range u.exports.Wants(above) {
-			if !asked[w] {
+			if !asked[w] && m.Of.Has(api.WantName(w)) {
 				m.Unasked = append(m.Unasked, w)
 			}
 		}
+	}
+	for _, k := range take(m.Records) {
+		b.foreignChanged(k)
 	}
 	for _, w := range m.Unasked {
 		if u.exports.Drop(above, w) {
@@ -190,33 +200,107 @@ func (b *Book) foreignChanged(k interest.Key) {
 // Fresh reports whether there is something to tell the root.
 func (b *Book) Fresh() bool {
 	u := &b.root
-	return len(u.added)+len(u.dropped)+len(u.exports.Dirty()) > 0
+	if u.all != nil && !(u.all.said && u.all.part.Last()) {
+		return true
+	}
+	return len(u.added)+len(u.dropped)+len(u.exports.Dirty()) > 0 || u.exports.Behind(above)
 }
 
-// Net is what the root is to be told: what changed since the last call, or all.
-func (b *Book) Net(whole bool) api.ClusterNet {
+// NetAnew has the root told all, from the first part on.
+func (b *Book) NetAnew() {
 	u := &b.root
-	n := api.ClusterNet{Whole: whole, Shares: b.shares}
-	n.Records, _ = u.exports.Flush(above, whole, outside{b})
-	if whole {
-		n.Wants = sortedWants(u.wants)
-		for a, of := range b.owners {
-			for id := range of {
-				if s := b.services[id]; len(s.specs) > 0 {
-					n.InUse = append(n.InUse, api.ServiceAddress{Address: a, Service: id})
-				}
-			}
-		}
-		slices.SortFunc(n.InUse, func(x, y api.ServiceAddress) int { return x.Address.Compare(y.Address) })
-	} else {
-		n.Wants, n.Dropped = sortedWants(u.added), sortedWants(u.dropped)
-	}
+	u.exports.Recount(above)
 	clear(u.added)
 	clear(u.dropped)
+	u.all = &recount{}
+}
+
+// Net is what the root is to be told: what changed since the last call, or, after
+// NetAnew, the next part of all. What changes between two parts waits for the last.
+// again says that what the last call gave is lost.
+func (b *Book) Net(again bool) api.ClusterNet {
+	u := &b.root
+	switch a := u.all; {
+	case a == nil && again:
+		b.NetAnew()
+	case a != nil && a.said && !again && a.part.Last():
+		u.all = nil
+	case a != nil && a.said && !again:
+		a.part = api.Span{After: a.part.To}
+	}
+	n := api.ClusterNet{Shares: b.shares}
+	if a := u.all; a != nil {
+		n.Whole = true
+		b.part(&n, a.part.After)
+		a.part, a.said = n.Of, true
+	} else {
+		n.Records, _ = u.exports.Flush(above, api.PartSize, outside{b})
+		n.Wants, n.Dropped = some(u.added), some(u.dropped)
+	}
 	n.Rev = u.rev
 	n.Wanted, n.Said = u.wanted, u.exports.Held(above)
 	n.Held = u.foreign.Digest() ^ u.asked ^ api.RootNet{Ranges: b.ranges, Shares: b.shares}.ShareDigest()
 	return n
+}
+
+// part is what there is behind a name: exports, then the addresses in use, then
+// the wants.
+func (b *Book) part(n *api.ClusterNet, after string) {
+	u := &b.root
+	var vol api.Volume
+	n.Records, n.Of, vol = u.exports.Span(above, after, api.PartSize, outside{b})
+	if !n.Of.Last() {
+		return
+	}
+	type named struct {
+		name string
+		used api.ServiceAddress
+		want api.Want
+	}
+	var all []named
+	for a, of := range b.owners {
+		name := api.UsedName(a)
+		for id := range of {
+			if s := b.services[id]; len(s.specs) > 0 && name > after {
+				all = append(all, named{name: name, used: api.ServiceAddress{Address: a, Service: id}})
+			}
+		}
+	}
+	for w := range u.wants {
+		if name := api.WantName(w); name > after {
+			all = append(all, named{name: name, want: w})
+		}
+	}
+	slices.SortFunc(all, func(x, y named) int {
+		return cmp.Or(cmp.Compare(x.name, y.name), cmp.Compare(x.used.Service, y.used.Service))
+	})
+	for i, e := range all {
+		if e.used.Address.IsValid() {
+			n.InUse = append(n.InUse, e.used)
+			vol.Want(api.Want{Service: e.used.Service})
+		} else {
+			n.Wants = append(n.Wants, e.want)
+			vol.Want(e.want)
+		}
+		if vol.Bytes >= api.PartSize && i+1 < len(all) && all[i+1].name != e.name {
+			n.Of.To = e.name
+			return
+		}
+	}
+}
+
+// some takes as many wants out of a set as find room in a part.
+func some(set map[api.Want]bool) []api.Want {
+	all := sortedWants(set)
+	var vol api.Volume
+	for i, w := range all {
+		if vol.Bytes >= api.PartSize {
+			return all[:i]
+		}
+		vol.Want(w)
+		delete(set, w)
+	}
+	return all
 }
 
 func sortedWants[V any](m map[api.Want]V) []api.Want {

@@ -1,0 +1,119 @@
+package root
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+)
+
+// TestWhatAClusterHasToKnowIsToldInParts has a cluster want fifty thousand things
+// elsewhere, and lose some of what it is told, and all of it once.
+func TestWhatAClusterHasToKnowIsToldInParts(t *testing.T) {
+	const many = 50_000
+	w := newWorld(t, "a", "b")
+	w.apply(2)
+	w.settle()
+	n := api.ClusterNet{Whole: true, Subnets: 1, Shares: w.shares("a")}
+	for i := range many {
+		// Answers are refusals: it hosts nothing of these, and names are long.
+		want := api.Want{Service: api.ServiceID(fmt.Sprintf("t%d/shop.production.service-number-%d.production", i%5, i)), For: api.ServiceID(fmt.Sprintf("t%d/shop.production.client.production", i%5))}
+		n.Wants, n.Wanted = append(n.Wants, want), n.Wanted.Toggle(want.Digest())
+	}
+	held := interest.Holder{}
+	messages, largest, lost := 0, 0, 0
+	loses := func() bool { messages++; return messages%7 == 3 }
+	take := func(told []api.RootNet) {
+		for _, m := range told {
+			text, err := json.Marshal(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if largest = max(largest, len(text)); loses() {
+				lost++
+				continue
+			}
+			if n.Rev = m.Rev; m.Whole {
+				held.TakeAll(m.Records, m.Of)
+			} else {
+				held.Take(m.Records)
+			}
+		}
+	}
+	until := func(what string, rounds int) {
+		t.Helper()
+		for range rounds {
+			n.Held = held.Digest() ^ api.RootNet{Ranges: api.DefaultNetRanges(), Shares: n.Shares}.ShareDigest()
+			take(w.net("a", n))
+			n.Whole, n.Wants = false, nil
+			if held.Digest() == w.c.net.book.Held("a") && len(held.Refused) == many && !w.c.net.book.Behind("a") && !w.c.clusters["a"].net.all.on {
+				return
+			}
+			w.pass(lostAfter / 4)
+		}
+		t.Fatalf("%s: it holds %d of %d after %d messages", what, len(held.Refused), many, messages)
+	}
+	until("at first", 200)
+	if messages < 10 || lost == 0 {
+		t.Errorf("%d messages, %d lost", messages, lost)
+	}
+	held, messages = interest.Holder{}, 0
+	until("after it forgot all", 400)
+	if largest > 1<<20 {
+		t.Errorf("the largest message has %d bytes", largest)
+	}
+	t.Logf("%d messages, the largest of %d bytes, %d were lost", messages, largest, lost)
+	at := messages
+	for range 5 {
+		n.Held = held.Digest() ^ api.RootNet{Ranges: api.DefaultNetRanges(), Shares: n.Shares}.ShareDigest()
+		take(w.net("a", n))
+		w.pass(time.Second)
+	}
+	if messages > at {
+		t.Errorf("%d more messages when it holds all", messages-at)
+	}
+}
+
+// TestOnlyAllOfAClusterEndsTheWaitForIt: a root that starts while a cluster says all,
+// in parts, hears the later ones alone, and asks for all of them.
+func TestOnlyAllOfAClusterEndsTheWaitForIt(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.apply(2)
+	w.settle()
+	shares := w.shares("a")
+	part := func(after, to string) []api.RootNet {
+		return w.net("a", api.ClusterNet{Whole: true, Of: api.Span{After: after, To: to}, Subnets: 1, Shares: shares})
+	}
+	waits := func() bool { return w.c.net.awaited["a"] }
+	w.restart()
+	if part("route m", ""); !waits() {
+		t.Error("the last part alone ends the wait")
+	}
+	asked := false
+	for range 3 {
+		w.pass(time.Second)
+		for _, m := range part("route m", "") {
+			asked = asked || m.WantNet
+		}
+	}
+	if !asked {
+		t.Error("it is not asked for all")
+	}
+	part("", "route f")
+	part("route m", "")
+	if !waits() {
+		t.Error("with a part missing, the wait ends")
+	}
+	part("", "route f")
+	part("", "route d") // again, and shorter
+	part("route d", "route m")
+	if !waits() {
+		t.Error("before the last part, the wait ends")
+	}
+	if part("route m", ""); waits() {
+		t.Error("with all parts the wait lasts")
+	}
+}
