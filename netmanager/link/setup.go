@@ -39,11 +39,11 @@ func (l *Links) Setup(n plane.Node, local netip.Addr) (Forwarding, error) {
 	if err != nil {
 		return was, fmt.Errorf("hold device %s: %w", n.Hold, err)
 	}
+	if err := l.loosen(hold); err != nil {
+		return was, err
+	}
 	if err := l.nl.LinkSetUp(hold); err != nil {
 		return was, fmt.Errorf("set %s up: %w", n.Hold, err)
-	}
-	if err := l.nl.AddrReplace(hold, &netlink.Addr{IPNet: host(api.ResolverAddr), Scope: int(netlink.SCOPE_HOST)}); err != nil {
-		return was, fmt.Errorf("give %s the resolver's address: %w", n.Hold, err)
 	}
 	r := n.Ranges
 	for _, p := range []netip.Prefix{r.Instances, r.Services, r.Instances6, r.Services6} {
@@ -57,11 +57,27 @@ func (l *Links) Setup(n plane.Node, local netip.Addr) (Forwarding, error) {
 		if err != nil {
 			return was, fmt.Errorf("tunnel device %s: %w", n.Tunnel, err)
 		}
+		if err := l.loosen(tun); err != nil {
+			return was, err
+		}
 		if err := l.nl.LinkSetUp(tun); err != nil {
 			return was, fmt.Errorf("set %s up: %w", n.Tunnel, err)
 		}
 	}
 	return was, l.vxlan(n, local)
+}
+
+// loosen gives the device the resolver's address, and has it take packets in whose source's
+// route is by another device, on a host that is strict too (net.ipv4.conf.all.rp_filter=1):
+// what was held comes back by the hold device, and peers by one way while ours leads to them
+// by another. Of all's value and a device's own the greater counts, so that 0 would not do, and
+// 2 counts as 1 on a device without an address. Who may speak is the data plane's to say.
+func (l *Links) loosen(dev netlink.Link) error {
+	name := dev.Attrs().Name
+	if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: host(api.ResolverAddr), Scope: int(netlink.SCOPE_HOST)}); err != nil {
+		return fmt.Errorf("give %s the resolver's address: %w", name, err)
+	}
+	return sysctl("2", "net/ipv4/conf", name, "rp_filter")
 }
 
 // forward has the host forward.
@@ -113,6 +129,9 @@ func (l *Links) vxlan(n plane.Node, local netip.Addr) error {
 		if err := l.nl.LinkAdd(dev); err != nil {
 			return fmt.Errorf("make %s: %w", name, err)
 		}
+	}
+	if err := l.loosen(dev); err != nil {
+		return err
 	}
 	if err := l.nl.LinkSetUp(dev); err != nil {
 		return fmt.Errorf("set %s up: %w", name, err)

@@ -120,19 +120,30 @@ func (w *World) newHost(i int, f Factory) *Host {
 		Key:    api.PeerKey{byte(i + 1)},
 		Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16, 1, byte(64 * i)}), 26),
 	}
+	// Many distributions have it so. The greater of this and a device's own value counts.
+	h.Sysctl("net/ipv4/conf/all/rp_filter", "1")
 	h.Sysctl("net/ipv4/ip_forward", "1")
 	h.Sysctl("net/ipv6/conf/all/forwarding", "1")
 	h.Hold, h.Tunnel = newTun(h.Space, hold), newTun(h.Space, tunnel)
+	h.loosen(hold)
+	h.loosen(tunnel)
 	h.IP("link set "+hold+" up", "link set "+tunnel+" up mtu 1400",
-		"addr add "+api.ResolverAddr.String()+"/32 dev lo",
 		"route add "+ranges.Instances.String()+" dev "+hold, "route add "+ranges.Services.String()+" dev "+hold,
 		"route add "+ranges.Instances6.String()+" dev "+hold, "route add "+ranges.Services6.String()+" dev "+hold)
 	if w.path == api.PathVXLAN {
 		name := plane.VXLANDevice(prefix)
 		h.IP(fmt.Sprintf("link add %s address %s mtu 1450 type vxlan external dstport %d nolearning", name, vxlanMAC(h.Addr), vxlanPort),
 			"link set "+name+" up")
+		h.loosen(name)
 	}
 	return h
+}
+
+// loosen has the device take packets in whose source's route is by another one, as
+// netmanager/link does.
+func (h *Host) loosen(device string) {
+	h.Sysctl("net/ipv4/conf/"+device+"/rp_filter", "2")
+	h.IP("addr add " + api.ResolverAddr.String() + "/32 dev " + device)
 }
 
 // addContainer makes container number n as the i-th of its host.
