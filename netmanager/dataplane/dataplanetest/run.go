@@ -66,6 +66,7 @@ var promises = []struct {
 	{"TheResolverIsReached", theResolverIsReached},
 	{"PortsArePublished", portsArePublished},
 	{"PublishedPortsLeaveTheHostsOwn", publishedPortsLeaveTheHostsOwn},
+	{"NobodyTakesAllRoom", nobodyTakesAllRoom},
 	{"FlowsOutliveThePlane", flowsOutliveThePlane},
 	{"ChangesDisturbNobody", changesDisturbNobody},
 	{"AChangeIsWholeOrNot", aChangeIsWholeOrNot},

@@ -33,6 +33,7 @@ func verdict(kind expr.VerdictKind, chain string) exprs {
 func accept() exprs            { return verdict(expr.VerdictAccept, "") }
 func drop() exprs              { return verdict(expr.VerdictDrop, "") }
 func goTo(chain string) exprs  { return verdict(expr.VerdictGoto, chain) }
+func jump(chain string) exprs  { return verdict(expr.VerdictJump, chain) }
 func count(name string) exprs  { return exprs{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name}} }
 func native(v uint32) []byte   { return binary.NativeEndian.AppendUint32(nil, v) }
 func big16(v uint16) []byte    { return binary.BigEndian.AppendUint16(nil, v) }
@@ -121,7 +122,18 @@ func state(s uint32) exprs {
 // translated holds for flows whose destination was rewritten.
 func translated() exprs {
 	const dstNAT = 1 << 5 // IPS_DST_NAT
-	return rule(exprs{&expr.Ct{Key: expr.CtKeySTATUS, Register: r(12)}}, mask(r(12), native(dstNAT)), not(r(12), native(0)))
+	return status(dstNAT)
+}
+
+// assured holds for packets of flows whose both ends have spoken for a while: for TCP,
+// whose handshake is over.
+func assured() exprs {
+	const assured = 1 << 2 // IPS_ASSURED
+	return status(assured)
+}
+
+func status(bit uint32) exprs {
+	return rule(exprs{&expr.Ct{Key: expr.CtKeySTATUS, Register: r(12)}}, mask(r(12), native(bit)), not(r(12), native(0)))
 }
 
 // A TCP header's flags.

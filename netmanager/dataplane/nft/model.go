@@ -204,7 +204,7 @@ func (d *delta) peer(p peer, do func(*nftables.Set, string, string)) {
 				do(d.inward, string(name16(dev))+string(four(sub)), "")
 			}
 			if p.out != "" {
-				do(d.outward, string(name16(p.out))+string(four(sub)), "")
+				do(d.outward, string(four(sub)), "")
 			}
 			if p.Takes.VXLAN {
 				do(d.outer, string(four(p.Via))+string(four(sub)), "")

@@ -73,7 +73,7 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 		return err
 	}
 	p.wipe(conn)
-	t := table{Conn: conn, Table: p.table(), sets: m.sets, node: m.node}
+	t := table{Conn: conn, Table: p.table(), sets: m.sets, node: m.node, most: p.host.share()}
 	fams := families(m.node.Ranges)
 	away := awayRules(fams, m.node.Open, slices.Concat(m.node.Closed, networks, never, []netip.Prefix{m.node.Ranges.Instances6, m.node.Ranges.Services6}))
 	if err := t.base(p.host.index(m.node.Hold), away); err != nil {
@@ -286,7 +286,9 @@ func (p *Plane) readPeers(conn *nftables.Conn) (map[api.PeerKey][2]uint64, error
 		n := peers[k]
 		for _, s := range peer.Subnets {
 			for _, sub := range split(s, p.m.node.Ranges.Subnet) {
-				n[0] += out[string(name16(peer.out))+string(four(sub))]
+				if peer.out != "" {
+					n[0] += out[string(four(sub))]
+				}
 				for _, dev := range peer.in {
 					n[1] += in[string(name16(dev))+string(four(sub))]
 				}

@@ -16,8 +16,11 @@ type sets struct {
 	slots     *nftables.Set // semantic address . turn → backend
 	backends  *nftables.Set // counts flows by backend
 	inward    *nftables.Set // device . subnet: where a peer's packets come from; counts bytes
-	outward   *nftables.Set // device . subnet: where they go; counts bytes
+	outward   *nftables.Set // subnets that we send to by the kernel; counts bytes
 	outer     *nftables.Set // VXLAN peer . subnet
+	sample    *nftables.Set // instances here; counts some of their flows (share.go)
+	full      *nftables.Set // those that have their share
+	asking    *nftables.Set // how often those are asked for more
 	ports     *nftables.Set // protocol . port → instance . port
 	ports6    *nftables.Set // the same → twin . port
 }
@@ -36,6 +39,14 @@ func newSets(t *nftables.Table) *sets {
 		s.IsMap, s.DataType = true, data
 		return s
 	}
+	dynamic := func(s *nftables.Set) *nftables.Set {
+		s.Dynamic, s.Size = true, instances
+		return s
+	}
+	forAWhile := func(s *nftables.Set) *nftables.Set {
+		s.HasTimeout = true
+		return s
+	}
 	return &sets{
 		endpoints: set("endpoints", false, dev, addr),
 		local:     set("local", false, addr),
@@ -46,8 +57,11 @@ func newSets(t *nftables.Table) *sets {
 		slots:     mapTo(addr, set("slots", false, addr, mark)),
 		backends:  set("backends", true, addr),
 		inward:    set("inward", true, dev, addr),
-		outward:   set("outward", true, dev, addr),
+		outward:   set("outward", true, addr),
 		outer:     set("outer", false, addr, addr),
+		sample:    dynamic(set("sample", false, addr)),
+		full:      dynamic(set("full", false, addr)),
+		asking:    forAWhile(dynamic(set("asking", false, addr))),
 		ports: mapTo(nftables.MustConcatSetType(addr, nftables.TypeInetService),
 			set("ports", false, nftables.TypeInetProto, nftables.TypeInetService)),
 		ports6: mapTo(nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeInetService),
@@ -58,6 +72,6 @@ func newSets(t *nftables.Table) *sets {
 func (s *sets) all() []*nftables.Set {
 	return []*nftables.Set{
 		s.endpoints, s.local, s.idents, s.sources, s.allowed, s.services,
-		s.slots, s.backends, s.inward, s.outward, s.outer, s.ports, s.ports6,
+		s.slots, s.backends, s.inward, s.outward, s.outer, s.sample, s.full, s.asking, s.ports, s.ports6,
 	}
 }

@@ -29,6 +29,7 @@ type table struct {
 	*nftables.Table
 	*sets
 	node plane.Node
+	most uint32 // flows that an instance may have at a time
 }
 
 // chain makes a chain; h is nil for one that others go to. The table's chains
@@ -65,12 +66,15 @@ func (t table) base(hold int, away [2][]exprs) error {
 	t.chain("forward", nftables.ChainHookForward, filter, 0)
 	t.chain("input", nftables.ChainHookInput, filter, 0)
 	t.chain("post", nftables.ChainHookPostrouting, nat, 100)
-	for _, name := range []string{"outer", "inside", "outside", "state", "host", "pass", "choose", "give", "refuse", forged, denied, "hold"} {
+	for _, name := range []string{"outer", "inside", "outside", "state", "host", "pass", "choose", "give", "refuse", "abroad", forged, denied, "hold"} {
 		t.chain(name, nil, "", 0)
 	}
 	fams := families(t.node.Ranges)
+	for _, name := range []string{"raw6", "turn6", "turnout6", "forward6"} {
+		t.chain(name, nil, "", 0)
+	}
 	for _, f := range fams {
-		for _, name := range []string{"source", "wire", "service", "allowed", "new", "arrive", "leave", "away"} {
+		for _, name := range []string{"source", "stranger", "service", "allowed", "given", "share", "drawn", "wait", "new", "arrive", "leave", "away"} {
 			t.chain(name+f.suffix, nil, "", 0)
 		}
 	}
@@ -79,8 +83,12 @@ func (t table) base(hold int, away [2][]exprs) error {
 	// In one place for both families: with every rule that comes, the kernel walks all
 	// chains that a verdict map leads to, from each place where it is asked.
 	t.rule("choose", meta(expr.MetaKeyMARK, r(0)), decide(t.services, r(0)))
+	others := toOurs(t.node.Prefix)
+	others[len(others)-1].(*expr.Cmp).Op = expr.CmpOpNeq
+	t.rule("post", others, goTo("abroad"))
 	for i, f := range fams {
 		t.checkSource(f)
+		t.share(f)
 		t.choose(f)
 		t.give(f)
 		t.judge(f)
@@ -110,26 +118,43 @@ func clear() exprs { return rule(immediate(r(0), native(0)), setMark(r(0)), setF
 
 func reset() exprs { return exprs{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
 
-// dispatch is what both families have in common.
+// dispatch is what both families have in common. What each packet passes is few rules: of
+// nftables' own cost per packet, most is rules, and names of devices.
 func (t table) dispatch(fams [2]family) {
 	six := fams[1]
+	for _, chain := range []string{"raw", "turn", "turnout", "forward"} {
+		t.rule(chain, six.only(), goTo(chain+"6"))
+	}
 	for _, f := range fams {
-		t.rule("raw", f.only(), fromOurs(t.node.Prefix), goTo("source"+f.suffix))
-		t.rule("raw", f.only(), goTo("wire"+f.suffix))
+		c := "raw" + f.suffix
+		if own := t.own(f, f.source); own != nil {
+			t.rule(c, own, meta(expr.MetaKeyIIFNAME, r(0)), network(f.source.low, 4, r(4)), in(t.endpoints, r(0)), accept())
+		}
+		t.rule(c, f.outside(f.source, f.ranges.Instances, f.ranges.Instances6), goTo("stranger"+f.suffix))
+		t.rule(c, meta(expr.MetaKeyIIFNAME, r(0)), network(f.source.low, 4, r(4)), mask(r(4), t.subnet()), in(t.inward, r(0)), accept())
+		t.rule(c, fromOurs(t.node.Prefix), goTo("source"+f.suffix))
+		t.rule(c, goTo(forged))
 	}
 
-	// Only ours is looked at: to or from a device of ours.
+	// By the destination first: it costs less than to ask for devices. What is neither
+	// here nor a peer's is looked at if it is to or from a device of ours.
 	vxlan := plane.VXLANDevice(t.node.Prefix)
-	t.rule("forward", toOurs(t.node.Prefix), goTo("inside"))
-	t.rule("forward", fromOurs(t.node.Prefix), goTo("outside"))
+	for _, f := range fams {
+		c := "forward" + f.suffix
+		if own := t.own(f, f.destination); own != nil {
+			t.rule(c, own, goTo("state"))
+		}
+		t.rule(c, f.key(f.destination, r(0)), mask(r(0), t.subnet()), in(t.outward, r(0)), goTo("outside"))
+		t.rule(c, toOurs(t.node.Prefix), goTo("inside"))
+		t.rule(c, fromOurs(t.node.Prefix), goTo("outside"))
+	}
 	t.rule("inside", to(vxlan), goTo("outside"))
 	t.rule("inside", to(t.node.Tunnel), goTo("outside"))
 	t.rule("inside", goTo("state"))
-	// What leaves for a peer is counted. Its SYN, and the answer to one, carries the
-	// segment size that fits the way there and back: each end does so for its own.
-	for _, f := range fams {
-		t.rule("outside", f.only(), meta(expr.MetaKeyOIFNAME, r(0)), f.key(f.destination, r(4)), mask(r(4), t.subnet()), in(t.outward, r(0)))
-	}
+	// What leaves for a peer: its SYN, and the answer to one, carries the segment size
+	// that fits the way there and back: each end does so for its own. An assured flow is past
+	// both.
+	t.rule("outside", assured(), accept())
 	t.rule("outside", protocol(unix.IPPROTO_TCP), transport(13, 1, r(12)), mask(r(12), []byte{syn}), not(r(12), []byte{0}),
 		exprs{
 			&expr.Rt{Key: expr.RtTCPMSS, Register: r(0)},
@@ -139,9 +164,11 @@ func (t table) dispatch(fams [2]family) {
 	t.rule("outside", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
 	// A flow that was given its turn was judged before.
 	for _, f := range fams {
-		t.rule("outside", f.only(), f.key(f.source, r(0)), in(t.local, r(0)), translated(), f.key(f.destination, r(0)), in(t.backends, r(0)), accept())
+		t.rule("outside", f.only(), f.key(f.source, r(0)), in(t.local, r(0)), translated(), f.key(f.destination, r(0)), in(t.backends, r(0)), goTo("given"+f.suffix))
+		t.rule("given"+f.suffix, jump("share"+f.suffix))
 	}
-	t.rule("outside", goTo("state"))
+	t.rule("outside", fromOurs(t.node.Prefix), goTo("state"))
+	t.rule("outside", toOurs(t.node.Prefix), goTo("state"))
 	t.rule("state", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
 	t.rule("state", state(expr.CtStateBitINVALID), drop())
 	t.rule("state", six.only(), goTo("new6"))
@@ -155,12 +182,26 @@ func (t table) dispatch(fams [2]family) {
 	t.rule("host", state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept())
 	t.rule("host", neighbours(), accept())
 	four := fams[0]
+	t.rule("host", four.only(), jump("share"))
 	resolver := rule(four.only(), network(four.destination.at, 4, r(12)), is(r(12), api.ResolverAddr.AsSlice()))
 	for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		t.rule("host", resolver, protocol(p), transport(2, 2, r(12)), is(r(12), big16(53)), accept())
 	}
 	t.rule("host", resolver, protocol(unix.IPPROTO_ICMP), accept())
 	t.rule("host", goTo(denied))
+}
+
+// own holds for the addresses of this node's subnet and their twins; nil where it has none.
+func (t table) own(f family, at field) exprs {
+	own := t.node.Subnet
+	if !own.IsValid() {
+		return nil
+	}
+	low := rule(network(at.low, 4, r(12)), mask(r(12), bits(4, own.Bits())), is(r(12), four(own.Masked().Addr())))
+	if f.six() {
+		return rule(f.instance(at), low)
+	}
+	return low
 }
 
 // subnet is the mask of the subnets that nodes have: the key of what is counted and
@@ -176,16 +217,13 @@ func neighbours() exprs {
 // checkSource lets nobody speak as another. It comes before connection tracking,
 // so that a forged segment ends nobody's flow.
 func (t table) checkSource(f family) {
-	c, wire := "source"+f.suffix, "wire"+f.suffix
-	device := meta(expr.MetaKeyIIFNAME, r(0))
-	peer := rule(device, f.key(f.source, r(4)), mask(r(4), t.subnet()), in(t.inward, r(0)), accept())
-	t.rule(c, device, f.key(f.source, r(4)), in(t.endpoints, r(0)), accept())
-	t.rule(c, peer)
+	c, stranger := "source"+f.suffix, "stranger"+f.suffix
+	t.rule(c, meta(expr.MetaKeyIIFNAME, r(0)), f.key(f.source, r(4)), in(t.endpoints, r(0)), accept())
 	// The daemon checked it before it held it; and the tunnel knows who it is from,
 	// but is no way to say that it is from us.
 	t.rule(c, from(t.node.Hold), accept())
-	if own := t.node.Subnet; own.IsValid() {
-		t.rule(c, from(t.node.Tunnel), f.instance(f.source), network(f.source.low, 4, r(12)), mask(r(12), bits(4, own.Bits())), is(r(12), four(own.Masked().Addr())), goTo(forged))
+	if own := t.own(f, f.source); own != nil {
+		t.rule(c, from(t.node.Tunnel), own, goTo(forged))
 	}
 	t.rule(c, from(t.node.Tunnel), f.instance(f.source), accept())
 	if f.six() {
@@ -195,13 +233,13 @@ func (t table) checkSource(f family) {
 	}
 	t.rule(c, goTo(forged))
 
-	t.rule(wire, peer)
-	t.rule(wire, f.instance(f.source), goTo(forged))
-	t.rule(wire, f.service(f.source), goTo(forged))
+	// No instance's address.
+	t.rule(stranger, fromOurs(t.node.Prefix), goTo(c))
+	t.rule(stranger, f.service(f.source), goTo(forged))
 	if t.node.VXLAN == 0 || f.six() {
 		return
 	}
-	t.rule(wire, protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)), goTo("outer"))
+	t.rule(stranger, protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)), goTo("outer"))
 	// Within: UDP 8, VXLAN 8, Ethernet 14. A clear peer may send what is of its own
 	// subnets; once it is unpacked nobody can tell who sent it.
 	const ethertype, inner = 28, 30
@@ -219,7 +257,8 @@ func (t table) checkSource(f family) {
 // port to its instance.
 func (t table) choose(f family) {
 	c := "service" + f.suffix
-	t.rule("turn", f.only(), f.service(f.destination), goTo(c))
+	t.rule("turn"+f.suffix, f.service(f.destination), goTo(c))
+	t.rule("turn"+f.suffix, f.instance(f.destination), accept()) // no host's address
 	// What is in the middle of a flow that nobody knows goes to no backend: forward resets it.
 	t.rule(c, midstream(), accept())
 	callee := network(f.destination.low, 4, r(0))
@@ -227,23 +266,22 @@ func (t table) choose(f family) {
 	t.rule(c, t.pair(), goTo("allowed"+f.suffix))
 	t.rule(c, known(), goTo(denied))
 	t.rule(c, goTo("pass")) // its route leads to the hold device
-	t.rule("allowed"+f.suffix, clear())
-	t.rule("allowed"+f.suffix, callee, setMark(r(0)), goTo("choose"))
+	t.rule("allowed"+f.suffix, clear(), callee, setMark(r(0)), goTo("choose"))
 
 	// To whatever address of the host's that others have a part in, from anywhere but an instance.
-	for _, chain := range []string{"turn", "turnout"} {
+	for _, chain := range []string{"turn" + f.suffix, "turnout" + f.suffix} {
 		for _, p := range dataplane.Unpublished {
 			if p.Addr().Is6() == f.six() {
-				t.rule(chain, f.only(), destination(f, p), accept())
+				t.rule(chain, destination(f, p), accept())
 			}
 		}
 		if !f.six() {
 			other := destination(f, dataplane.Localhost)
 			other[len(other)-1].(*expr.Cmp).Op = expr.CmpOpNeq
-			t.rule(chain, f.only(), destination(f, dataplane.Loopback), other, accept())
+			t.rule(chain, destination(f, dataplane.Loopback), other, accept())
 		}
 	}
-	published := rule(f.only(), exprs{&expr.Fib{Register: r(12), FlagDADDR: true, ResultADDRTYPE: true}}, is(r(12), native(unix.RTN_LOCAL)),
+	published := rule(exprs{&expr.Fib{Register: r(12), FlagDADDR: true, ResultADDRTYPE: true}}, is(r(12), native(unix.RTN_LOCAL)),
 		meta(expr.MetaKeyL4PROTO, r(0)), transport(2, 2, r(1)))
 	dnat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: r(7), RegProtoMin: r(8), Specified: true}
 	rewrite := rule(find(t.ports, r(0), r(7)), exprs{dnat})
@@ -253,8 +291,8 @@ func (t table) choose(f family) {
 	}
 	ours := fromOurs(t.node.Prefix)
 	ours[len(ours)-1].(*expr.Cmp).Op = expr.CmpOpNeq
-	t.rule("turn", ours, published, rewrite)
-	t.rule("turnout", published, rewrite)
+	t.rule("turn"+f.suffix, ours, published, rewrite)
+	t.rule("turnout"+f.suffix, published, rewrite)
 
 	// What the host sends in an instance's or a service's name are segments that we
 	// made to have a client speak: they begin no flow.
@@ -297,6 +335,7 @@ func (t table) judge(f family) {
 	n, arrive, leave := "new"+f.suffix, "arrive"+f.suffix, "leave"+f.suffix
 	// A client of ours goes on with a flow that ended: it shall know.
 	t.rule(n, midstream(), f.key(f.source, r(0)), in(t.local, r(0)), reset())
+	t.rule(n, jump("share"+f.suffix))
 	t.rule(n, f.key(f.source, r(0)), in(t.local, r(0)), translated(), f.key(f.destination, r(0)), in(t.backends, r(0))) // counts
 	t.who(n, f, f.key(f.destination, r(0)))
 	t.rule(n, f.key(f.destination, r(0)), in(t.local, r(0)), goTo(arrive))
@@ -324,14 +363,12 @@ func (t table) judge(f family) {
 // translate rewrites sources: of an instance that is its own backend, which would
 // drop a packet from its own address, and of what leaves for the outside.
 func (t table) translate(f family) {
+	t.rule("abroad", f.only(), f.instance(f.source), f.outside(f.destination, f.ranges.Instances, f.ranges.Instances6), exprs{&expr.Masq{}})
 	kept := &expr.Ct{Key: expr.CtKeyDST, Register: r(0)} // the semantic address
 	t.rule("post", f.only(), meta(expr.MetaKeyOIFNAME, r(0)), f.key(f.source, r(4)), in(t.endpoints, r(0)),
 		exprs{kept, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.proto), RegAddrMin: r(0)}})
-	away := toOurs(t.node.Prefix)
-	away[len(away)-1].(*expr.Cmp).Op = expr.CmpOpNeq
-	t.rule("post", f.only(), away, f.instance(f.source), f.outside(f.destination, f.ranges.Instances, f.ranges.Instances6), exprs{&expr.Masq{}})
 	if !f.six() { // the host's own call to a published port of localhost
-		t.rule("post", f.only(), toOurs(t.node.Prefix), f.within(f.source, dataplane.Loopback, netip.Prefix{}), exprs{&expr.Masq{}})
+		t.rule("post", f.only(), f.within(f.source, dataplane.Loopback, netip.Prefix{}), exprs{&expr.Masq{}})
 	}
 }
 
