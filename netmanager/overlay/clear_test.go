@@ -204,6 +204,12 @@ func TestARestartInterruptsNoKernelPath(t *testing.T) {
 	w.step(Path{Key: key(1), Kind: api.PathRelay, Idle: true}) // nobody uses it: no wonder
 	w.pass(time.Hour)
 	w.ways(both)
+	w.at(1, "192.168.1.11")
+	w.step(Path{Key: key(1), Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.168.1.11:7000")}) // the peer's restart: all is proven anew
+	w.ways(both)
+	w.at(1, "192.168.1.11")
+	w.pass(settling)
+	w.ways(both)
 	w.step(Path{Key: key(1), Kind: api.PathRelay})
 	w.pass(settling)
 	w.ways("direct < route vxlan from 192.168.1.11")

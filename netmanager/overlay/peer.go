@@ -228,7 +228,7 @@ func (c *Core) path(in Path) {
 		return
 	}
 	old := q.path
-	if relayed(in) && !relayed(old) {
+	if unproven(in) && !unproven(old) {
 		q.deal.settled = c.now.Add(settling)
 	}
 	q.path, q.heard = in, c.now
@@ -308,6 +308,10 @@ func (c *Core) planePeer(k api.PeerKey) (plane.Peer, bool) {
 	return p, true
 }
 
-func relayed(p Path) bool { return (p.Kind == api.PathRelay || p.Kind == api.PathRelayTLS) && !p.Idle }
+// unproven reports whether packets go by the tunnel, and not by a way that shows that
+// no NAT is between.
+func unproven(p Path) bool {
+	return p.Kind != api.PathNone && !p.Idle && (p.Kind != api.PathDirect || !p.Plain)
+}
 
 func lossy(p Path) bool { return p.Loss >= 0.05 }
