@@ -3,7 +3,6 @@ package wiring
 import (
 	"encoding/json"
 	"io"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -22,13 +21,7 @@ func TestWhoLeavesIsAvoidedWhateverTheClusterSays(t *testing.T) {
 		t.Run(tt.plane+" "+string(tt.path), func(t *testing.T) {
 			w := newWorld(t, 3, "--plane", tt.plane)
 			if tt.path == api.PathRoute {
-				w.mu.Lock()
-				for _, h := range w.hosts {
-					h.lease.Rev++
-					h.lease.Clear = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-				}
-				w.mu.Unlock()
-				w.tellAll()
+				w.clear(w.hosts...)
 			}
 			client := w.hosts[0].run("client", 0, 1)
 			stays, leaves := w.hosts[1].run("server", 0, 2), w.hosts[2].run("server", 1, 2)

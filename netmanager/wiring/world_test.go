@@ -326,6 +326,18 @@ func (w *world) heard(ctx context.Context, h *host, up api.NetUp) error {
 	return w.tell(ctx, h)
 }
 
+// clear calls the hosts' network theirs alone, for some of them.
+func (w *world) clear(hosts ...*host) {
+	w.t.Helper()
+	w.mu.Lock()
+	for _, h := range hosts {
+		h.lease.Rev++
+		h.lease.Clear = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	}
+	w.mu.Unlock()
+	w.tellAll()
+}
+
 // tell sends a node all that its wants lead to.
 func (w *world) tell(ctx context.Context, h *host) error {
 	text, err := json.Marshal(w.answer(h))
