@@ -11,8 +11,8 @@ import (
 )
 
 // Ask asks for a name as the workload would: by the search list of its own
-// resolv.conf, and again where a server is silent or not there, as musl does. What
-// is found nowhere is the last answer.
+// resolv.conf, and again where a server is silent or not there, as musl does, but for
+// as long as ctx lasts. What is found nowhere is the last answer.
 func (in *Inside) Ask(ctx context.Context, name string, kind uint16) (*dns.Msg, error) {
 	conf, err := dns.ClientConfigFromFile(fmt.Sprintf("/proc/%d/root/etc/resolv.conf", in.W.PID))
 	if err != nil {
@@ -33,7 +33,7 @@ func (in *Inside) Ask(ctx context.Context, name string, kind uint16) (*dns.Msg, 
 
 func (in *Inside) exchange(ctx context.Context, conf *dns.ClientConfig, q *dns.Msg) (m *dns.Msg, err error) {
 	timeout := time.Duration(conf.Timeout) * time.Second
-	for range conf.Attempts {
+	for {
 		for _, server := range conf.Servers {
 			next := time.After(timeout)
 			var c net.Conn
@@ -48,11 +48,10 @@ func (in *Inside) exchange(ctx context.Context, conf *dns.ClientConfig, q *dns.M
 			select {
 			case <-next:
 			case <-ctx.Done():
-				return nil, ctx.Err()
+				return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
 			}
 		}
 	}
-	return nil, err
 }
 
 // resolve is the address with what its name leads to.

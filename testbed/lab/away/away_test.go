@@ -135,7 +135,7 @@ func TestNetworkGoesOnWithoutOrchestrators(t *testing.T) {
 		}
 		w.talks = append(w.talks, begin(t, "QUIC by "+string(p.path), time.Second, conf.dial(t, p.client, p.v4(quicPort)).by(p.first.W.Instance)))
 	}
-	sub("scaled beside them", func(t *testing.T) { w.scaled(t, conf) })
+	sub("scaled beside them", func(sub *testing.T) { w.scaled(sub, t, conf) })
 	for _, p := range w.pairs {
 		for _, at := range []string{p.v4(80), p.v6(80), p.service + ":80"} {
 			w.talks = append(w.talks, begin(t, "new connections to "+at, time.Second/2, anew(p.client, at)))
@@ -175,12 +175,14 @@ func (w *world) described(t *testing.T) {
 
 // Two more instances change nothing for who talks already, and new connections find
 // them.
-func (w *world) scaled(t *testing.T, conf quicKeys) {
+func (w *world) scaled(t, outer *testing.T, conf quicKeys) {
 	p := w.pairs[0]
 	w.Scale("shop", p.service, 3)
 	w.Wait("three run", w.Running("shop", p.service, 3))
 	for i := 1; i < 3; i++ {
-		conf.serve(t, w.Inside(w.ID("shop", p.service, i)))
+		in := w.Inside(w.ID("shop", p.service, i))
+		serveEcho(outer, in)
+		conf.serve(outer, in)
 	}
 	seen := map[api.InstanceID]bool{}
 	lab.Within(t, patience, "new connections by QUIC find all three", func() error {
@@ -219,7 +221,9 @@ func (w *world) withoutOrchestrators(t *testing.T) {
 
 	w.StartRoot()
 	w.First.Start()
-	w.Apply(lab.App("blog", lab.On(w.Server("late", 1), "c1", "n1")))
+	late := lab.Encode(lab.App("blog", lab.On(w.Server("late", 1), "c1", "n1")))
+	// A root that has just started gives no addresses before it knows which are in use.
+	lab.Within(t, patience, "what is new is taken", func() error { return w.TryApply(late) })
 	w.Wait("what is new runs", w.Running("blog", "late", 1))
 	for _, p := range w.pairs {
 		lab.Within(t, patience, "what is new is found", func() error {

@@ -1,6 +1,7 @@
 package away
 
 import (
+	"context"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -37,7 +38,9 @@ func (w *world) knownByName(t *testing.T) {
 		{"nothing" + tail, dns.TypeA, ""},
 	} {
 		for _, p := range w.pairs {
-			m, err := p.client.Ask(t.Context(), tt.name, tt.kind)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			m, err := p.client.Ask(ctx, tt.name, tt.kind)
+			cancel()
 			if err != nil {
 				t.Errorf("%s %s: %v", tt.name, dns.Type(tt.kind), err)
 				continue

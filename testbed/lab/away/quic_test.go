@@ -24,7 +24,7 @@ import (
 // quicPort is where instances serve QUIC.
 const quicPort = 443
 
-var quicConfig = &quic.Config{MaxIdleTimeout: 2 * patience, HandshakeIdleTimeout: patience}
+var quicConfig = &quic.Config{MaxIdleTimeout: tenMinutes, HandshakeIdleTimeout: patience}
 
 // quicKeys are a certificate for servers and clients that trust it.
 type quicKeys struct{ server, client *tls.Config }

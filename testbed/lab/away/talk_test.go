@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -38,7 +39,7 @@ func serveEcho(t *testing.T, in *lab.Inside) {
 	go func() {
 		buf := make([]byte, 64)
 		for n, from, err := pc.ReadFrom(buf); err == nil; n, from, err = pc.ReadFrom(buf) {
-			_, _ = pc.WriteTo(buf[:n], from)
+			_, _ = pc.WriteTo(append(buf[:n:n], in.W.Instance...), from)
 		}
 	}()
 }
@@ -73,18 +74,32 @@ func dialEcho(t *testing.T, p pair, network string) say {
 	}
 }
 
-// sayUDP waits for the very word: an earlier one that was late is no answer.
+// sayUDP waits for the very word: an earlier one that was late is no answer. Each
+// comes back from the instance that had the first, unless the machine stood still for
+// so long that the flow was over.
 func sayUDP(c net.Conn) say {
+	var from string
+	var last time.Time
 	return func(word string) error {
+		if time.Since(last) > patience {
+			from = ""
+		}
 		_ = c.SetDeadline(time.Now().Add(patience / 6))
 		if _, err := io.WriteString(c, word); err != nil {
 			return err
 		}
-		buf := make([]byte, 64)
+		buf := make([]byte, 256)
 		for {
 			n, err := c.Read(buf)
-			if err != nil || string(buf[:n]) == word {
+			if err != nil {
 				return err
+			}
+			if by, ok := strings.CutPrefix(string(buf[:n]), word); ok {
+				was := from
+				if from, last = by, time.Now(); was != "" && was != by {
+					return fmt.Errorf("%s answers instead of %s", by, was)
+				}
+				return nil
 			}
 		}
 	}
