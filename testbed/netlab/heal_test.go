@@ -55,35 +55,62 @@ func (n *node) gap(o *node, breakIt func()) time.Duration {
 	return time.Since(began)
 }
 
-// healed is what is allowed on a machine that does other things too; what is
-// promised is 3 s.
-const healed = 8 * time.Second
+// heals has an address change, again if others kept the machine busy: one of three
+// changes heals in the time that is promised. Each begins when the path is again of
+// the kind that it was.
+func (n *node) heals(o *node, change func(trial int)) {
+	t := n.w.t
+	t.Helper()
+	was, _, _, _ := n.sees(o)
+	as := func(r overlay.Path) bool { return r.Kind == was.Kind }
+	best := time.Duration(-1)
+	for trial := range 3 {
+		d := n.gap(o, func() { change(trial) })
+		began := time.Now()
+		eventually(t, n.reaches(o, 3, as))
+		t.Logf("change %d healed after %v, as before after %v more", trial, d, time.Since(began))
+		if best < 0 || d < best {
+			best = d
+		}
+		if best <= healed {
+			return
+		}
+	}
+	t.Errorf("the best of three healed after %v, more than %v", best, healed)
+}
+
+const (
+	healed   = 3 * time.Second // what is promised of a changed address
+	detoured = 8 * time.Second // of what is promised nothing, on a machine that does other things too
+)
 
 func TestNATThatForgetsHeals(t *testing.T) {
-	_, x, y := talking(t, netlab.PortRestricted, netlab.PortRestricted)
-	d := x.gap(y, func() {
-		r := x.host.Router()
-		r.Run("ip", "addr", "del", x.public+"/24", "dev", "out")
-		r.Run("ip", "addr", "add", "203.0.113.200/24", "dev", "out")
-		r.Forget()
-	})
-	t.Logf("a new public address, told nobody: healed after %v", d)
-	if d > healed {
-		t.Errorf("healed after %v", d)
-	}
-	eventually(t, x.reaches(y, 3, func(r overlay.Path) bool { return r.Kind == api.PathDirect }))
-	if at, _ := x.w.relay.Where(uint32(x.i)); at.Addr() != netip.MustParseAddr("203.0.113.200") {
-		t.Errorf("bound at %v", at)
+	for _, kind := range []netlab.Kind{netlab.PortRestricted, netlab.Symmetric} { // direct, relayed
+		t.Run(kind.String(), func(t *testing.T) {
+			_, x, y := talking(t, kind, kind)
+			r, public := x.host.Router(), x.public
+			x.heals(y, func(trial int) { // told nobody
+				r.Run("ip", "addr", "del", public+"/24", "dev", "out")
+				public = fmt.Sprintf("203.0.113.%d", 200+trial)
+				r.Run("ip", "addr", "add", public+"/24", "dev", "out")
+				r.Forget()
+			})
+			if at, _ := x.w.relay.Where(uint32(x.i)); at.Addr() != netip.MustParseAddr(public) {
+				t.Errorf("bound at %v, not at %s", at, public)
+			}
+		})
 	}
 }
 
 func TestNewAddressHeals(t *testing.T) {
 	w, x, y := talking(t, netlab.PortRestricted, netlab.FullCone)
-	d := x.gap(y, func() {
-		x.host.Run("ip", "addr", "del", "192.168.1.2/24", "dev", "eth0")
-		x.host.Run("ip", "addr", "add", "192.168.1.77/24", "dev", "eth0")
+	local := x.local
+	x.heals(y, func(trial int) {
+		x.host.Run("ip", "addr", "del", local.String()+"/24", "dev", "eth0")
+		local = netip.AddrFrom4([4]byte{192, 168, 1, byte(77 + trial)})
+		x.host.Run("ip", "addr", "add", local.String()+"/24", "dev", "eth0")
 		x.host.Run("ip", "route", "replace", "default", "via", "192.168.1.1")
-		own := []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("192.168.1.77"), x.engine.Local().Port())}
+		own := []netip.AddrPort{netip.AddrPortFrom(local, x.engine.Local().Port())}
 		_ = x.link.SetOwn(w.ctx, own)
 		s := x.link.State()
 		x.finder.SetSelf(wayfinder.Self{
@@ -93,11 +120,6 @@ func TestNewAddressHeals(t *testing.T) {
 			Relay: w.at.String(), Relays: []netip.AddrPort{w.at},
 		})
 	})
-	t.Logf("another address: healed after %v", d)
-	if d > healed {
-		t.Errorf("healed after %v", d)
-	}
-	eventually(t, x.reaches(y, 3, func(r overlay.Path) bool { return r.Kind == api.PathDirect }))
 }
 
 func TestBlockedUDPGoesOverTLSAndBack(t *testing.T) {
@@ -106,7 +128,7 @@ func TestBlockedUDPGoesOverTLSAndBack(t *testing.T) {
 		x.host.Router().Nft(`insert rule ip filter forward meta l4proto udp drop`)
 	})
 	t.Logf("UDP blocked: healed after %v", d)
-	if d > 2*healed {
+	if d > 2*detoured {
 		t.Errorf("healed after %v", d)
 	}
 	eventually(t, x.reaches(y, 3, func(r overlay.Path) bool {
@@ -133,7 +155,7 @@ func TestRelayThatForgetsHeals(t *testing.T) {
 		}
 	})
 	t.Logf("a relay that forgot: healed after %v", d)
-	if d > healed {
+	if d > detoured {
 		t.Errorf("healed after %v", d)
 	}
 }
