@@ -30,11 +30,18 @@ const (
 type keeper struct {
 	held   map[netip.Addr][]waiter
 	locals map[netip.Addr]int // packets by the endpoint that they are of
-	asked  map[pair]time.Time // misses that were told, while packets wait
-	askers map[netip.Addr]*allowance
+	asked  map[pair]time.Time // misses that were told, of packets that wait
+	askers map[netip.Addr]*asker
 	queue  []due // oldest first
 	count  int
 	bytes  int
+}
+
+// asker is an endpoint whose misses are told.
+type asker struct {
+	allowance
+	beside   netip.Addr // the last miss that was told of a packet that did not wait
+	besideAt time.Time
 }
 
 type pair struct{ local, remote netip.Addr }
@@ -54,7 +61,7 @@ type due struct {
 func newKeeper() keeper {
 	return keeper{
 		held: map[netip.Addr][]waiter{}, locals: map[netip.Addr]int{}, asked: map[pair]time.Time{},
-		askers: map[netip.Addr]*allowance{},
+		askers: map[netip.Addr]*asker{},
 	}
 }
 
@@ -62,14 +69,17 @@ func newKeeper() keeper {
 // be told. What comes when there is no room is dropped, as a full queue does.
 func (k *keeper) add(now time.Time, local, remote netip.Addr, frame []byte) (kept, ask bool) {
 	k.expire(now)
-	if len(k.held[remote]) >= perRemote || k.locals[local] >= perLocal || k.count >= inAll || k.bytes+len(frame) > bytesMax {
-		// Somebody's packets wait for it already, or nobody's can.
-		return false, len(k.held[remote]) > 0 && k.due(now, pair{local, remote})
-	}
 	p := pair{local, remote}
-	_, told := k.asked[p]
-	if ask = k.due(now, p); !ask && !told {
-		return false, false // nobody would hear of it
+	at, told := k.asked[p]
+	full := len(k.held[remote]) >= perRemote || k.locals[local] >= perLocal || k.count >= inAll || k.bytes+len(frame) > bytesMax
+	if full && !told {
+		return false, len(k.held[remote]) > 0 && k.askBeside(now, p) // else nobody's can wait
+	}
+	if ask = (!told || now.Sub(at) >= askEvery) && k.asker(now, local).take(now, askRate, askBurst); ask {
+		k.asked[p] = now
+	}
+	if full || !ask && !told { // nobody would hear of it
+		return false, ask
 	}
 	until := now.Add(longest)
 	k.held[remote] = append(k.held[remote], waiter{append([]byte(nil), frame...), local, until})
@@ -80,23 +90,28 @@ func (k *keeper) add(now time.Time, local, remote netip.Addr, frame []byte) (kep
 	return true, ask
 }
 
-func (k *keeper) due(now time.Time, p pair) bool {
-	if at, ok := k.asked[p]; ok && now.Sub(at) < askEvery || !ok && len(k.asked) >= 2*inAll {
+// askBeside reports whether a miss is told for which others' packets wait already, and
+// none of its own can. It has no note among the asked, which are never more than the
+// packets that wait, so that nobody can use them up.
+func (k *keeper) askBeside(now time.Time, p pair) bool {
+	a := k.asker(now, p.local)
+	if p.remote == a.beside && now.Sub(a.besideAt) < askEvery || !a.take(now, askRate, askBurst) {
 		return false
 	}
-	a := k.askers[p.local]
+	a.beside, a.besideAt = p.remote, now
+	return true
+}
+
+func (k *keeper) asker(now time.Time, local netip.Addr) *asker {
+	a := k.askers[local]
 	if a == nil {
 		if len(k.askers) >= askersMax {
 			clear(k.askers)
 		}
-		a = &allowance{left: askBurst, at: now}
-		k.askers[p.local] = a
+		a = &asker{allowance: allowance{left: askBurst, at: now}}
+		k.askers[local] = a
 	}
-	if !a.take(now, askRate, askBurst) {
-		return false
-	}
-	k.asked[p] = now
-	return true
+	return a
 }
 
 // take gives what waits for the remote address, of the local one, or of all where
@@ -129,7 +144,6 @@ func (k *keeper) expire(now time.Time) {
 	}
 	if len(k.queue) == 0 {
 		k.queue = nil
-		clear(k.asked)
 	}
 }
 

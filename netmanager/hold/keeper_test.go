@@ -36,3 +36,31 @@ func TestAFloodIsToldOfNowAndThen(t *testing.T) {
 		t.Errorf("%d misses were told and %d packets kept of %d, want at most %d", told, kept, seconds*rate, most)
 	}
 }
+
+// What is noted as told is what waits: an instance whose packets find no room beside
+// another's does not use up the notes, without which nobody's packets are held.
+func TestWhatIsNotKeptIsNotNoted(t *testing.T) {
+	k := newKeeper()
+	a, b := ip("10.16.0.3"), ip("10.16.0.4")
+	frame := make([]byte, 60)
+	now := epoch
+	for n := range 4 * inAll {
+		now = now.Add(100 * time.Millisecond)
+		remote := netip.AddrFrom4([4]byte{10, 30, byte(n >> 8), byte(n)})
+		for range perRemote { // as many as one remote may have waiting
+			k.add(now, a, remote, frame)
+		}
+		if kept, ask := k.add(now, b, remote, frame); kept || !ask {
+			t.Fatalf("beside another's packets: kept %v, told %v", kept, ask)
+		}
+		if _, ask := k.add(now, b, remote, frame); ask {
+			t.Fatal("the same miss is told twice at once")
+		}
+	}
+	if len(k.asked) > k.count {
+		t.Errorf("%d pairs are noted as told, of %d packets that wait", len(k.asked), k.count)
+	}
+	if kept, ask := k.add(now, client, web, frame); !kept || !ask {
+		t.Errorf("a neighbour's first packet: kept %v, told %v", kept, ask)
+	}
+}
