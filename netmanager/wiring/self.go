@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -86,32 +87,37 @@ func reachable(a netip.Addr, ranges api.NetRanges) bool {
 // looked at: a device that comes up changes them several times.
 const settleTime = 200 * time.Millisecond
 
+// watchPause is how long there is no watch after one ended, which the library's does
+// when its socket overflows: what brings one overflow about brings the next.
+const watchPause = time.Second
+
 // watchPlace tells of the machine's moves until ctx ends.
 func watchPlace(ctx context.Context, log *slog.Logger, nudge <-chan struct{}, moved func()) error {
-	updates := make(chan netlink.AddrUpdate, 64)
-	done := make(chan struct{})
-	defer close(done)
-	err := netlink.AddrSubscribeWithOptions(updates, done, netlink.AddrSubscribeOptions{
-		ErrorCallback: func(err error) {
-			if ctx.Err() == nil {
-				log.Warn("changes of the machine's addresses may have been missed", "err", err)
-			}
-		},
-	})
+	updates, end, err := subscribe()
 	if err != nil {
-		return fmt.Errorf("watch the machine's addresses: %w", err)
+		return err
 	}
-	var rest <-chan time.Time
+	defer func() { end() }()
+	var rest, again <-chan time.Time
 	for {
 		select {
 		case _, open := <-updates:
-			if !open {
-				updates = nil // the socket overflowed: look, and go on by the clock
-				log.Warn("the machine's addresses are not watched any more")
-			}
-			if rest == nil {
+			if !open { // the socket overflowed
+				log.Warn("the machine's addresses were not watched for a moment")
+				end()
+				updates, again = nil, time.After(watchPause)
+			} else if rest == nil {
 				rest = time.After(settleTime)
 			}
+		case <-again:
+			var failed error
+			if updates, end, failed = subscribe(); failed != nil {
+				log.Warn("the machine's addresses are not watched", "err", failed)
+				again = time.After(watchPause)
+				continue
+			}
+			again = nil
+			moved() // after the watch began, so that nothing falls between
 		case <-nudge:
 			moved()
 		case <-rest:
@@ -121,4 +127,15 @@ func watchPlace(ctx context.Context, log *slog.Logger, nudge <-chan struct{}, mo
 			return nil
 		}
 	}
+}
+
+// subscribe watches the machine's addresses until end, which frees its socket, or the
+// channel does.
+func subscribe() (_ <-chan netlink.AddrUpdate, end func(), err error) {
+	updates, done := make(chan netlink.AddrUpdate, 64), make(chan struct{})
+	end = sync.OnceFunc(func() { close(done) })
+	if err := netlink.AddrSubscribe(updates, done); err != nil {
+		return nil, end, fmt.Errorf("watch the machine's addresses: %w", err)
+	}
+	return updates, end, nil
 }
