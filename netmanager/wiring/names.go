@@ -2,8 +2,10 @@ package wiring
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/resolver"
 )
@@ -18,7 +20,11 @@ func (n nameService) Local(client netip.Addr) bool { return n.m.links.local(clie
 // Lookup is resolver.Overlay's. The query goes in before the look-up, so that what
 // is known counts as used, and what is not is asked for.
 func (n nameService) Lookup(ctx context.Context, client netip.Addr, name string) (a overlay.Answer, err error) {
-	err = n.m.loop.Do(ctx, overlay.Query{Local: client, Name: name}, func() { a = n.m.core.Lookup(client, name) })
+	look := func() { a = n.m.core.Lookup(client, name) }
+	err = n.m.loop.Do(ctx, overlay.Query{Local: client, Name: name}, look)
+	if errors.Is(err, api.ErrFull) || errors.Is(err, api.ErrUnavailable) { // nothing can be saved, so nothing asked for
+		err = n.m.loop.Read(ctx, look)
+	}
 	return a, err
 }
 

@@ -43,6 +43,7 @@ type manager struct {
 	sampling  *sampler
 	checker   *checker
 	meter     counters
+	lasting   lasting
 
 	nudge chan struct{} // has the machine's place looked at
 
@@ -161,10 +162,14 @@ func (m *manager) restore(ctx context.Context, st store.Store) error {
 	if err := m.core.Restore(docs); err != nil {
 		return fmt.Errorf("restore the network: %w", err)
 	}
-	m.loop = loop.New(m.core, st, m.send, loop.Options[overlay.Input]{
-		Tick: overlay.Tick{}, Log: m.log, Observe: m.observe, Queue: 4096, Batch: 256,
-	})
+	m.loop = loop.New(m.core, st, m.send, m.loopOptions(m.log))
 	return nil
+}
+
+func (m *manager) loopOptions(log *slog.Logger) loop.Options[overlay.Input] {
+	return loop.Options[overlay.Input]{
+		Tick: overlay.Tick{}, Log: log, Observe: m.observe, Queue: 4096, Batch: 256, WhenFull: whenFull,
+	}
 }
 
 func (m *manager) tunnelDevice() string { return m.cfg.Prefix + "tun" }
@@ -203,8 +208,6 @@ func (m *manager) send(envs []api.Envelope) {
 		}
 	}
 }
-
-func (m *manager) post(in overlay.Input) { m.loop.Post(in) }
 
 // live begins the core's life, has the kernel follow it, and lets the node engine in.
 func (m *manager) live(ctx context.Context, ln net.Listener) error {
@@ -280,6 +283,9 @@ func (m *manager) settle() {
 // observe runs on the core's owner after each batch.
 func (m *manager) observe(s loop.Sample) {
 	m.meter.observe(s)
+	if s.Failed > 0 {
+		_ = m.repost() // it is kept for the next time
+	}
 	_, leased := m.core.Lease()
 	m.mu.Lock()
 	same := leased == m.leased

@@ -269,5 +269,8 @@ func (m *manager) Link(ctx context.Context, up bool) error {
 	if up { // the relay lives with the cluster, which may have been restarted
 		m.tunnel.rebind()
 	}
+	if err := m.repost(); err != nil { // an earlier link's end must not come after
+		return err
+	}
 	return m.loop.Do(ctx, overlay.Link{Up: up}, nil)
 }
