@@ -45,7 +45,8 @@ type manager struct {
 	meter     counters
 	lasting   lasting
 
-	nudge chan struct{} // has the machine's place looked at
+	nudge  chan struct{} // has the machine's place looked at
+	saying sync.Mutex    // guards the order in which the core is told where the node is
 
 	mu     sync.Mutex // guards the fields below
 	says   api.NetSelf
@@ -350,8 +351,11 @@ func (m *manager) renewed(c credentials) {
 	m.sayWhere()
 }
 
-// sayWhere tells the core who and where the node is.
+// sayWhere tells the core who and where the node is. Several find out that this
+// changed: the newest is told last.
 func (m *manager) sayWhere() {
+	m.saying.Lock()
+	defer m.saying.Unlock()
 	m.mu.Lock()
 	self, p := m.says, m.place
 	m.mu.Unlock()
