@@ -16,8 +16,8 @@ import (
 )
 
 // Listen listens on a unix socket at path, whose directory it makes if there is
-// none. What a crash left there is replaced; a socket that answers is another
-// netmanager's (ErrConflict). Connections of users other than root and our own
+// none. A socket that a crash left there is replaced; one at which somebody listens
+// is another netmanager's, and what is no socket is somebody's (ErrConflict). Connections of users other than root and our own
 // are closed at once.
 func Listen(path string) (net.Listener, error) {
 	if err := daemon.CheckSocket(path); err != nil {
@@ -26,12 +26,8 @@ func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // the socket itself is closed
 		return nil, fmt.Errorf("make the socket's directory: %w", err)
 	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("another netmanager serves at %s: %w", path, api.ErrConflict)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the old socket: %w", err)
+	if err := removeOld(path); err != nil {
+		return nil, fmt.Errorf("listen for the node engine: %w", err)
 	}
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -43,6 +39,35 @@ func Listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("keep the socket to root: %w", err)
 	}
 	return listener{ln, uint32(os.Geteuid())}, nil
+}
+
+// removeOld removes a socket at which nobody listens, and nothing else.
+func removeOld(path string) error {
+	at, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case at.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is there already, and no socket: move it away, or choose another path: %w", path, api.ErrConflict)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		_ = c.Close()
+		fallthrough
+	case errors.Is(err, unix.EAGAIN): // its backlog is full
+		return fmt.Errorf("another netmanager serves at %s: %w", path, api.ErrConflict)
+	case errors.Is(err, fs.ErrNotExist): // it has just gone
+		return nil
+	case !errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("see whether another netmanager serves: %w", err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the old socket: %w", err)
+	}
+	return nil
 }
 
 type listener struct {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
@@ -291,4 +294,45 @@ func TestAListIsOneDocumentHoweverLong(t *testing.T) {
 	if err := list[int](httptest.NewRecorder())(nil, api.ErrUnavailable); !errors.Is(err, api.ErrUnavailable) {
 		t.Error(err)
 	}
+}
+
+// Whatever else is at the path is somebody's: of an operator who mistook one setting
+// for another, or of a netmanager that is too busy to answer.
+func TestListenRemovesNothingButASocketWhereNobodyListens(t *testing.T) {
+	t.Run("file", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "node.json")
+		if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if ln, err := Listen(path); !errors.Is(err, api.ErrConflict) {
+			t.Errorf("listened where a file was: %v, %v", ln, err)
+		}
+		if text, err := os.ReadFile(path); string(text) != "mine" {
+			t.Errorf("the file is gone: %v", err)
+		}
+	})
+	t.Run("full backlog", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
+			t.Fatal(err)
+		}
+		for { // until nobody gets in
+			c, err := net.DialTimeout("unix", path, time.Second)
+			if err != nil {
+				break
+			}
+			defer c.Close()
+		}
+		if ln, err := Listen(path); !errors.Is(err, api.ErrConflict) {
+			t.Errorf("listened where another one does: %v, %v", ln, err)
+		}
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("its socket is gone: %v", err)
+		}
+	})
 }
