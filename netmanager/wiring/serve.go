@@ -251,11 +251,7 @@ func (m *manager) Capture(ctx context.Context, what socket.Capture, w io.Writer)
 
 // Events is socket.Overlay's. The cluster is away as soon as nobody reads.
 func (m *manager) Events(ctx context.Context, write func(api.NetEvent) error) error {
-	replaced, err := m.uplink.read(ctx, write)
-	if !replaced {
-		m.post(overlay.Link{Up: false})
-	}
-	return err
+	return m.uplink.read(ctx, write, func() { m.post(overlay.Link{Up: false}) })
 }
 
 // Down is socket.Overlay's.

@@ -91,9 +91,10 @@ func (u *uplink) isReady() api.NetReady {
 	return u.ready
 }
 
-// read is one node engine's reading. It ends an earlier one's; replaced says that
-// this one was ended so.
-func (u *uplink) read(ctx context.Context, write func(api.NetEvent) error) (replaced bool, err error) {
+// read is one node engine's reading. It ends an earlier one's. gone, which must not
+// block, is called when it ends and nobody else reads, before anybody else does: what
+// the next one says of the link comes after it.
+func (u *uplink) read(ctx context.Context, write func(api.NetEvent) error, gone func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r := &reader{filled: make(chan struct{}, 1), end: cancel}
@@ -104,13 +105,14 @@ func (u *uplink) read(ctx context.Context, write func(api.NetEvent) error) (repl
 	u.reader = r
 	r.put(u.ready)
 	u.mu.Unlock()
-	err = u.serve(ctx, r, write)
+	err := u.serve(ctx, r, write)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if replaced = u.reader != r; !replaced {
+	if u.reader == r {
 		u.reader = nil
+		gone()
 	}
-	return replaced, err
+	return err
 }
 
 func (u *uplink) serve(ctx context.Context, r *reader, write func(api.NetEvent) error) error {
