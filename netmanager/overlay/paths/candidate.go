@@ -245,7 +245,11 @@ func (m *Machine) told(from Path, c Candidates) {
 	fresh := anew || c.Rev > m.theirs.Rev
 	if anew && m.theirs.Boot != 0 {
 		m.moved()
-		m.ours.again() // the round that begins below is its own, and tells it nothing of us
+	}
+	// The round that begins below is its own, and tells it nothing of us; what we are
+	// told was known may have been so to a life of which we never heard.
+	if anew && (m.theirs.Boot != 0 || !m.ours.due()) {
+		m.ours.again()
 	}
 	m.theirs = c
 	named := map[netip.AddrPort]bool{}

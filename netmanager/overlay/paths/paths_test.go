@@ -132,6 +132,35 @@ func TestPeerThatBeginsAnewIsToldAgain(t *testing.T) {
 	}
 }
 
+// Whichever ends restart, in whatever order, and whatever of what they say is lost:
+// in the end each knows where the other is.
+func TestEachKnowsTheOthersLastLife(t *testing.T) {
+	for seed := range uint64(300) {
+		w, x, y := pair(t, seed, none, none)
+		w.talk(x, 50*time.Millisecond)
+		w.talk(y, 50*time.Millisecond)
+		w.loss = 0.3
+		random := func(most time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(most))) }
+		for range 1 + w.rng.IntN(6) {
+			w.run(random(1 + random(time.Second)))
+			h := w.hosts[w.rng.IntN(2)]
+			if w.rng.IntN(4) == 0 {
+				h.dead = true
+				w.run(random(time.Minute))
+			}
+			w.reborn(h, random(100*time.Millisecond))
+		}
+		w.run(100*time.Millisecond + random(300*time.Millisecond)) // until there is a session
+		w.loss = 0
+		w.run(30 * time.Second)
+		for _, h := range w.hosts {
+			if their := h.m.theirs; their.Boot != h.peer.m.ours.boot || !slices.Equal(their.List, h.peer.m.mine()) || !h.m.Report().Plain {
+				t.Errorf("seed %d: %s knows %+v of a peer at %v: %+v", seed, h.name, their, h.peer.addr, h.m.Report())
+			}
+		}
+	}
+}
+
 func TestIdlePeersCostNothing(t *testing.T) {
 	w, x, y := pair(t, 1, portRestricted, portRestricted)
 	w.settle(x, y)

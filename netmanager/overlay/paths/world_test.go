@@ -108,6 +108,8 @@ type host struct {
 	probes  map[netip.AddrPort]int // sent to each address
 	sentCtl int
 	dead    bool
+	life    int // how often it was reborn
+	session int // the life of the peer that can read what is sent
 }
 
 // world is two hosts, a relay, and the network between.
@@ -184,6 +186,26 @@ func (h *host) restart(seed uint64) {
 	cfg := Config{}
 	binary.BigEndian.PutUint64(cfg.Seed[:], seed*2+uint64(h.name[0]))
 	h.m = New(cfg)
+}
+
+// reborn has the host begin a new life, and after a while a session in it, unless
+// one of the two ends meanwhile.
+func (w *world) reborn(h *host, session time.Duration) {
+	h.life++
+	h.dead, h.sent = false, false
+	clear(h.heard)
+	h.restart(w.rng.Uint64())
+	w.bind(h)
+	w.step(h, Peer{Relay: true, Endpoints: []netip.AddrPort{h.peer.addr}})
+	x, y := h.life, h.peer.life
+	w.after(session, func() {
+		if h.life != x || h.peer.life != y || h.dead || h.peer.dead {
+			return
+		}
+		h.session, h.peer.session = y, x
+		w.step(h, Established{Path{h.peer.addr}})
+		w.step(h.peer, Established{Path{h.addr}})
+	})
 }
 
 // begin tells both machines what they are told in life, and opens the session
@@ -287,7 +309,12 @@ func (w *world) step(h *host, in Input) {
 		} else if _, ok := msg.(Probe); ok && !s.Path.Relay() {
 			h.probes[s.Path.Addr]++
 		}
-		w.send(h, s.Path, max(s.Size, 100), func(from Path) { w.step(h.peer, Received{from, s.Body}) })
+		reader := h.session
+		w.send(h, s.Path, max(s.Size, 100), func(from Path) {
+			if h.peer.life == reader {
+				w.step(h.peer, Received{from, s.Body})
+			}
+		})
 	}
 }
 
