@@ -190,6 +190,8 @@ func eachWayThatIsTakenIsTakenIn(t *testing.T, w *World) {
 // waysAreTold has packets come by a way that is not their peer's.
 func waysAreTold(t *testing.T, w *World) {
 	here, there := w.Hosts[0], w.Hosts[1]
+	// Else a strict host drops what comes by it before the plane can tell.
+	here.Sysctl("net/ipv4/conf/wan0/rp_filter", "2")
 	third := plane.Peer{Key: api.PeerKey{3}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.2.0/26")}, Path: w.path}
 	if w.path != api.PathDirect {
 		third.Via, third.Takes = netip.MustParseAddr("192.168.77.3"), here.State.Peers[0].Takes
