@@ -17,6 +17,7 @@
 // Ticks are 2^20 ns, a little more than a millisecond.
 #define TICKS(seconds) ((__u32)((seconds) * 1000000000ULL >> 20))
 #define LINGER TICKS(1)	 // late packets of a closed connection find their way
+#define RESET (LINGER / 16) // of one that was reset, there are few
 #define CHECKED TICKS(1) // after that, a flow looks again at what it rests on
 
 static __always_inline __u32 ticks(void) { return bpf_ktime_get_coarse_ns() >> 20; }
@@ -164,7 +165,7 @@ __noinline __u32 place(const struct settings *s, const struct tuple *t, __u32 ki
 			goto take;
 		// One that nothing has passed yet has just begun.
 		idle = f->seen ? (now - f->seen) >> 2 : 0;
-		if (f->flags & FLOW_CLOSED && idle >= LINGER >> 2) {
+		if (f->flags & FLOW_CLOSED && idle >= (f->flags & FLOW_RESET ? RESET : LINGER) >> 2) {
 			best = at;
 			break;
 		}
@@ -257,7 +258,8 @@ static __always_inline int came_by(struct __sk_buff *skb, const struct settings 
 // route finds the next hop of a flow that leaves for a peer on plain routes.
 static __always_inline void route(struct __sk_buff *skb, const struct settings *s, struct flow *f, int family, __u32 in)
 {
-	struct bpf_fib_lookup fib = {.ifindex = in};
+	struct bpf_fib_lookup fib = {.ifindex = in}, largest;
+	__u16 mtu = 0;
 	long r;
 
 	if (family == 4) {
@@ -269,15 +271,19 @@ static __always_inline void route(struct __sk_buff *skb, const struct settings *
 		full(s, f->src, fib.ipv6_src);
 		full(s, f->dst, fib.ipv6_dst);
 	}
-	// One that fits nowhere tells the MTU, before it tells the way.
-	fib.tot_len = 65535;
+	// One that fits everywhere is told the way with its MTU, where the neighbour is
+	// known; one that fits nowhere the MTU alone.
+	largest = fib;
+	largest.tot_len = 65535;
+	fib.tot_len = 1;
 	r = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
-	if (r == BPF_FIB_LKUP_RET_FRAG_NEEDED) {
-		if (!f->mtu || fib.mtu_result < f->mtu)
-			f->mtu = fib.mtu_result;
-		fib.tot_len = 0;
-		r = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
-	}
+	if (r == BPF_FIB_LKUP_RET_SUCCESS)
+		mtu = fib.mtu_result;
+	else if (r == BPF_FIB_LKUP_RET_NO_NEIGH &&
+		 bpf_fib_lookup(skb, &largest, sizeof(largest), 0) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		mtu = largest.mtu_result;
+	if (mtu && (!f->mtu || mtu < f->mtu))
+		f->mtu = mtu;
 	if ((r != BPF_FIB_LKUP_RET_SUCCESS && r != BPF_FIB_LKUP_RET_NO_NEIGH) || fib.ifindex == s->tunnel ||
 	    fib.ifindex == s->hold)
 		return;
@@ -385,6 +391,7 @@ static __always_inline void ended(const struct packet *p, struct flow *f)
 {
 	struct tuple other;
 	struct flow *o;
+	__u32 closed;
 
 	if (f->flags & FLOW_CLOSED)
 		return;
@@ -393,8 +400,9 @@ static __always_inline void ended(const struct packet *p, struct flow *f)
 	o = find(&other);
 	if (!o || (p->ends != 2 && !(o->flags & FLOW_FIN)))
 		return;
-	f->flags |= FLOW_CLOSED;
-	o->flags |= FLOW_CLOSED;
+	closed = p->ends == 2 ? FLOW_CLOSED | FLOW_RESET : FLOW_CLOSED;
+	f->flags |= closed;
+	o->flags |= closed;
 }
 
 // choose takes the service's next backend. GO, or a verdict.

@@ -116,6 +116,7 @@ enum flow_flags {
 	FLOW_FIN = 2,	 // a FIN was seen in this direction
 	FLOW_CLOSED = 4, // both directions have: its place is another's
 	FLOW_OUT = 8,	 // to a peer; else from one, if peer is not 0
+	FLOW_RESET = 16, // closed by a reset
 };
 
 // One direction of a flow: what its packets become, and how they travel. The
