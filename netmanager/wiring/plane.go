@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/ebpf"
@@ -112,7 +114,12 @@ func removePlane(open func(prefix string) (dataplane.Plane, error), prefix strin
 type fallback struct {
 	dataplane.Plane
 	instead func(why error) (dataplane.Plane, error) // nil: it stays
+	failed  int                                      // Syncs in a row
 }
+
+// patience is how many Syncs may fail for a reason that may pass, before the plane that
+// an earlier life left in the kernel, with its flows, is given up: about half a minute.
+const patience = 10
 
 // Sync is dataplane.Plane's.
 func (f *fallback) Sync(ctx context.Context, s plane.State) error {
@@ -124,6 +131,9 @@ func (f *fallback) Sync(ctx context.Context, s plane.State) error {
 	case f.instead == nil || ctx.Err() != nil || errors.Is(err, api.ErrInvalid): // no plane takes what is invalid
 		return err
 	}
+	if f.failed++; !refusal(err) && f.failed < patience {
+		return err
+	}
 	p, refused := f.instead(err)
 	if refused != nil {
 		return errors.Join(err, refused)
@@ -131,4 +141,15 @@ func (f *fallback) Sync(ctx context.Context, s plane.State) error {
 	_ = f.Plane.Close() // what it has in the kernel is removed already
 	f.Plane, f.instead = p, nil
 	return p.Sync(ctx, s)
+}
+
+// refusal reports whether a Sync that failed would fail again: the kernel does not do
+// what it was asked for. A machine that is short of something now is none.
+func refusal(err error) bool {
+	for _, e := range []error{unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR, unix.EBUSY, unix.EMFILE, unix.ENFILE} {
+		if errors.Is(err, e) {
+			return false
+		}
+	}
+	return errors.Is(err, api.ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrPermission)
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
@@ -39,7 +41,9 @@ func (p told) Remove(context.Context) error { return p.note("remove") }
 func (p told) Close() error                 { return p.note("close") }
 
 func TestPlaneIsWhatTheKernelTakes(t *testing.T) {
-	refused := errors.New("device 7: too many programs")
+	refused := fmt.Errorf("device 7: too many programs: %w", unix.EOPNOTSUPP)
+	noMemory := fmt.Errorf("this kernel does not take the programs: %w: %w", unix.ENOMEM, api.ErrUnavailable)
+	unclear := errors.New("look at a program: it is gone")
 	for _, c := range []struct {
 		name, want string
 		available  error
@@ -57,6 +61,8 @@ func TestPlaneIsWhatTheKernelTakes(t *testing.T) {
 			name: "its first sync is refused", want: "auto", syncs: []error{refused},
 			told: "ebpf sync, ebpf remove, ebpf close, ebpf close, nft sync, nft sync, nft apply", is: "nft", warns: true,
 		},
+		{name: "its first sync fails for want of memory", want: "auto", syncs: []error{noMemory, nil}, told: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
+		{name: "its first sync fails for some reason", want: "auto", syncs: []error{unclear, nil}, told: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
 		{name: "a later one is refused", want: "auto", syncs: []error{nil, refused}, told: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
 		{name: "what it is told is wrong", want: "auto", syncs: []error{api.ErrInvalid, nil}, told: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
 		{name: "no other one is wanted", want: "ebpf", syncs: []error{refused, refused}, told: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
@@ -96,5 +102,23 @@ func TestPlaneIsWhatTheKernelTakes(t *testing.T) {
 				t.Errorf("warns: %t, want %t:\n%s", warns, c.warns, &log)
 			}
 		})
+	}
+}
+
+// A plane that never works must not keep the node off the network.
+func TestPlaneThatFailsForLongGivesWay(t *testing.T) {
+	var all []string
+	why := errors.New("some reason")
+	f := &fallback{Plane: told{"ebpf", &all, func() error { return why }}}
+	f.instead = func(error) (dataplane.Plane, error) {
+		return told{"nft", &all, func() error { return nil }}, nil
+	}
+	for range patience - 1 {
+		if err := f.Sync(t.Context(), plane.State{}); !errors.Is(err, why) {
+			t.Fatalf("it gave way: %v", all)
+		}
+	}
+	if err := f.Sync(t.Context(), plane.State{}); err != nil || all[len(all)-1] != "nft sync" {
+		t.Errorf("it did not give way: %v, %v", err, all)
 	}
 }
