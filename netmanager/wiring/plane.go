@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/ebpf"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/nft"
@@ -94,7 +95,7 @@ func (c *chooser) dropOther(name string) error {
 			return fmt.Errorf("remove the plane %s: %w", was, err)
 		}
 	}
-	if err := c.data.WriteFile(planeFile, []byte(name), 0o600); err != nil {
+	if err := ca.WriteFile(c.data, planeFile, []byte(name), 0o600); err != nil {
 		return fmt.Errorf("note which plane there is: %w", err)
 	}
 	return nil

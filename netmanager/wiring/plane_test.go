@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -120,5 +121,24 @@ func TestPlaneThatFailsForLongGivesWay(t *testing.T) {
 	}
 	if err := f.Sync(t.Context(), plane.State{}); err != nil || all[len(all)-1] != "nft sync" {
 		t.Errorf("it did not give way: %v, %v", err, all)
+	}
+}
+
+// A note that a crash cut short names no plane, and nobody would remove what there is.
+func TestThePlaneIsNotedAsAWhole(t *testing.T) {
+	dir := t.TempDir()
+	data := must[*os.Root](t)(os.OpenRoot(dir))
+	defer data.Close()
+	c := &chooser{data: data}
+	if err := c.dropOther("ebpf"); err != nil {
+		t.Fatal(err)
+	}
+	old := must[*os.File](t)(data.Open(planeFile))
+	defer old.Close()
+	if err := c.dropOther("nft"); err != nil {
+		t.Fatal(err)
+	}
+	if text := must[[]byte](t)(io.ReadAll(old)); string(text) != "ebpf" {
+		t.Errorf("the old note was written over: %q", text)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/relaywire"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
@@ -89,7 +90,7 @@ func (m *manager) openTunnel(key *ecdh.PrivateKey) (*tunnel, error) {
 		return nil, errors.Join(fmt.Errorf("open the tunnel at %s: %w", listen, err), dev.Close())
 	}
 	if p := t.engine.Local().Port(); p != last {
-		if err := m.data.WriteFile(portFile, []byte(strconv.Itoa(int(p))+"\n"), 0o600); err != nil {
+		if err := ca.WriteFile(m.data, portFile, []byte(strconv.Itoa(int(p))+"\n"), 0o600); err != nil {
 			return nil, errors.Join(fmt.Errorf("keep the tunnel's port: %w", err), dev.Close())
 		}
 	}
