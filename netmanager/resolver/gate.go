@@ -1,12 +1,14 @@
 package resolver
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 )
 
 // gate bounds what clients may ask: all of them together, each at the same time,
@@ -107,7 +109,9 @@ func (p packetReader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte,
 
 // listener bounds connections, and takes those of instances of this node alone.
 func (g *gate) listener(ln net.Listener, local func(netip.Addr) bool) net.Listener {
-	return &listener{Listener: ln, gate: g, local: local, room: make(chan struct{}, tcpMax)}
+	l := &listener{Listener: ln, gate: g, local: local, room: make(chan struct{}, tcpMax), closed: make(chan struct{})}
+	l.close = sync.OnceFunc(func() { close(l.closed) })
+	return l
 }
 
 type listener struct {
@@ -115,12 +119,30 @@ type listener struct {
 	gate  *gate
 	local func(netip.Addr) bool
 	room  chan struct{}
+
+	close  func()
+	closed chan struct{}
 }
 
-// Accept waits for a connection that is to be served.
+// The pauses after an Accept that failed and may go well again.
+const (
+	minPause = 5 * time.Millisecond
+	maxPause = time.Second
+)
+
+// Accept waits for a connection that is to be served. While the process has no file
+// descriptor left, it pauses: whoever calls would at once try again.
 func (l *listener) Accept() (net.Conn, error) {
-	for {
+	for pause := minPause; ; {
 		c, err := l.Listener.Accept()
+		if scarce(err) {
+			select {
+			case <-time.After(pause):
+				pause = min(2*pause, maxPause)
+				continue
+			case <-l.closed:
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -132,6 +154,16 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		return &conn{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
 	}
+}
+
+func scarce(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
+}
+
+// Close ends a pause, too.
+func (l *listener) Close() error {
+	l.close()
+	return l.Listener.Close()
 }
 
 func (l *listener) admit(a netip.Addr) bool {

@@ -39,11 +39,11 @@ import (
 // what is not known; Answered is called then.
 //
 // Covers reports whether a name under in-addr.arpa or ip6.arpa is of an address of
-// the overlay network.
+// the overlay network, or that it could not be seen before ctx ended.
 type Overlay interface {
 	Local(client netip.Addr) bool
 	Lookup(ctx context.Context, client netip.Addr, name string) (overlay.Answer, error)
-	Covers(name string) bool
+	Covers(ctx context.Context, name string) (bool, error)
 }
 
 // Config is what a resolver needs to know. Zero values mean the defaults.
@@ -204,12 +204,15 @@ func (r *Resolver) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) 
 	if err != nil || !r.cfg.Overlay.Local(client.Addr().Unmap()) {
 		return // not even a refusal: its source may be anybody's
 	}
+	_, tcp := w.RemoteAddr().(*net.TCPAddr)
 	leave, ok := r.gate.enter(client.Addr().Unmap(), time.Now())
 	if !ok {
+		if tcp { // over UDP it asks again by itself; here it would wait for nothing
+			_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
+		}
 		return
 	}
 	defer leave()
-	_, tcp := w.RemoteAddr().(*net.TCPAddr)
 	reply := r.answer(ctx, client.Addr().Unmap(), q, tcp)
 	if reply == nil {
 		return
@@ -254,7 +257,12 @@ func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tc
 		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented)
 	case question.Qtype == dns.TypeANY || question.Qtype == dns.TypeAXFR || question.Qtype == dns.TypeIXFR:
 		return new(dns.Msg).SetRcode(q, dns.RcodeNotImplemented) // they serve amplification (RFC 8482)
-	case names.Under(question.Name), reverse(question.Name) && r.cfg.Overlay.Covers(question.Name):
+	}
+	own, err := r.covers(ctx, question.Name)
+	switch {
+	case err != nil: // what may be ours is nobody else's business
+		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
+	case own:
 		return r.own(ctx, client, q)
 	}
 	m, err := r.forward.exchange(ctx, client, q, tcp)
@@ -265,7 +273,15 @@ func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tc
 	return m
 }
 
-func reverse(name string) bool { _, ok := names.Reverse(name); return ok }
+// covers reports whether a name is ours to answer.
+func (r *Resolver) covers(ctx context.Context, name string) (bool, error) {
+	if _, reverse := names.Reverse(name); !reverse || names.Under(name) {
+		return names.Under(name), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Wait)
+	defer cancel()
+	return r.cfg.Overlay.Covers(ctx, name)
+}
 
 func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.Msg {
 	question := q.Question[0]

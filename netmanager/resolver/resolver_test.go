@@ -27,6 +27,7 @@ type book struct {
 	known map[string]overlay.Answer
 	asked int
 	shut  bool // nobody is local
+	stuck bool // what is covered cannot be seen
 	heard chan string
 }
 
@@ -36,9 +37,13 @@ func (b *book) Local(netip.Addr) bool {
 	return !b.shut
 }
 
-func (b *book) Covers(name string) bool {
+func (b *book) Covers(ctx context.Context, name string) (bool, error) {
+	if b.stuck {
+		<-ctx.Done()
+		return false, ctx.Err()
+	}
 	a, ok := names.Reverse(name)
-	return ok && a.Is4() && a.As4()[0] == 10
+	return ok && a.Is4() && a.As4()[0] == 10, nil
 }
 
 func (b *book) Lookup(_ context.Context, _ netip.Addr, name string) (overlay.Answer, error) {

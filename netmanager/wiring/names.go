@@ -29,9 +29,9 @@ func (n nameService) Lookup(ctx context.Context, client netip.Addr, name string)
 }
 
 // Covers is resolver.Overlay's.
-func (n nameService) Covers(name string) (yes bool) {
-	_ = n.m.loop.Read(context.Background(), func() { yes = n.m.core.Covers(name) })
-	return yes
+func (n nameService) Covers(ctx context.Context, name string) (yes bool, err error) {
+	err = n.m.loop.Read(ctx, func() { yes = n.m.core.Covers(name) })
+	return yes, err
 }
 
 func (m *manager) openResolver() (*resolver.Resolver, error) {

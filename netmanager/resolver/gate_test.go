@@ -1,0 +1,87 @@
+package resolver
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+)
+
+// Over UDP the client asks again by itself; over TCP it would wait for what never comes.
+func TestOverTCPTooManyQuestionsAreAnswered(t *testing.T) {
+	_, at := serve(t, Config{Overlay: newBook(), Rate: 1})
+	failed := 0
+	for range 5 {
+		c := dns.Client{Net: "tcp", Timeout: 20 * time.Second}
+		m, _, err := c.Exchange(new(dns.Msg).SetQuestion("web.treeline.", dns.TypeA), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Rcode == dns.RcodeServerFailure {
+			failed++
+		}
+	}
+	if failed == 0 {
+		t.Error("no question was one too many")
+	}
+}
+
+// While nobody can say whether an address is the overlay's, its name is asked of
+// nobody outside, and the question ends.
+func TestAnAddressThatMayBeOursIsNotForwarded(t *testing.T) {
+	b := newBook()
+	b.stuck = true
+	_, at := serve(t, Config{Overlay: b, Servers: []netip.AddrPort{upstream(t, 1, "192.0.2.1")}, Wait: 10 * time.Millisecond})
+	if m := ask(t, "udp", at, "9.0.30.10.in-addr.arpa.", dns.TypePTR); m.Rcode != dns.RcodeServerFailure {
+		t.Errorf("answered with %s", dns.RcodeToString[m.Rcode])
+	}
+	if m := ask(t, "udp", at, "example.org.", dns.TypeA); m.Rcode != dns.RcodeSuccess {
+		t.Errorf("another's name was answered with %s", dns.RcodeToString[m.Rcode])
+	}
+}
+
+// needy is a listener of a process that has no file descriptor left for a while.
+type needy struct {
+	net.Listener
+	left, asked int // how often it fails, and was asked
+}
+
+func (n *needy) Accept() (net.Conn, error) {
+	if n.asked++; n.asked > n.left {
+		return nil, net.ErrClosed
+	}
+	return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", unix.EMFILE)}
+}
+func (*needy) Close() error { return nil }
+
+func TestWithoutFileDescriptorsAcceptPauses(t *testing.T) {
+	g := newGate(New(Config{Overlay: newBook()}).cfg)
+	n := &needy{left: 3}
+	began := time.Now()
+	if _, err := g.listener(n, g.local).Accept(); !errors.Is(err, net.ErrClosed) || n.asked != 4 {
+		t.Errorf("asked %d times: %v", n.asked, err)
+	}
+	if took := time.Since(began); took < (1+2+4)*minPause {
+		t.Errorf("it paused for %s", took)
+	}
+	n = &needy{left: 1 << 30}
+	ln := g.listener(n, g.local)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		<-ctx.Done()
+		ln.Close()
+	}()
+	done := make(chan error)
+	go func() { _, err := ln.Accept(); done <- err }()
+	cancel()
+	if err := <-done; !errors.Is(err, unix.EMFILE) {
+		t.Errorf("closed: %v", err)
+	}
+}
