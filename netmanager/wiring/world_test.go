@@ -207,7 +207,9 @@ func (w *world) host(i int, sw string, args []string) {
 	if err := errors.Join(ca.SavePair(dir, "node.pem", ca.Pair{Chain: chain, Key: key}), dir.WriteFile("node.json", meta, 0o600)); err != nil {
 		w.t.Fatal(err)
 	}
+	w.mu.Lock()
 	w.hosts = append(w.hosts, h)
+	w.mu.Unlock()
 	w.t.Cleanup(func() {
 		h.kill()
 		if w.t.Failed() {
@@ -308,7 +310,9 @@ func (h *host) end(s syscall.Signal) {
 // concerns.
 func (w *world) heard(ctx context.Context, h *host, up api.NetUp) error {
 	w.mu.Lock()
+	moved := false
 	if up.Self != nil {
+		moved = h.self == nil || !slices.Equal(h.self.Endpoints, up.Self.Endpoints)
 		h.self = up.Self
 		w.rev++
 	}
@@ -322,7 +326,15 @@ func (w *world) heard(ctx context.Context, h *host, up api.NetUp) error {
 		delete(h.wants, x)
 	}
 	h.boot, h.seq = up.Boot, up.Seq
+	hosts := slices.Clone(w.hosts)
 	w.mu.Unlock()
+	if moved {
+		for _, o := range hosts {
+			if o != h {
+				_ = w.tell(ctx, o) // who is away asks when it is back
+			}
+		}
+	}
 	return w.tell(ctx, h)
 }
 
