@@ -71,4 +71,3 @@ func (m *manager) repostLocked() error {
 	}
 	return nil
 }
-
