@@ -201,15 +201,17 @@ func (s *subnets) wait(id api.NodeID) {
 // leaseTo gives a node its subnet, for good, or lets it wait for a share. One that
 // it says it has it gets if that is free: the cluster may be back on an older copy
 // of its store, and the node's instances have addresses of it. For a while after a
-// start others get none, for what looks free may be that of a node which has not
-// spoken yet.
+// start what looks free may be that of a node which has not spoken yet: until then
+// a node gets none but its own, which it knows the lease of. That it had from us,
+// for the lease's digest is of its secret too.
 func (c *Core) leaseTo(n *node) {
 	s := &c.net.subnets
 	var p netip.Prefix
-	if s.blocks != nil && n.net.had.IsValid() {
-		p, _ = s.blocks.Take(c.now, n.net.had)
+	early := c.timers.Has(timerKey{what: timerLease})
+	if had := n.net.had; s.blocks != nil && had.IsValid() && (!early || n.net.lease == c.leaseOf(n.info.ID, had).Digest()) {
+		p, _ = s.blocks.Take(c.now, had)
 	}
-	if s.blocks != nil && !p.IsValid() && !c.timers.Has(timerKey{what: timerLease}) {
+	if s.blocks != nil && !p.IsValid() && !early {
 		p, _ = s.blocks.Take(c.now, netip.Prefix{})
 	}
 	if !p.IsValid() {
@@ -257,10 +259,15 @@ func (c *Core) Lease(id api.NodeID) (api.NetLease, bool) {
 	if n == nil || !n.net.subnet.IsValid() {
 		return api.NetLease{}, false
 	}
+	return c.leaseOf(id, n.net.subnet), true
+}
+
+// leaseOf is the lease of a node that has the subnet.
+func (c *Core) leaseOf(id api.NodeID, subnet netip.Prefix) api.NetLease {
 	return api.NetLease{
-		Node: id, Cluster: c.cfg.ID, Ranges: c.net.book.Ranges(), Subnet: n.net.subnet, Relay: c.relayOf(n),
-		Secret: c.derive(n, "secret"), Clear: c.cfg.Clear, Interest: c.cfg.Interest,
-	}, true
+		Node: id, Cluster: c.cfg.ID, Ranges: c.net.book.Ranges(), Subnet: subnet, Relay: c.relayAt(id, subnet),
+		Secret: c.derive(id, subnet, "secret"), Clear: c.cfg.Clear, Interest: c.cfg.Interest,
+	}
 }
 
 // ToRelay is the cluster's own relay, to which go SetSlot and DropSlot. Each may
@@ -281,26 +288,28 @@ type (
 
 func (c *Core) setSlot(n *node) {
 	if r := c.relayOf(n); r.Slot != 0 {
-		c.emit(ToRelay, SetSlot{n.info.ID, r.Slot, r.Ticket, c.derive(n, "secret")})
+		c.emit(ToRelay, SetSlot{n.info.ID, r.Slot, r.Ticket, c.derive(n.info.ID, n.net.subnet, "secret")})
 	}
 }
 
-// relayOf derives a node's slot from its subnet, which no other has, and its
+func (c *Core) relayOf(n *node) api.Relay { return c.relayAt(n.info.ID, n.net.subnet) }
+
+// relayAt derives a node's slot from its subnet, which no other has, and its
 // ticket from the cluster's seed: nothing of it need be kept.
-func (c *Core) relayOf(n *node) api.Relay {
-	if !n.net.subnet.IsValid() || !n.net.subnet.Addr().Is4() {
+func (c *Core) relayAt(id api.NodeID, subnet netip.Prefix) api.Relay {
+	if !subnet.IsValid() || !subnet.Addr().Is4() {
 		return api.Relay{}
 	}
-	a := n.net.subnet.Addr().As4()
+	a := subnet.Addr().As4()
 	return api.Relay{
 		Addr: c.cfg.Relay, Slot: binary.BigEndian.Uint32(a[:]),
-		Ticket: binary.BigEndian.Uint64(c.derive(n, "ticket")),
+		Ticket: binary.BigEndian.Uint64(c.derive(id, subnet, "ticket")),
 	}
 }
 
-func (c *Core) derive(n *node, what string) []byte {
+func (c *Core) derive(id api.NodeID, subnet netip.Prefix, what string) []byte {
 	h := hmac.New(sha256.New, c.cfg.Seed)
-	for _, part := range []string{what, string(n.info.ID), n.net.subnet.String()} {
+	for _, part := range []string{what, string(id), subnet.String()} {
 		h.Write([]byte(part))
 		h.Write([]byte{0})
 	}

@@ -10,34 +10,48 @@ import (
 )
 
 // TestAnOlderClusterGivesNodesTheirOwnSubnets restores the cluster from before n1
-// and n2 joined. The later one speaks first, and before it one that is new.
+// and n2 joined. The later one speaks first, and before it those that are new or name
+// what is not theirs: a subnet of a node that has spoken, of one that has not, and of
+// one whose lease they know all but the secret of.
 func TestAnOlderClusterGivesNodesTheirOwnSubnets(t *testing.T) {
 	w := netWorld(t, 1)
 	old := maps.Clone(w.disk)
-	join := func(id api.NodeID, had netip.Prefix) {
+	claim := func(id api.NodeID, had netip.Prefix, lease api.Digest) {
 		w.join(id, api.Resources{MilliCPU: 4000, MemoryMB: 4096})
 		self := api.NetSelf{Chain: [][]byte{{1}}, Proof: []byte{2}}
 		copy(self.Key[:], id)
-		w.step(NetUp{id, api.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Subnet: had}})
+		w.step(NetUp{id, api.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Subnet: had, Lease: lease}})
 	}
-	join("n1", netip.Prefix{})
-	join("n2", netip.Prefix{})
+	join := func(id api.NodeID, had api.NetLease) {
+		var d api.Digest
+		if had.Subnet.IsValid() {
+			d = had.Digest()
+		}
+		claim(id, had.Subnet, d)
+	}
+	join("n1", api.NetLease{})
+	join("n2", api.NetLease{})
 	n0, _ := w.c.Lease("n0")
 	n1, _ := w.c.Lease("n1")
 	n2, _ := w.c.Lease("n2")
 	w.disk = old
 	w.restart()
-	join("new", netip.Prefix{})
-	join("thief", n0.Subnet)
-	join("lost", netip.MustParsePrefix("10.99.0.0/26"))
-	join("n2", n2.Subnet)
-	join("n1", n1.Subnet)
+	guess := n2
+	guess.Node, guess.Secret = "guess", make([]byte, len(n2.Secret))
+	join("new", api.NetLease{})
+	join("thief", n0)
+	claim("first", n1.Subnet, 0)
+	join("guess", guess)
+	join("again", n2) // another's, as that has it
+	claim("lost", netip.MustParsePrefix("10.99.0.0/26"), 1)
+	join("n2", n2)
+	join("n1", n1)
 	for id, had := range map[api.NodeID]api.NetLease{"n0": n0, "n1": n1, "n2": n2} {
 		if got, _ := w.c.Lease(id); got.Digest() != had.Digest() {
 			t.Errorf("%s has %+v, had %+v", id, got, had)
 		}
 	}
-	others := []api.NodeID{"new", "thief", "lost"}
+	others := []api.NodeID{"new", "thief", "first", "guess", "again", "lost"}
 	for _, id := range others {
 		if l, ok := w.c.Lease(id); ok {
 			t.Errorf("%s has %s at once", id, l.Subnet)
