@@ -199,8 +199,8 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 				all += n
 			}
 		}
-		for id, n := range answers {
-			if n < all/18 || n > all/6 {
+		for id, n := range answers { // a node that has much to do gets fewer, down to a quarter
+			if n < all/36-2 || n > all/4 {
 				t.Errorf("%s answered %d of %d", id, n, all)
 			}
 		}
