@@ -72,6 +72,7 @@ func (in Self) into(m *Machine) {
 		}
 	}
 	if old.Own == nil {
+		m.again() // it may have been told that we are nowhere
 		return
 	}
 	m.ours.moved = true

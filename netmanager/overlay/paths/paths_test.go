@@ -148,7 +148,7 @@ func TestEachKnowsTheOthersLastLife(t *testing.T) {
 				h.dead = true
 				w.run(random(time.Minute))
 			}
-			w.reborn(h, random(100*time.Millisecond))
+			w.reborn(h, random(200*time.Millisecond), random(100*time.Millisecond))
 		}
 		w.run(100*time.Millisecond + random(300*time.Millisecond)) // until there is a session
 		w.loss = 0

@@ -188,15 +188,16 @@ func (h *host) restart(seed uint64) {
 	h.m = New(cfg)
 }
 
-// reborn has the host begin a new life, and after a while a session in it, unless
-// one of the two ends meanwhile.
-func (w *world) reborn(h *host, session time.Duration) {
+// reborn has the host begin a new life, and learn in it after a while where it is, and
+// have a session after another, unless one of the two ends meanwhile.
+func (w *world) reborn(h *host, where, session time.Duration) {
 	h.life++
 	h.dead, h.sent = false, false
 	clear(h.heard)
 	h.restart(w.rng.Uint64())
-	w.bind(h)
+	w.step(h, Self{})
 	w.step(h, Peer{Relay: true, Endpoints: []netip.AddrPort{h.peer.addr}})
+	w.after(where, func() { w.bind(h) })
 	x, y := h.life, h.peer.life
 	w.after(session, func() {
 		if h.life != x || h.peer.life != y || h.dead || h.peer.dead {
