@@ -22,8 +22,10 @@ const (
 	// hear it, which may take repetitions, and what it sent before has to arrive.
 	linger = 3 * time.Second
 	// lapse is how long terms of an earlier session hold in a new one, in which they are
-	// said anew: whoever does not has forgotten them.
-	lapse = 3 * time.Second
+	// said anew: whoever does not has forgotten them. It says them once its kernel is
+	// as it should be, which takes a busy machine seconds; whether they still hold is
+	// known sooner by what arrives.
+	lapse = 10 * time.Second
 	// settling is how long it says nothing of where the peer is that its way is relayed, or
 	// not known to be plain: so sessions begin, and anew when either end does.
 	settling = 5 * time.Second
