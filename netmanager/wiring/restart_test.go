@@ -61,6 +61,18 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 				}
 			}
 			paths := []api.PathKind{api.PathRoute, api.PathVXLAN, api.PathDirect}
+			// All goes by the ways that are meant, whatever was before, and each flow goes on.
+			settle := func() {
+				for i, path := range paths {
+					near.reaches(w.hosts[1+i], path)
+					w.hosts[1+i].reaches(near, path)
+				}
+				carry([2]*host{near, linked}, [2]*host{linked, near}, [2]*host{near, routed}, [2]*host{routed, near})
+				began := time.Now()
+				for _, f := range flows {
+					f.waitHeard(began)
+				}
+			}
 			for _, r := range []struct {
 				name   string
 				signal syscall.Signal
@@ -74,10 +86,7 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 				{"the other is ended", syscall.SIGTERM, []*host{secret}, 0, soon},
 			} {
 				bestOf(t, 3, func() (failed []string) {
-					for i, path := range paths { // by the ways that are meant, whatever the last one did
-						near.reaches(w.hosts[1+i], path)
-						w.hosts[1+i].reaches(near, path)
-					}
+					settle()
 					began := time.Now()
 					var back time.Time // the last to start is the one that matters for the tunnel
 					if r.away > 0 {
@@ -114,12 +123,9 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 					return failed
 				})
 			}
+			settle()
 			for _, f := range flows {
 				f.end()
-			}
-			for i, path := range paths {
-				near.reaches(w.hosts[1+i], path)
-				w.hosts[1+i].reaches(near, path)
 			}
 		})
 	}
@@ -152,6 +158,36 @@ func (h *host) reaches(o *host, path api.PathKind) {
 		}
 	}
 	t.Fatalf("%s does not reach %s by %s: %+v", h.id, o.id, path, all)
+}
+
+// carry waits until the kernels carry what each first host says to its second, and what
+// it answers: that they do is shown before they do.
+func carry(pairs ...[2]*host) {
+	t := pairs[0][0].w.t
+	t.Helper()
+	carried := func(h, o *host) *api.Carried {
+		for _, p := range shown[api.Page[api.PeerStatus]](h, netsock.Peers).Items {
+			if p.Node == o.id {
+				return p.Kernel
+			}
+		}
+		return nil
+	}
+	before := make([]*api.Carried, len(pairs))
+	for end := time.Now().Add(testTime); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		all := true
+		for i, p := range pairs {
+			now := carried(p[0], p[1])
+			if before[i] == nil {
+				before[i] = now
+			}
+			all = all && now != nil && now.Sent > before[i].Sent && now.Received > before[i].Received
+		}
+		if all {
+			return
+		}
+	}
+	t.Fatal("the kernels do not carry what they should")
 }
 
 // echo answers datagrams with themselves.
@@ -221,12 +257,23 @@ func (c *container) flow(network string, to netip.Addr, path api.PathKind) *flow
 	t.Cleanup(func() { f.conn.Close() })
 	f.spoken.Go(f.speak)
 	f.heard.Go(f.listen)
-	for end := time.Now().Add(testTime); f.gap(time.Time{}, time.Time{}) < 0; time.Sleep(5 * time.Millisecond) {
+	f.waitHeard(time.Time{})
+	return f
+}
+
+// waitHeard waits until something was heard after that.
+func (f *flow) waitHeard(after time.Time) {
+	f.t.Helper()
+	heard := func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.came) > 0 && f.came[len(f.came)-1].After(after)
+	}
+	for end := time.Now().Add(testTime); !heard(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: no answer", f)
+			f.t.Fatalf("%s: no answer", f)
 		}
 	}
-	return f
 }
 
 func (f *flow) speak() {
@@ -264,14 +311,10 @@ func (f *flow) listen() {
 	}
 }
 
-// gap is the longest time between two moments at which nothing was heard, -1 if
-// nothing ever was.
+// gap is the longest time between two moments at which nothing was heard.
 func (f *flow) gap(from, to time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.came) == 0 {
-		return -1
-	}
 	var longest time.Duration
 	for _, at := range f.came {
 		if at.Before(from) || at.After(to) {
