@@ -21,8 +21,8 @@ import (
 // there is none; those through the tunnel go on within a second of its return.
 func TestRestartInterruptsNoFlow(t *testing.T) {
 	const (
-		away     = 2 * time.Second        // that a killed one does not come back
-		unseen   = 500 * time.Millisecond // a machine's own hiccups, and far less than away
+		away     = 2 * time.Second // that a killed one does not come back
+		unseen   = time.Second     // a busy machine's own hiccups, and far less than away
 		tunnelBy = time.Second
 		soon     = time.Second
 		settled  = 6 * time.Second // until all that a new life waits for has come
