@@ -6,13 +6,19 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	bpflink "github.com/cilium/ebpf/link"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -35,7 +41,102 @@ func (h *host) trace() string {
 		}
 		fmt.Fprintf(&b, "# %s\n%s", c, out)
 	}
+	b.WriteString(must[string](t)(within(h.ns, h.programs)))
 	return b.String()
+}
+
+// kept are the maps of the plane that say who is attached, and who may what. Counters,
+// turns and settings have as many entries always. Flows, their places and fragments
+// are not here: they go by time, or when their place is wanted, not with their ends.
+var kept = []string{
+	"tl_allowed", "tl_backends", "tl_closed", "tl_devices", "tl_endpoints", "tl_open", "tl_peers", "tl_services", "tl_slots", "tl_sources",
+}
+
+// programs are the eBPF programs on the host's devices, and the entries of their maps
+// and of those that the netmanager holds, as text. Nothing is pinned.
+func (h *host) programs() (string, error) {
+	devices, err := net.Interfaces()
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	maps := map[ebpf.MapID]bool{}
+	for _, d := range devices {
+		for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+			all, err := bpflink.QueryPrograms(bpflink.QueryOptions{Target: d.Index, Attach: at})
+			if err != nil {
+				return "", fmt.Errorf("programs of %s: %w", d.Name, err)
+			}
+			for _, p := range all.Programs {
+				name, err := programOf(p.ID, maps)
+				if err != nil {
+					return "", fmt.Errorf("program %d of %s: %w", p.ID, d.Name, err)
+				}
+				lines = append(lines, fmt.Sprintf("%s: %s at %s\n", d.Name, name, at))
+			}
+		}
+	}
+	if h.cmd != nil {
+		held, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", h.cmd.Process.Pid))
+		if err != nil {
+			return "", err
+		}
+		for _, file := range held {
+			text, _ := os.ReadFile(file) // it is closed meanwhile
+			var id uint32
+			if _, after, ok := strings.Cut(string(text), "map_id:"); ok {
+				if _, err := fmt.Sscan(after, &id); err != nil {
+					return "", err
+				}
+				maps[ebpf.MapID(id)] = true
+			}
+		}
+	}
+	for id := range maps {
+		entries, err := entriesOf(id)
+		if err != nil {
+			return "", err
+		}
+		lines = append(lines, entries...)
+	}
+	slices.Sort(lines)
+	return "# programs and maps\n" + strings.Join(lines, ""), nil
+}
+
+// programOf is a program's name. Its maps are added.
+func programOf(id ebpf.ProgramID, maps map[ebpf.MapID]bool) (string, error) {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return "", err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return "", err
+	}
+	all, _ := info.MapIDs()
+	for _, id := range all {
+		maps[id] = true
+	}
+	return info.Name, nil
+}
+
+// entriesOf are the keys of a map if it is one of those that are kept.
+func entriesOf(id ebpf.MapID) (lines []string, err error) {
+	m, err := ebpf.NewMapFromID(id)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil || !slices.Contains(kept, info.Name) {
+		return nil, err
+	}
+	var key, value []byte
+	for all := m.Iterate(); all.Next(&key, &value); {
+		lines = append(lines, fmt.Sprintf("%s has %x\n", info.Name, key))
+	}
+	return lines, nil
 }
 
 // differ shows the lines that are in one of both.
@@ -57,78 +158,83 @@ func differ(a, b string) string {
 }
 
 func TestThousandAttachmentsLeaveNothing(t *testing.T) {
-	w := newWorld(t, 1, "--plane", "nft")
-	h := w.hosts[0]
-	w.mu.Lock()
-	h.lease.Rev++
-	h.lease.Subnet = netip.MustParsePrefix("10.16.0.0/20") // none is given twice within its rest
-	w.mu.Unlock()
-	w.tellAll()
-	const lanes, rounds, each = 8, 5, 25
-	ns := make([]string, lanes)
-	for i := range ns {
-		ns[i] = w.netns(fmt.Sprint("lane", i))
-	}
-	lane := func(i, n int) api.Key {
-		return api.Key{Instance: service(fmt.Sprintf("s%d", n%3)).Instance(i), Epoch: api.Epoch(n + 1)}
-	}
-	first, err := h.sock.Attach(t.Context(), api.Attach{Key: lane(0, 0), NetNS: nsPath(ns[0])})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.sock.Detach(t.Context(), first.Key); err != nil {
-		t.Fatal(err)
-	}
-	before := h.trace()
-	var done, again atomic.Int64
-	// A node engine tries until it is done.
-	until := func(what func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(t.Context(), testTime)
-		defer cancel()
-		for {
-			err := what(ctx)
-			if err == nil || ctx.Err() != nil {
-				return err
+	for _, plane := range []string{"nft", "ebpf"} {
+		t.Run(plane, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1, "--plane", plane)
+			h := w.hosts[0]
+			w.mu.Lock()
+			h.lease.Rev++
+			h.lease.Subnet = netip.MustParsePrefix("10.16.0.0/20") // none is given twice within its rest
+			w.mu.Unlock()
+			w.tellAll()
+			const lanes, rounds, each = 8, 5, 25
+			ns := make([]string, lanes)
+			for i := range ns {
+				ns[i] = w.netns(fmt.Sprint("lane", i))
 			}
-			again.Add(1)
-			time.Sleep(5 * time.Millisecond)
-		}
-	}
-	for round := range rounds {
-		var g sync.WaitGroup
-		for i := range lanes {
-			g.Go(func() {
-				for n := range each {
-					k := lane(i, round*each+n)
-					a := api.Attach{Key: k, NetNS: nsPath(ns[i]), Ports: []api.PortMap{{Host: uint16(2000 + i*1000 + round*each + n), Instance: 80, Protocol: "tcp"}}, BandwidthOut: int64(n % 2 * 10)}
-					err := until(func(ctx context.Context) error { _, err := h.sock.Attach(ctx, a); return err })
-					err = errors.Join(err, until(func(ctx context.Context) error { return h.sock.Detach(ctx, k) }))
-					if done.Add(1); err != nil {
-						t.Errorf("%s: %v", k, err)
+			lane := func(i, n int) api.Key {
+				return api.Key{Instance: service(fmt.Sprintf("s%d", n%3)).Instance(i), Epoch: api.Epoch(n + 1)}
+			}
+			first, err := h.sock.Attach(t.Context(), api.Attach{Key: lane(0, 0), NetNS: nsPath(ns[0])})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := h.sock.Detach(t.Context(), first.Key); err != nil {
+				t.Fatal(err)
+			}
+			before := h.trace()
+			var done, again atomic.Int64
+			// A node engine tries until it is done.
+			until := func(what func(context.Context) error) error {
+				ctx, cancel := context.WithTimeout(t.Context(), testTime)
+				defer cancel()
+				for {
+					err := what(ctx)
+					if err == nil || ctx.Err() != nil {
+						return err
 					}
+					again.Add(1)
+					time.Sleep(5 * time.Millisecond)
 				}
-			})
-		}
-		time.Sleep(time.Duration(50+round*40) * time.Millisecond) // somewhere in the midst
-		h.kill()
-		h.start()
-		g.Wait()
-	}
-	all, err := h.sock.Attachments(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d attachments, %d attempts in the way of %d kills", done.Load(), again.Load(), rounds)
-	if len(all) > 0 {
-		t.Errorf("still attached: %v", all)
-	}
-	if d := differ(before, h.trace()); d != "" {
-		t.Errorf("the host is another than before:\n%s", d)
-	}
-	for _, n := range ns {
-		if out, _ := exec.Command("ip", "-n", n, "-o", "link").CombinedOutput(); strings.Count(string(out), "\n") != 1 {
-			t.Errorf("%s still has\n%s", n, out)
-		}
+			}
+			for round := range rounds {
+				var g sync.WaitGroup
+				for i := range lanes {
+					g.Go(func() {
+						for n := range each {
+							k := lane(i, round*each+n)
+							a := api.Attach{Key: k, NetNS: nsPath(ns[i]), Ports: []api.PortMap{{Host: uint16(2000 + i*1000 + round*each + n), Instance: 80, Protocol: "tcp"}}, BandwidthOut: int64(n % 2 * 10)}
+							err := until(func(ctx context.Context) error { _, err := h.sock.Attach(ctx, a); return err })
+							err = errors.Join(err, until(func(ctx context.Context) error { return h.sock.Detach(ctx, k) }))
+							if done.Add(1); err != nil {
+								t.Errorf("%s: %v", k, err)
+							}
+						}
+					})
+				}
+				time.Sleep(time.Duration(50+round*40) * time.Millisecond) // somewhere in the midst
+				h.kill()
+				h.start()
+				g.Wait()
+			}
+			all, err := h.sock.Attachments(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d attachments, %d attempts in the way of %d kills", done.Load(), again.Load(), rounds)
+			if len(all) > 0 {
+				t.Errorf("still attached: %v", all)
+			}
+			if d := differ(before, h.trace()); d != "" {
+				t.Errorf("the host is another than before:\n%s", d)
+			}
+			for _, n := range ns {
+				if out, _ := exec.Command("ip", "-n", n, "-o", "link").CombinedOutput(); strings.Count(string(out), "\n") != 1 {
+					t.Errorf("%s still has\n%s", n, out)
+				}
+			}
+		})
 	}
 }
 
