@@ -17,3 +17,6 @@ func Small(t testing.TB) {
 	maxFlows = minFlows
 	t.Cleanup(func() { maxFlows = old })
 }
+
+// Hooks are how many programs the plane has attached, as far as it remembers.
+func (p *Plane) Hooks() int { return len(p.hooks) }

@@ -337,3 +337,33 @@ func TestTunnelledPeers(t *testing.T) {
 		}
 	}
 }
+
+// What went with its device is forgotten: else a plane grew with every instance that
+// there ever was.
+func TestDevicesThatAreGoneAreForgotten(t *testing.T) {
+	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
+	h := w.Hosts[0]
+	before := h.Plane.(*ebpf.Plane).Hooks()
+	most := 0
+	for i := range 100 {
+		e := plane.Endpoint{Address: netip.AddrFrom4([4]byte{10, 16, 1, byte(20 + i%8)}), Ident: 1, Device: fmt.Sprint("gone", i)}
+		h.IP("link add "+e.Device+" type veth", "link set "+e.Device+" up")
+		h.MustApply(plane.Change{SetEndpoints: []plane.Endpoint{e}})
+		h.MustApply(plane.Change{DropEndpoints: []netip.Addr{e.Address}})
+		h.IP("link del " + e.Device)
+		most = max(most, h.Plane.(*ebpf.Plane).Hooks())
+	}
+	if most > before+100 {
+		t.Errorf("%d programs at first, %d remembered after 100 instances", before, most)
+	}
+	w.C(4).Serve("c4", 80)
+	h.MustApply(plane.Change{SetServices: []plane.Service{service(1, 4, w.C(4).Addr)}})
+	c, err := w.C(1).Dial("tcp", netip.AddrPortFrom(service(1, 4).Address, 80), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := echo(c, "still", true); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -390,6 +390,9 @@ func (p *Plane) hook(x *tx, links *links, all bool) error {
 			return err
 		}
 	}
+	if len(p.hooks) > 2*(2*len(p.devices.have)+len(want))+gonePrograms {
+		p.forgetGone()
+	}
 	for h, prog := range maps.Clone(p.hooks) {
 		if want[h] != nil || prog == p.o.TlLeave || prog == p.o.TlLast {
 			continue
@@ -408,6 +411,24 @@ func (p *Plane) hook(x *tx, links *links, all bool) error {
 		}
 	}
 	return nil
+}
+
+// gonePrograms are so many that to look whether their devices are gone costs each of
+// them little.
+const gonePrograms = 64
+
+// forgetGone forgets what was attached to devices of endpoints that are gone: the
+// kernel has taken it away with them.
+func (p *Plane) forgetGone() {
+	for h := range p.hooks {
+		if _, known := p.devices.have[uint32(h.device)]; known {
+			continue
+		}
+		var none netlink.LinkNotFoundError
+		if _, err := netlink.LinkByIndex(h.device); errors.As(err, &none) {
+			delete(p.hooks, h)
+		}
+	}
 }
 
 // attach puts a program of this life into a hook. Sure asks the kernel whether it
