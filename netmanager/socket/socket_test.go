@@ -300,7 +300,7 @@ func TestAListIsOneDocumentHoweverLong(t *testing.T) {
 // for another, or of a netmanager that is too busy to answer.
 func TestListenRemovesNothingButASocketWhereNobodyListens(t *testing.T) {
 	t.Run("file", func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "node.json")
+		path := filepath.Join(shortDir(t), "node.json")
 		if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -312,7 +312,7 @@ func TestListenRemovesNothingButASocketWhereNobodyListens(t *testing.T) {
 		}
 	})
 	t.Run("full backlog", func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "s")
+		path := filepath.Join(shortDir(t), "s")
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -335,4 +335,15 @@ func TestListenRemovesNothingButASocketWhereNobodyListens(t *testing.T) {
 			t.Errorf("its socket is gone: %v", err)
 		}
 	})
+}
+
+// shortDir is a directory whose path leaves room for a socket's name: a test's own has
+// its name in it.
+func shortDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
