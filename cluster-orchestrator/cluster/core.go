@@ -111,6 +111,7 @@ type Core struct {
 	beyond  map[api.InstanceID]bool    // went beyond the root's share
 	widened bool                       // since then more of that is free
 	noWay   misfit                     // beyond it, and nobody makes way
+	vain    map[api.InstanceID]bool    // others made way in this step, and it did not help
 	grown   map[api.NodeID]bool
 	left    map[api.ServiceID][]api.ServiceID // an instance left its node; those that it may have kept out
 	touched map[api.NodeID]bool
@@ -176,6 +177,7 @@ func New(cfg Config) *Core {
 		asks:      asks{open: map[string]*ask{}},
 		beyond:    map[api.InstanceID]bool{},
 		grown:     map[api.NodeID]bool{},
+		vain:      map[api.InstanceID]bool{},
 		left:      map[api.ServiceID][]api.ServiceID{},
 		touched:   map[api.NodeID]bool{},
 		root:      newRoot(),
@@ -188,6 +190,7 @@ func New(cfg Config) *Core {
 // Step takes one input.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.wall, c.now, c.send = now, c.clock.Observe(now, c.timers.Next()), nil
+	clear(c.vain)
 	err := c.take(in)
 	c.expire()
 	c.askMore()

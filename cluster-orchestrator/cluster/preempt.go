@@ -72,7 +72,7 @@ func (c *Core) makeWay(in *instance, req *sched.Request, nodes ...api.NodeID) (v
 // wayFor is the node on which the fewest and least urgent would have to make way
 // for an instance, and who; nil if there is none.
 func (c *Core) wayFor(in *instance, req *sched.Request, nodes ...api.NodeID) (best *node, victims []*instance) {
-	if !c.mayPreempt(in) {
+	if !c.mayPreempt(in) || c.vain[in.id()] {
 		return nil, nil
 	}
 	left := c.leftOf(in)
@@ -116,7 +116,7 @@ func (c *Core) lesser(urgency int) (n int) {
 func (c *Core) victims(in *instance, n *node, left *api.Resources) (victims []*instance, ok bool) {
 	var may []*instance
 	for _, v := range n.assigned {
-		if v.demand.request.Urgency < in.demand.request.Urgency && v.State != api.Completed {
+		if v.demand.request.Urgency < in.demand.request.Urgency && v.State != api.Completed && !linked(in, v) {
 			may = append(may, v)
 		}
 	}
@@ -147,6 +147,16 @@ func (c *Core) victims(in *instance, n *node, left *api.Resources) (victims []*i
 		}
 	}
 	return slices.DeleteFunc(out, func(v *instance) bool { return !gone[v.id()] }), true
+}
+
+// linked reports whether one of two instances is to be near to the other: what it would
+// be near to makes no way for it, for without that the node might be too far off.
+func linked(a, b *instance) bool {
+	names := func(a, b *instance) bool {
+		of, to := a.id().Service(), b.id().Service()
+		return of != to && slices.ContainsFunc(a.demand.links, func(l sched.Link) bool { return l.Names(of, to) })
+	}
+	return names(a, b) || names(b, a)
 }
 
 // ending is what was told to leave the node and has not yet. What goes on until its
@@ -302,6 +312,7 @@ func (c *Core) redeem(n *node) {
 		switch {
 		case in == nil: // it is gone since, by what became of those before
 		case c.spoilt(in, n):
+			c.vain[id] = true
 			c.unreserve(in)
 			c.elsewhere(in)
 		case in.exclusive() && c.mustWait(in):
@@ -335,7 +346,11 @@ func bare(req sched.Request) sched.Request {
 // awaitsRoom reports whether an instance waits for what is reserved for it.
 func (c *Core) awaitsRoom(in *instance) bool {
 	n := c.nodes[in.Reserved]
-	if n == nil || n.closed() || n.out() == "" && c.spoilt(in, n) {
+	spoilt := n != nil && n.out() == "" && c.spoilt(in, n)
+	if spoilt {
+		c.vain[in.id()] = true
+	}
+	if n == nil || n.closed() || spoilt {
 		c.unreserve(in)
 		return false
 	}
