@@ -385,6 +385,24 @@ func TestAsFewAsPossibleMakeWay(t *testing.T) {
 	}
 }
 
+// TestWhoIsWantedNearMakesNoWay: without it, the node is not near to anything.
+func TestWhoIsWantedNearMakesNoWay(t *testing.T) {
+	w := line(t, 2, func(c *Config) { c.Preempt = true })
+	filling := func(s api.ServiceID, n int, class string, cs ...api.Constraint) api.Assignment {
+		a := of(s, n, 1, cs...)
+		a.Spec.Priority, a.Spec.VCPUs = class, 4 // a node
+		return a
+	}
+	w.wants(filling(pre, 0, "low", onNode("n0")), filling(pre, 1, "low", onNode("n1")))
+	w.beat()
+	w.wants(filling(web, 0, "urgent", near("pre.prod", 5)))
+	in := w.c.instances[web.Instance(0)]
+	if a, b := w.nodeOf(pre.Instance(0)), w.nodeOf(pre.Instance(1)); a != "n0" || b != "n1" || in.Reserved != "" {
+		t.Errorf("they are on %q and %q, with room kept on %q", a, b, in.Reserved)
+	}
+	w.checkBooks()
+}
+
 // TestWhatIsLeftOverServesTheNext: of one large one that makes way two can live.
 func TestWhatIsLeftOverServesTheNext(t *testing.T) {
 	w := roomy(t, 8)
