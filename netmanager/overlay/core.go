@@ -108,7 +108,7 @@ type Core struct {
 	strange  bucket
 	notices  notices
 	traffic  traffic
-	apart    map[twain]*api.PairStatus
+	rtts     map[servicePair]*api.PairStatus
 
 	told    told
 	dirty   dirty
@@ -172,7 +172,7 @@ func New(cfg Config) *Core {
 		doubted:  map[api.Want]struct{}{},
 		measure:  map[api.PeerKey]*measure{},
 		freed:    map[netip.Addr]api.Key{},
-		apart:    map[twain]*api.PairStatus{},
+		rtts:     map[servicePair]*api.PairStatus{},
 		told:     newTold(),
 		dirty:    newDirty(),
 	}

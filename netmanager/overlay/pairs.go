@@ -34,12 +34,12 @@ const (
 	unprobed = 30 * time.Second
 )
 
-// twain are a service of this node and another one.
-type twain struct{ local, remote api.ServiceID }
+// servicePair are a service of this node and another one.
+type servicePair struct{ local, remote api.ServiceID }
 
 // sampled takes what TCP knows now.
 func (c *Core) sampled(in Sampled) {
-	now, peers := map[twain]*Flow{}, map[api.PeerKey]time.Duration{}
+	now, peers := map[servicePair]*Flow{}, map[api.PeerKey]time.Duration{}
 	for _, f := range in.Flows {
 		t, address, ok := c.between(f)
 		if !ok {
@@ -63,13 +63,13 @@ func (c *Core) sampled(in Sampled) {
 			c.measured(Measured{Key: k, RTT: peers[k]})
 		}
 	}
-	for t, p := range c.apart {
+	for t, p := range c.rtts {
 		if c.now.Sub(p.Seen) >= pairFor {
-			delete(c.apart, t)
+			delete(c.rtts, t)
 		}
 	}
-	for _, t := range sortedTwains(now) {
-		if len(c.apart) == maxPairs && c.apart[t] == nil {
+	for _, t := range sortedServicePairs(now) {
+		if len(c.rtts) == maxPairs && c.rtts[t] == nil {
 			continue
 		}
 		sum := now[t]
@@ -79,12 +79,12 @@ func (c *Core) sampled(in Sampled) {
 		if sum.Sent > 0 {
 			p.Again = min(float64(sum.Again)/float64(sum.Sent), 1)
 		}
-		c.apart[t] = p
+		c.rtts[t] = p
 	}
 }
 
 // between are the services of a flow, and the other end's address.
-func (c *Core) between(f Flow) (t twain, remote netip.Addr, ok bool) {
+func (c *Core) between(f Flow) (t servicePair, remote netip.Addr, ok bool) {
 	if c.lease == nil || f.Sockets <= 0 || f.RTT <= 0 || f.Least <= 0 {
 		return t, remote, false
 	}
@@ -103,26 +103,26 @@ func (c *Core) between(f Flow) (t twain, remote netip.Addr, ok bool) {
 	if src, known := c.sources[remote]; known && other == "" {
 		other = src.Service
 	}
-	return twain{at.service(), other}, remote, other != ""
+	return servicePair{at.service(), other}, remote, other != ""
 }
 
 // Pairs are the pairs of services that TCP connections told of in the last minutes,
 // in order.
 func (c *Core) Pairs() (out []api.PairStatus) {
-	for _, t := range sortedTwains(c.apart) {
-		if p := c.apart[t]; c.now.Sub(p.Seen) < pairFor {
+	for _, t := range sortedServicePairs(c.rtts) {
+		if p := c.rtts[t]; c.now.Sub(p.Seen) < pairFor {
 			out = append(out, *p)
 		}
 	}
 	return out
 }
 
-func sortedTwains[V any](m map[twain]V) []twain {
-	out := make([]twain, 0, len(m))
+func sortedServicePairs[V any](m map[servicePair]V) []servicePair {
+	out := make([]servicePair, 0, len(m))
 	for t := range m {
 		out = append(out, t)
 	}
-	slices.SortFunc(out, func(a, b twain) int {
+	slices.SortFunc(out, func(a, b servicePair) int {
 		return cmp.Or(cmp.Compare(a.local, b.local), cmp.Compare(a.remote, b.remote))
 	})
 	return out

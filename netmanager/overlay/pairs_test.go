@@ -42,8 +42,8 @@ func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	w.step(Sampled{})
-	if len(w.c.apart) != 0 {
-		t.Errorf("%v are left", w.c.apart)
+	if len(w.c.rtts) != 0 {
+		t.Errorf("%v are left", w.c.rtts)
 	}
 	w.checkBooks()
 }

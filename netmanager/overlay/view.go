@@ -243,7 +243,7 @@ func (c *Core) Trace(from api.InstanceID, to string) (t api.NetTrace, ask Input,
 	if !note(c.mayCall(a.service(), s.id), "access", "%s may call %s: %v", a.service(), s.id, c.mayCall(a.service(), s.id)) {
 		return t, nil, nil
 	}
-	if p := c.apart[twain{a.service(), s.id}]; p != nil {
+	if p := c.rtts[servicePair{a.service(), s.id}]; p != nil {
 		note(true, "latency", "%s, %s at least, by %d connections %s ago; %.1f %% of segments sent again",
 			p.RTT.Round(time.Microsecond), p.Least, p.Connections, c.now.Sub(p.Seen).Round(time.Second), 100*p.Again)
 	}

@@ -2,6 +2,7 @@ package resolver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/names"
@@ -65,17 +67,29 @@ func (b *book) write(name string, a overlay.Answer) {
 	b.known[name] = a
 }
 
+// sockets listen on one free port, over UDP and TCP.
+func sockets(t testing.TB) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for {
+		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln, err := net.Listen("tcp", pc.LocalAddr().String())
+		if err == nil {
+			return pc, ln
+		}
+		_ = pc.Close()
+		if !errors.Is(err, unix.EADDRINUSE) { // else a connection of somebody else's has that port
+			t.Fatal(err)
+		}
+	}
+}
+
 // serve is a resolver on loopback that runs until the test ends.
 func serve(t testing.TB, c Config) (r *Resolver, at string) {
 	t.Helper()
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", pc.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pc, ln := sockets(t)
 	r = New(c)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -274,14 +288,7 @@ func TestAnAnswerReachesThoseWhoSpeltItOtherwise(t *testing.T) {
 // upstream is a name server that answers everything with n addresses.
 func upstream(t testing.TB, n int, a string) netip.AddrPort {
 	t.Helper()
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", pc.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pc, ln := sockets(t)
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg).SetReply(q)
 		for range n {

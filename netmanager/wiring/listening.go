@@ -3,7 +3,6 @@ package wiring
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -22,85 +21,20 @@ const (
 
 // listening waits for workloads to listen, each once, and then looks no more.
 type listening struct {
-	ready func(ctx context.Context, a api.Attach) // it listens; called once, unless it is forgotten before
-	log   *slog.Logger
-
-	mu     sync.Mutex // guards the fields below
-	ctx    context.Context
-	waits  map[api.Key]wait // under way, or to begin with Run
-	wg     sync.WaitGroup
-	closed bool
+	*watches
+	log *slog.Logger
 }
 
-type wait struct {
-	attach api.Attach
-	end    context.CancelFunc // nil: not begun
-}
-
+// newListening calls ready, once, for a workload that listens, unless it is forgotten
+// before.
 func newListening(ready func(context.Context, api.Attach), log *slog.Logger) *listening {
-	return &listening{ready: ready, log: log, waits: map[api.Key]wait{}}
-}
-
-// Run waits until ctx ends.
-func (l *listening) Run(ctx context.Context) error {
-	l.mu.Lock()
-	l.ctx = ctx
-	for _, w := range l.waits {
-		l.begin(w.attach)
-	}
-	l.mu.Unlock()
-	<-ctx.Done()
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
-	l.wg.Wait()
-	return nil
-}
-
-// wait has a workload waited for, unless it is already, in the same namespace.
-func (l *listening) wait(a api.Attach) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	old, ok := l.waits[a.Key]
-	switch {
-	case l.closed, ok && old.attach.NetNS == a.NetNS:
-	case l.ctx == nil:
-		l.waits[a.Key] = wait{attach: a}
-	default:
-		if ok {
-			old.end()
-		}
-		l.begin(a)
-	}
-}
-
-// begin is called with mu held.
-func (l *listening) begin(a api.Attach) {
-	ctx, end := context.WithCancel(l.ctx)
-	l.waits[a.Key] = wait{a, end}
-	l.wg.Go(func() {
-		defer end()
+	l := &listening{log: log}
+	l.watches = newWatches(func(ctx context.Context, a api.Attach) {
 		if l.listens(ctx, a) {
-			l.ready(ctx, a)
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if ctx.Err() == nil { // else somebody else saw to it
-			delete(l.waits, a.Key)
+			ready(ctx, a)
 		}
 	})
-}
-
-// forget waits no more.
-func (l *listening) forget(k api.Key) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if w, ok := l.waits[k]; ok {
-		delete(l.waits, k)
-		if w.end != nil {
-			w.end()
-		}
-	}
+	return l
 }
 
 // listens returns when the workload listens or longest is over: true; or when ctx

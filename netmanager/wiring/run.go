@@ -39,7 +39,7 @@ type manager struct {
 	tunnel    *tunnel
 	uplink    *uplink
 	listening *listening
-	exits     *exits
+	exits     *watches
 	sampling  *sampler
 	checker   *checker
 	meter     counters
@@ -217,7 +217,7 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 	}
 	if err := m.loop.Read(ctx, func() {
 		for _, a := range m.core.Unready() { // of an earlier life
-			m.listening.wait(a)
+			m.listening.watch(a)
 		}
 		for _, a := range m.core.Attachments() {
 			m.exits.watch(a)

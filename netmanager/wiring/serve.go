@@ -52,7 +52,7 @@ func (m *manager) Attach(ctx context.Context, a api.Attach) (api.Attached, error
 		return at, fmt.Errorf("attach %s: %w", a.Key, err)
 	}
 	if !at.Ready {
-		m.listening.wait(a)
+		m.listening.watch(a)
 	}
 	m.exits.watch(a)
 	m.meter.attached(time.Since(began))
