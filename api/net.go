@@ -348,6 +348,19 @@ func (r Records) Empty() bool {
 		len(r.Gone)+len(r.GoneSources)+len(r.GonePeers)+len(r.Answered) == 0
 }
 
+// Append adds what more says to what r says.
+func (r *Records) Append(more Records) {
+	r.Routes, r.Sources = append(r.Routes, more.Routes...), append(r.Sources, more.Sources...)
+	r.Peers, r.Refused = append(r.Peers, more.Peers...), append(r.Refused, more.Refused...)
+	r.Gone, r.GoneSources = append(r.Gone, more.Gone...), append(r.GoneSources, more.GoneSources...)
+	r.GonePeers, r.Answered = append(r.GonePeers, more.GonePeers...), append(r.Answered, more.Answered...)
+}
+
+// Removals are what r says is gone, without what it names.
+func (r Records) Removals() Records {
+	return Records{Gone: r.Gone, GoneSources: r.GoneSources, GonePeers: r.GonePeers, Answered: r.Answered}
+}
+
 // ClusterNet is the network's part of a cluster's report: what changed since the
 // last acknowledged one, or with Whole all, or all of a part. What is too much for
 // one report is told in several, each once the one before is acknowledged. The records are its exports: its own

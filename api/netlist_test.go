@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
@@ -109,5 +110,27 @@ func TestAPeerThatIsTheSameAsNoneIsItsKey(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(`{"routes":{}}`), &r); err == nil {
 		t.Error("an object is read as a list")
+	}
+}
+
+// TestRecordsAreAppendedWhole: a list that is added to Records is one more here.
+func TestRecordsAreAppendedWhole(t *testing.T) {
+	var one api.Records
+	lists := reflect.ValueOf(&one).Elem()
+	for i := range lists.NumField() {
+		lists.Field(i).Set(reflect.MakeSlice(lists.Field(i).Type(), 1, 1))
+	}
+	var r api.Records
+	r.Append(one)
+	r.Append(one)
+	gone := reflect.ValueOf(r.Removals())
+	for i := range lists.NumField() {
+		name := lists.Type().Field(i).Name
+		if n := reflect.ValueOf(r).Field(i).Len(); n != 2 {
+			t.Errorf("%d of %s, want 2", n, name)
+		}
+		if kept, removal := gone.Field(i).Len() == 2, name == "Answered" || strings.HasPrefix(name, "Gone"); kept != removal {
+			t.Errorf("%s among removals: %v", name, kept)
+		}
 	}
 }

@@ -63,10 +63,9 @@ func (c *Core) recount(cl *cluster, m *api.RootNet) bool {
 		k.behind = true
 	}
 	if a.on = of != (api.Span{}); !a.on { // it names all that changed
-		m.Routes, m.Sources, m.Peers, m.Refused = nil, nil, nil, nil
+		m.Records = m.Removals()
 	}
-	m.Routes, m.Sources = append(m.Routes, more.Routes...), append(m.Sources, more.Sources...)
-	m.Peers, m.Refused = append(m.Peers, more.Peers...), append(m.Refused, more.Refused...)
+	m.Append(more)
 	return true
 }
 

@@ -151,7 +151,8 @@ func (c *Core) netReport(cl *cluster, n *api.ClusterNet) {
 		c.grant(cl, k.needs)
 	}
 	said := k.saidAll(n)
-	if c.quote(cl, n.InUse); said {
+	c.quote(cl, n.InUse)
+	if said {
 		delete(c.net.awaited, id)
 	}
 	c.netWants(cl, n)
