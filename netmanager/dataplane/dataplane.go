@@ -28,6 +28,9 @@ var (
 	}
 )
 
+// PortUnreachable begins the ICMP error that says that nobody has a port (RFC 792).
+var PortUnreachable = []byte{3, 3}
+
 // Plane holds what a plane.State says. Methods are not for concurrent use.
 //
 // Sync makes the plane exactly s, whatever an earlier life left. Flows whose
@@ -66,6 +69,8 @@ var (
 //     address that comes in the clear from no known peer's subnet is forged.
 //   - A client on this node that goes on with a TCP flow that ended, or that the plane does
 //     not know, is reset.
+//   - An instance reaches the resolver of its node. While nobody serves there, as at a
+//     restart, a query over UDP is not refused: its client asks again.
 //
 // The networks that the host is connected to are closed as they were at the last Sync or
 // change of Node: whoever sees them change applies the Node again.

@@ -1,10 +1,13 @@
 package dataplanetest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
@@ -45,9 +48,26 @@ func hostsAreClosed(t *testing.T, w *World) {
 	}
 }
 
-// theResolverIsReached, and nothing else of its host.
+// theResolverIsReached, and nothing else of its host. While it is away for a moment
+// nobody is told that it is: who asks would fail instead of asking again.
 func theResolverIsReached(t *testing.T, w *World) {
+	early, err := w.C(1).Dial("udp", at(api.ResolverAddr, 53), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer early.Close()
+	for range 2 { // a refusal of the first would be the second's error
+		if _, err := early.Write([]byte("early")); err != nil {
+			t.Errorf("who asks while nobody serves: %v", err)
+		}
+		if _, err := w.C(1).Ask("tcp", at(api.ResolverAddr, 53)); !errors.Is(err, unix.ECONNREFUSED) { // it came later
+			t.Errorf("who connects while nobody serves: %v", err)
+		}
+	}
 	w.Hosts[0].Serve("h1", 53)
+	if got := must(t)(askOn(early, "again")); got != "h1" {
+		t.Errorf("%s answered who asked again", got)
+	}
 	w.Hosts[0].Serve("h1", 8081)
 	for _, network := range []string{"tcp", "udp"} {
 		if got := must(t)(w.C(1).Ask(network, at(api.ResolverAddr, 53))); got != "h1" {

@@ -106,6 +106,11 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	}
 
 	rawOut := add(&nftables.Chain{Name: "raw-out", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw})
+	// While the resolver is away for a moment nobody is told so: who is told fails, who
+	// hears nothing asks again.
+	rawOut(source(netip.PrefixFrom(api.ResolverAddr, 32)), proto(unix.IPPROTO_ICMP), exprs{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, is(dataplane.PortUnreachable),
+	}, drop())
 	if n.VXLAN != 0 {
 		raw(proto(unix.IPPROTO_UDP), port(n.VXLAN), local(), exprs{&expr.Notrack{}})
 		rawOut(proto(unix.IPPROTO_UDP), port(n.VXLAN), exprs{&expr.Notrack{}})
