@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -166,12 +167,39 @@ func TestWhatMustNotBeAnsweredIsNot(t *testing.T) {
 	echo[20] = 8
 	error6 := udp(ranges.Twin(client), ranges.Twin(web), "x")
 	error6[6], error6[40] = protoICMPv6, 1
+	// behind puts a packet's content behind headers, each of the kind and length (in bytes).
+	behind := func(b []byte, proto byte, headers ...[2]byte) []byte {
+		b, all := bytes.Clone(b), []byte(nil)
+		b[6] = proto
+		for _, h := range slices.Backward(headers) {
+			x := make([]byte, h[1])
+			x[0], b[6] = b[6], h[0]
+			switch h[0] {
+			case authentication:
+				x[1] = h[1]/4 - 2
+			case fragment6:
+			default:
+				x[1] = h[1]/8 - 1
+			}
+			all = append(x, all...)
+		}
+		b = slices.Insert(b, 40, all...)
+		binary.BigEndian.PutUint16(b[4:], uint16(len(b)-40))
+		return b
+	}
+	laterBehind := behind(udp(ranges.Twin(client), ranges.Twin(web), "\x80"), protoICMPv6, [2]byte{60, 16}, [2]byte{fragment6, 8})
+	laterBehind[40+16+2] = 1
+	cutOff := behind(udp(ranges.Twin(client), ranges.Twin(web), ""), 17, [2]byte{0, 8})
+	cutOff[41] = 9
 	for name, c := range map[string]struct {
 		b  []byte
 		ok bool
 	}{
 		"datagram": {udp(client, web, "x"), true}, "later fragment": {later, false}, "ICMP error": {answer, false}, "echo": {echo, true},
-		"ICMPv6 error": {error6, false}, "to a group": {udp(client, ip("224.0.0.1"), "x"), false},
+		"ICMPv6 error": {error6, false}, "ICMPv6 error behind options": {behind(error6, protoICMPv6, [2]byte{0, 8}), false},
+		"ICMPv6 error behind all there is": {behind(error6, protoICMPv6, [2]byte{0, 16}, [2]byte{60, 8}, [2]byte{43, 24}, [2]byte{fragment6, 8}, [2]byte{authentication, 12}), false},
+		"datagram behind options":          {behind(error6, 17, [2]byte{0, 16}, [2]byte{60, 8}), true},
+		"later fragment behind options":    {laterBehind, false}, "headers without an end": {cutOff, false}, "to a group": {udp(client, ip("224.0.0.1"), "x"), false},
 	} {
 		p, ok := parse(c.b)
 		if !ok || p.refusable(c.b) != c.ok {

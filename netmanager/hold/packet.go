@@ -9,15 +9,17 @@ import (
 type packet struct {
 	src, dst netip.Addr
 	v6       bool
-	proto    uint8 // IPv6: of the first header behind
+	proto    uint8 // IPv6: of the header behind its extensions
 	later    bool  // a fragment that is not the first
-	header   int   // its length
+	cut      bool  // IPv6: the extensions end beyond it
+	header   int   // its length, with extensions
 }
 
 const (
-	protoICMP   = 1
-	protoICMPv6 = 58
-	fragment6   = 44
+	protoICMP      = 1
+	protoICMPv6    = 58
+	fragment6      = 44
+	authentication = 51
 )
 
 // parse reads a packet's header. ok is false for what is none, or is cut off.
@@ -46,21 +48,43 @@ func parse(b []byte) (p packet, ok bool) {
 		}
 		p.src, p.dst = netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
 		p.proto = b[6]
-		if p.proto == fragment6 {
-			if len(b) < 48 {
-				return p, false
-			}
-			p.proto, p.later, p.header = b[40], binary.BigEndian.Uint16(b[42:])&^7 != 0, 48
-		}
+		p.extend(b)
 		return p, true
 	}
 	return p, false
 }
 
+// extend goes on to what is behind the extension headers (RFC 8200, 4, and RFC 6564).
+func (p *packet) extend(b []byte) {
+	for !p.later {
+		length := 8
+		rest := b[p.header:]
+		switch p.proto {
+		case 0, 43, 60, 135, 139, 140: // options, routing, options for the end, mobility, host identity, shim6
+			if len(rest) > 1 {
+				length = 8 * (int(rest[1]) + 1)
+			}
+		case authentication:
+			if len(rest) > 1 {
+				length = 4 * (int(rest[1]) + 2)
+			}
+		case fragment6:
+			p.later = len(rest) >= length && binary.BigEndian.Uint16(rest[2:])&^7 != 0
+		default:
+			return
+		}
+		if p.cut = len(rest) < length; p.cut {
+			return
+		}
+		p.proto, p.header = rest[0], p.header+length
+	}
+}
+
 // refusable reports whether an ICMP error may answer the packet: never a fragment
-// but the first, a group's address, or an error (RFC 1122, 3.2.2; RFC 4443, 2.4).
+// but the first, a group's address, or an error (RFC 1122, 3.2.2; RFC 4443, 2.4), which what
+// cannot be read to its end may be.
 func (p packet) refusable(b []byte) bool {
-	if p.later || p.dst.IsMulticast() || p.src.IsMulticast() || p.src.IsUnspecified() || p.src.IsLoopback() {
+	if p.later || p.cut || p.dst.IsMulticast() || p.src.IsMulticast() || p.src.IsUnspecified() || p.src.IsLoopback() {
 		return false
 	}
 	if len(b) <= p.header {
