@@ -1,11 +1,12 @@
-// Package capture writes what passes a network device as a pcap file (libpcap's
-// classic format, draft-ietf-opsawg-pcap): for an operator who has to see an
-// instance's packets. Whether somebody may is not decided here.
+// Package capture writes what passes an instance's network device as a pcap file
+// (libpcap's classic format, draft-ietf-opsawg-pcap): for whoever has to see its
+// packets. Whether somebody may is not decided here.
 //
-//	err := capture.Run(ctx, "tl0a100005", w, capture.Limits{Bytes: 16 << 20})
+//	err := capture.Run(ctx, "/proc/4711/ns/net", link.MAC(address), w, capture.Limits{Bytes: 16 << 20})
 package capture
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,17 +40,15 @@ const (
 	packetHeader     = 16
 )
 
-// Run writes the packets of the device, both ways, from now on until a limit or
-// ctx ends it, which is no error. A device that is not there is ErrNotFound; one
-// that goes away ends the capture.
-func Run(ctx context.Context, device string, w io.Writer, l Limits) error {
-	ifc, err := net.InterfaceByName(device)
+// Run writes the packets of the device with that hardware address in the namespace,
+// both ways, from now on until a limit or ctx ends it, which is no error. It listens
+// within, for a plane may hand packets in past the host's end of the device. A
+// namespace or a device that is not there is ErrNotFound; a device that goes away
+// ends the capture.
+func Run(ctx context.Context, netns string, mac net.HardwareAddr, w io.Writer, l Limits) error {
+	f, err := open(netns, mac)
 	if err != nil {
-		return fmt.Errorf("capture on %s: %w: %w", device, api.ErrNotFound, err)
-	}
-	f, err := open(ifc.Index)
-	if err != nil {
-		return fmt.Errorf("capture on %s: %w", device, err)
+		return fmt.Errorf("capture packets of %s in %s: %w", mac, netns, err)
 	}
 	defer f.Close()
 	if l.For > 0 {
@@ -68,7 +68,7 @@ func Run(ctx context.Context, device string, w io.Writer, l Limits) error {
 		case ctx.Err() != nil, errors.Is(err, unix.ENETDOWN):
 			return nil
 		case err != nil:
-			return fmt.Errorf("capture on %s: %w", device, err)
+			return fmt.Errorf("capture packets of %s in %s: %w", mac, netns, err)
 		}
 		if left -= int64(packetHeader + n); l.Bytes > 0 && left < 0 {
 			return nil
@@ -80,16 +80,50 @@ func Run(ctx context.Context, device string, w io.Writer, l Limits) error {
 	}
 }
 
-// open is a packet socket of the device. It is bound before it takes a packet, so
-// that none of another device gets in.
-func open(index int) (*os.File, error) {
+// open is a packet socket of the device. The path may lead to another's namespace by
+// now, as a process's does when its number is used again: by the hardware address it
+// is known.
+func open(netns string, mac net.HardwareAddr) (f *os.File, err error) {
+	ns, err := os.Open(netns)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", api.ErrNotFound, err)
+	}
+	defer ns.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the thread ends with the goroutine, and nobody gets it where it is
+		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err == nil {
+			f, err = listen(mac)
+		}
+	}()
+	<-done
+	return f, err
+}
+
+// listen is a packet socket in the thread's namespace. It is bound before it takes a
+// packet, so that none of another device gets in.
+func listen(mac net.HardwareAddr) (*os.File, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	index := 0
+	for _, d := range all {
+		if bytes.Equal(d.HardwareAddr, mac) {
+			index = d.Index
+		}
+	}
+	if index == 0 {
+		return nil, fmt.Errorf("no such device: %w", api.ErrNotFound)
+	}
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, backlog) // else what it is
-	all := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index}); err != nil {
+	every := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: every, Ifindex: index}); err != nil {
 		_ = unix.Close(fd)
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package capture
+package capture_test
 
 import (
 	"bytes"
@@ -6,90 +6,184 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
-	"os"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/capture"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
+	"github.com/treeline-edge/treeline/netmanager/dataplane/dataplanetest"
+	"github.com/treeline-edge/treeline/netmanager/dataplane/ebpf"
+	"github.com/treeline-edge/treeline/netmanager/dataplane/nft"
 )
 
-// heard is closed when a marker was written.
-type heard struct {
+// The layout of a file.
+const (
+	magic        = 0xa1b23c4d // times in nanoseconds
+	fileHeader   = 24
+	packetHeader = 16
+)
+
+// file is what was captured. It tells when it has all marks.
+type file struct {
 	bytes.Buffer
-	mark []byte
-	seen context.CancelFunc
+	marks [][]byte
+	all   context.CancelFunc
 }
 
-func (h *heard) Write(p []byte) (int, error) {
-	if bytes.Contains(p, h.mark) {
-		h.seen()
+func (f *file) Write(p []byte) (int, error) {
+	n, err := f.Buffer.Write(p)
+	for _, m := range f.marks {
+		if !bytes.Contains(f.Bytes(), m) {
+			return n, err
+		}
 	}
-	return h.Buffer.Write(p)
+	f.all()
+	return n, err
 }
 
-func TestPacketsOfADevice(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("packet sockets need root")
-	}
-	to, err := net.ListenPacket("udp", "127.0.0.1:0")
+// instance is a namespace with a device on which whatever is sent to its neighbour
+// leaves.
+func instance(t *testing.T) (*dataplanetest.Space, net.HardwareAddr) {
+	s, mac := dataplanetest.NewSpace(t, "c"), hardware(t, "02:54:0a:10:00:01")
+	s.IP("link add eth0 address "+mac.String()+" type veth peer name out0", "link set eth0 up", "link set out0 up",
+		"addr add 10.16.0.1/24 dev eth0", "neigh add 10.16.0.2 lladdr 02:54:0a:10:00:02 dev eth0 nud permanent")
+	return s, mac
+}
+
+func hardware(t *testing.T, s string) net.HardwareAddr {
+	t.Helper()
+	mac, err := net.ParseMAC(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer to.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	h := &heard{mark: []byte("a mark that nobody else sends"), seen: cancel}
-	done := make(chan error, 1)
-	go func() { done <- Run(ctx, "lo", h, Limits{For: time.Minute}) }()
-	for err = nil; ctx.Err() == nil && err == nil; {
-		_, err = to.WriteTo(h.mark, to.LocalAddr())
+	return mac
+}
+
+func TestTheFileIsPcap(t *testing.T) {
+	s, mac := instance(t)
+	out, err := s.Dial("udp", netip.MustParseAddrPort("10.16.0.2:9"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	mark := []byte("a mark that nobody else sends")
+	f, done := &file{marks: [][]byte{mark}, all: cancel}, make(chan error, 1)
+	go func() { done <- capture.Run(ctx, s.Path(), mac, f, capture.Limits{For: time.Minute}) }()
+	for ctx.Err() == nil {
+		if _, err := out.Write(mark); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	file := h.Bytes()
-	if m := binary.LittleEndian.Uint32(file); m != magicNanoseconds {
-		t.Errorf("the file begins with %x", m)
+	b := f.Bytes()
+	if len(b) < fileHeader || binary.LittleEndian.Uint32(b) != magic || !bytes.Contains(b, mark) {
+		t.Fatalf("the file begins with %x", b[:min(len(b), fileHeader)])
 	}
-	for at, n := fileHeader, 0; at < len(file); n++ {
-		size := int(binary.LittleEndian.Uint32(file[at+8:]))
-		if at += packetHeader + size; at > len(file) {
+	for at, n := fileHeader, 0; at < len(b); n++ {
+		size := int(binary.LittleEndian.Uint32(b[at+8:]))
+		if at += packetHeader + size; at > len(b) {
 			t.Fatalf("packet %d is cut", n)
 		}
 	}
 }
 
 func TestCaptureIsBounded(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("packet sockets need root")
-	}
-	ln, err := net.ListenPacket("udp", "127.0.0.1:0")
+	s, mac := instance(t)
+	out, err := s.Dial("udp", netip.MustParseAddrPort("10.16.0.2:9"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := make(chan struct{})
+	defer out.Close()
+	ctx, cancel := context.WithCancel(t.Context())
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				_, _ = ln.WriteTo(make([]byte, 1000), ln.LocalAddr())
-			}
+		for ctx.Err() == nil {
+			_, _ = out.Write(make([]byte, 1000))
 		}
 	}()
-	var file bytes.Buffer
-	if err := Run(t.Context(), "lo", &file, Limits{Bytes: 10_000}); err != nil {
+	var b bytes.Buffer
+	if err := capture.Run(t.Context(), s.Path(), mac, &b, capture.Limits{Bytes: 10_000}); err != nil {
 		t.Error(err)
 	}
-	close(stop)
+	cancel()
 	<-sent
-	ln.Close()
-	if file.Len() > 10_000 || file.Len() == fileHeader {
-		t.Errorf("the file has %d bytes", file.Len())
+	if b.Len() > 10_000 || b.Len() <= fileHeader {
+		t.Errorf("the file has %d bytes", b.Len())
 	}
-	if err := Run(t.Context(), "nosuchdevice", &file, Limits{}); !errors.Is(err, api.ErrNotFound) {
-		t.Errorf("no such device: %v", err)
+}
+
+// The number of a process is used again: what its path leads to is another's by then.
+func TestNobodyElsesPacketsAreSeen(t *testing.T) {
+	s, _ := instance(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // else a capture that begins goes on
+	defer cancel()
+	for _, netns := range []string{s.Path(), "/proc/self/ns/net", "/run/netns/nobody's"} {
+		err := capture.Run(ctx, netns, hardware(t, "02:54:0a:10:00:07"), &bytes.Buffer{}, capture.Limits{})
+		if !errors.Is(err, api.ErrNotFound) {
+			t.Errorf("in %s: %v", netns, err)
+		}
+	}
+}
+
+func TestACaptureEndsWithTheDevice(t *testing.T) {
+	s, mac := instance(t)
+	done := make(chan error, 1)
+	begun, begin := context.WithCancel(t.Context())
+	go func() { done <- capture.Run(t.Context(), s.Path(), mac, &file{all: begin}, capture.Limits{}) }()
+	<-begun.Done()
+	s.IP("link del eth0")
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// The eBPF plane hands packets to an instance past the host's end of its device.
+func TestBothWaysAreSeenUnderEachPlane(t *testing.T) {
+	for name, open := range map[string]func() (dataplane.Plane, error){
+		"ebpf": func() (dataplane.Plane, error) { return ebpf.New("tl") },
+		"nft":  func() (dataplane.Plane, error) { return nft.New("tl") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := dataplanetest.NewWorld(t, func(t testing.TB) dataplane.Plane {
+				p, err := open()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}, api.PathRoute)
+			server, clients := w.C(1), []*dataplanetest.Container{w.C(2), w.C(4)} // beside it, and elsewhere
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			f, done := &file{all: cancel}, make(chan error, 1)
+			var ways []string
+			for _, c := range clients {
+				to, from := append(c.Addr.AsSlice(), server.Addr.AsSlice()...), append(server.Addr.AsSlice(), c.Addr.AsSlice()...)
+				f.marks, ways = append(f.marks, to, from), append(ways, c.Label+" to it", "it to "+c.Label)
+			}
+			go func() {
+				done <- capture.Run(ctx, server.Path(), hardware(t, server.MAC), f, capture.Limits{})
+			}()
+			for ctx.Err() == nil {
+				for _, c := range clients {
+					_, _ = c.Ask("tcp", netip.AddrPortFrom(server.Addr, 80)) // is refused, which is an answer
+				}
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			for i, m := range f.marks {
+				if !bytes.Contains(f.Bytes(), m) {
+					t.Errorf("nothing was seen from %s", ways[i])
+				}
+			}
+		})
 	}
 }

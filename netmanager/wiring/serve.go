@@ -4,14 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/hostports"
 	"github.com/treeline-edge/treeline/netmanager/capture"
+	"github.com/treeline-edge/treeline/netmanager/link"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
-	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/socket"
 )
 
@@ -232,21 +233,23 @@ func (m *manager) Trace(ctx context.Context, from api.InstanceID, to string) (t 
 
 // Capture is socket.Overlay's.
 func (m *manager) Capture(ctx context.Context, what socket.Capture, w io.Writer) error {
-	device := ""
+	var newest api.Attach // of several placements
+	var mac net.HardwareAddr
 	if err := m.loop.Read(ctx, func() {
-		for _, a := range m.core.List() {
-			if a.Instance == what.Instance { // of several placements the last, which is the newest
-				device = plane.Device(m.cfg.Prefix, a.Address)
+		for _, a := range m.core.Attachments() {
+			if a.Instance == what.Instance && (mac == nil || a.Epoch > newest.Epoch) {
+				at, _ := m.core.Attached(a.Key)
+				newest, mac = a, link.MAC(at.Address)
 			}
 		}
 	}); err != nil {
 		return err
 	}
-	if device == "" {
+	if mac == nil {
 		return fmt.Errorf("instance %s is not on this node's network: %w", what.Instance, api.ErrNotFound)
 	}
 	m.log.Info("packets are captured", "instance", what.Instance, "for", what.For, "bytes", what.Bytes)
-	return capture.Run(ctx, device, w, capture.Limits{For: what.For, Bytes: what.Bytes})
+	return capture.Run(ctx, newest.NetNS, mac, w, capture.Limits{For: what.For, Bytes: what.Bytes})
 }
 
 // Events is socket.Overlay's. The cluster is away as soon as nobody reads.
