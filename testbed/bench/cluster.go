@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
@@ -29,7 +29,7 @@ const (
 // with TLS, and an instance on each.
 func clusterLoad(r *run) error {
 	return inLab(r, func(l *lab.Lab) error {
-		addr, err := freePort()
+		addr, err := freeport.Addr()
 		if err != nil {
 			return err
 		}
@@ -157,15 +157,6 @@ func storm(r *run, l *lab.Lab, c *lab.Cluster) error {
 	r.emit(cpu.record("cluster.storm.cpu", "s"))
 	r.emit(peak.record("cluster.storm.rss-peak", "MiB"))
 	return nil
-}
-
-func freePort() (string, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer ln.Close()
-	return ln.Addr().String(), nil
 }
 
 // startSwarm starts this program again as a swarm, and returns what ends it.

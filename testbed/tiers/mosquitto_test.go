@@ -9,6 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
 	"github.com/treeline-edge/treeline/internal/bus/bustest"
+	"github.com/treeline-edge/treeline/internal/freeport"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
@@ -18,7 +19,8 @@ const shipped = "../../deploy/mosquitto"
 // we ship and with the certificates that the cluster writes for it.
 func startWithMosquitto(t *testing.T, root *fakeRoot) (*tier, *bustest.Mosquitto) {
 	t.Helper()
-	addr := bustest.FreeAddr(t)
+	addr, err := freeport.Addr()
+	check(t, err)
 	c := newCluster(t, root.ca.Root(), root.token())
 	c.cfg.Broker.URL = "mqtts://" + addr
 	c.cfg.Dead = time.Minute // the broker is away for a while in these tests

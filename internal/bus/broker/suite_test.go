@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/broker"
 	"github.com/treeline-edge/treeline/internal/bus/bustest"
+	"github.com/treeline-edge/treeline/internal/freeport"
 )
 
 // system is an embedded broker with nodes over real TLS.
@@ -35,7 +35,7 @@ func start(t testing.TB) *system {
 
 func (s *system) Start(t testing.TB) {
 	t.Helper()
-	l, err := net.Listen("tcp", s.Addr)
+	l, err := freeport.Listen(s.Addr) // a restart keeps it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/freeport"
 )
 
 // Mosquitto is the external broker, run from the configuration that deploy/
@@ -53,7 +54,11 @@ func StartMosquitto(t testing.TB, shipped string) *Mosquitto {
 	t.Helper()
 	authority, certs := NewCA(t), t.TempDir()
 	authority.WriteServer(t, certs)
-	m := StartMosquittoAt(t, shipped, FreeAddr(t), certs)
+	addr, err := freeport.Addr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := StartMosquittoAt(t, shipped, addr, certs)
 	m.CA = authority
 	return m
 }
@@ -149,17 +154,6 @@ func write(t testing.TB, path, text string) {
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// FreeAddr is an address of the loopback where nobody listens now.
-func FreeAddr(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // Cluster is the cluster's client, CN "cluster".

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
 	"github.com/treeline-edge/treeline/internal/store/mongo/mongotest"
@@ -99,8 +100,12 @@ func TestForeignRecordIsCorruption(t *testing.T) {
 
 func TestNoServerIsUnavailable(t *testing.T) {
 	leaks := goleak.IgnoreCurrent()
-	uri := "mongodb://user:secret@" + freeAddr(t) + "/treeline?serverSelectionTimeoutMS=200"
-	_, err := mongo.Open(t.Context(), uri, "root")
+	addr, err := freeport.Addr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	uri := "mongodb://user:secret@" + addr + "/treeline?serverSelectionTimeoutMS=200"
+	_, err = mongo.Open(t.Context(), uri, "root")
 	if !errors.Is(err, api.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("got %v, want ErrUnavailable without the password", err)
 	}
@@ -155,14 +160,4 @@ func open(t testing.TB, uri, role string) *mongo.Store {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
-}
-
-func freeAddr(t testing.TB) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,8 @@ import (
 
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/treeline-edge/treeline/internal/freeport"
 )
 
 // URI is that of a database of this test alone, which goes with the test. Where
@@ -68,7 +69,7 @@ type Server struct {
 // needs one of its own, whatever TREELINE_TEST_MONGODB_URI says.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{Addr: freeAddr(t), binary: os.Getenv("TREELINE_TEST_FERRETDB"), dir: t.TempDir()}
+	s := &Server{binary: os.Getenv("TREELINE_TEST_FERRETDB"), dir: t.TempDir()}
 	const reason = "no MongoDB server: set TREELINE_TEST_FERRETDB=$(scripts/ferretdb), or where one that cannot be stopped will do TREELINE_TEST_MONGODB_URI"
 	if s.binary == "" && os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
 		t.Fatal("TREELINE_TEST_REQUIRE=1 asks for every backend: " + reason)
@@ -77,6 +78,9 @@ func Start(t testing.TB) *Server {
 		t.Skip(reason)
 	}
 	var err error
+	if s.Addr, err = freeport.Addr(); err != nil {
+		t.Fatal(err)
+	}
 	if s.log, err = os.Create(filepath.Join(s.dir, "log")); err != nil {
 		t.Fatal(err)
 	}
@@ -120,14 +124,4 @@ func (s *Server) Restart(t testing.TB) {
 	if err := client.Ping(t.Context(), nil); err != nil {
 		t.Fatalf("FerretDB does not answer at %s: %v", s.Addr, err)
 	}
-}
-
-func freeAddr(t testing.TB) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
 }
