@@ -2,7 +2,6 @@ package link
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -50,95 +49,24 @@ func (c *Connections) Each(path string, most int, fn func(Connection)) error {
 		if most == 0 {
 			break
 		}
-		n, err := c.dump(s.GetFd(), family, most, fn)
+		r := diagRequest{family: family, protocol: unix.IPPROTO_TCP, states: 1 << unix.BPF_TCP_ESTABLISHED, info: true}
+		_, err := dump(s.GetFd(), c.buf, r, func(b []byte) bool {
+			if x, ok := connection(b); ok {
+				fn(x)
+				most--
+			}
+			return most > 0
+		})
 		if err != nil {
 			return fmt.Errorf("look at the connections of %s: %w", path, err)
 		}
-		most -= n
 	}
 	return nil
 }
 
-// The layout of struct inet_diag_msg (linux/inet_diag.h), and the attribute with tcp_info.
-const (
-	diagRequestLen = 56
-	diagMessageLen = 72
-	diagSource     = 8
-	diagRemote     = 24
-	diagInfo       = 2
-)
-
-// dump lists connections of one family.
-func (c *Connections) dump(fd int, family uint8, most int, fn func(Connection)) (n int, err error) {
-	req := make([]byte, unix.SizeofNlMsghdr+diagRequestLen)
-	*(*unix.NlMsghdr)(unsafe.Pointer(&req[0])) = unix.NlMsghdr{
-		Len: uint32(len(req)), Type: unix.SOCK_DIAG_BY_FAMILY, Flags: unix.NLM_F_REQUEST | unix.NLM_F_DUMP,
-	}
-	body := req[unix.SizeofNlMsghdr:]
-	body[0], body[1], body[2] = family, unix.IPPROTO_TCP, 1<<(diagInfo-1)
-	binary.NativeEndian.PutUint32(body[4:], 1<<unix.BPF_TCP_ESTABLISHED)
-	if err := unix.Sendto(fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return 0, err
-	}
-	for {
-		got, _, err := unix.Recvfrom(fd, c.buf, 0)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return n, err
-		}
-		done, err := messages(c.buf[:got], func(x Connection) bool {
-			fn(x)
-			n++
-			return n < most
-		})
-		if done || err != nil {
-			return n, err
-		}
-	}
-}
-
-// messages hands the connections in an answer of the kernel's to fn, until it has
-// enough, and reports whether that is the end.
-func messages(b []byte, fn func(Connection) bool) (done bool, err error) {
-	for len(b) >= unix.SizeofNlMsghdr {
-		size, kind := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
-		if size < unix.SizeofNlMsghdr || size > len(b) {
-			return true, fmt.Errorf("a message of %d bytes in %d", size, len(b))
-		}
-		body := b[unix.SizeofNlMsghdr:size]
-		b = b[min((size+3)&^3, len(b)):]
-		switch kind {
-		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-			if len(body) < 4 {
-				return true, errors.New("an end without a number")
-			}
-			if n := int32(binary.NativeEndian.Uint32(body)); n != 0 {
-				return true, unix.Errno(-n)
-			}
-			return true, nil
-		case unix.SOCK_DIAG_BY_FAMILY:
-			if x, ok := connection(body); ok && !fn(x) {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
-}
-
 // connection reads one; ok says whether the kernel has measured it.
 func connection(b []byte) (x Connection, ok bool) {
-	if len(b) < diagMessageLen {
-		return x, false
-	}
-	address := func(at int) netip.Addr {
-		if b[0] == unix.AF_INET {
-			return netip.AddrFrom4([4]byte(b[at:]))
-		}
-		return netip.AddrFrom16([16]byte(b[at:])).Unmap()
-	}
-	x.Local, x.Remote = address(diagSource), address(diagRemote)
+	x.Local, x.Remote = diagAddress(b, diagSource), diagAddress(b, diagRemote)
 	for b = b[diagMessageLen:]; len(b) >= unix.SizeofRtAttr; {
 		size, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
 		if size < unix.SizeofRtAttr || size > len(b) {

@@ -96,10 +96,12 @@ func FuzzConnections(f *testing.F) {
 	f.Add(message(unix.NLMSG_ERROR, nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
-		_, _ = messages(b, func(x Connection) bool {
-			if n++; x.RTT <= 0 || x.Least <= 0 {
+		_, _ = messages(b, func(b []byte) bool {
+			if x, ok := connection(b); ok && (x.RTT <= 0 || x.Least <= 0) {
 				t.Errorf("%+v", x)
 			}
+			_ = listens(b)
+			n++
 			return n < 3
 		})
 		if n > 3 {

@@ -1,19 +1,25 @@
 package link
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Sockets are those of a network namespace, as the kernel lists them (sock_diag(7)).
-// It belongs to one goroutine, and keeps the namespace alive until Close.
-type Sockets struct{ nl *netlink.Handle }
+// Sockets are those of a network namespace. It belongs to one goroutine, and keeps the
+// namespace alive until Close.
+type Sockets struct {
+	path string
+	ns   *os.File
+	nl   *nl.NetlinkSocket // nil: not open
+	buf  []byte
+}
 
 // SocketsOf opens the sockets of the namespace at path. One that is gone is ErrGone.
 func SocketsOf(path string) (*Sockets, error) {
@@ -21,48 +27,62 @@ func SocketsOf(path string) (*Sockets, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the sockets of %s: %w: %w", path, api.ErrGone, err)
 	}
-	defer ns.Close()
-	nl, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_INET_DIAG)
-	if err != nil {
-		return nil, fmt.Errorf("look at the sockets of %s: %w", path, err)
-	}
-	return &Sockets{nl}, nil
+	return &Sockets{path: path, ns: ns, buf: make([]byte, 32<<10)}, nil
 }
 
 // Close lets the namespace go.
-func (s *Sockets) Close() { s.nl.Close() }
+func (s *Sockets) Close() {
+	s.hangUp()
+	_ = s.ns.Close()
+}
 
-// The states of sockets (include/net/tcp_states.h). A UDP socket is "closed" while
-// it is connected to nobody.
-const (
-	tcpClose  = 7
-	tcpListen = 10
-)
+// hangUp ends what the kernel has to tell still.
+func (s *Sockets) hangUp() {
+	if s.nl != nil {
+		s.nl.Close()
+		s.nl = nil
+	}
+}
+
+// mostLooked bounds how many sockets of a kind are looked at: who has so many, all on
+// loopback, has begun.
+const mostLooked = 1024
 
 // Listen reports whether somebody may be reached from outside: a TCP socket listens,
-// or a UDP socket has a port and takes from everybody, and not on loopback alone.
+// or a UDP socket has a port and takes from everybody, and not on loopback alone; or that
+// there are too many sockets on loopback to see. The kernel passes over those that are
+// connected.
 func (s *Sockets) Listen() (bool, error) {
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		tcp, err := s.nl.SocketDiagTCP(family)
-		if err != nil {
-			return false, fmt.Errorf("list TCP sockets: %w", err)
+	if s.nl == nil {
+		var err error
+		if s.nl, err = nl.GetNetlinkSocketAt(netns.NsHandle(s.ns.Fd()), netns.None(), unix.NETLINK_INET_DIAG); err != nil {
+			return false, fmt.Errorf("look at the sockets of %s: %w", s.path, err)
 		}
-		udp, err := s.nl.SocketDiagUDP(family)
+	}
+	for _, r := range []diagRequest{
+		{family: unix.AF_INET, protocol: unix.IPPROTO_TCP, states: 1 << unix.BPF_TCP_LISTEN},
+		{family: unix.AF_INET, protocol: unix.IPPROTO_UDP, states: 1 << unix.BPF_TCP_CLOSE}, // connected to nobody
+		{family: unix.AF_INET6, protocol: unix.IPPROTO_TCP, states: 1 << unix.BPF_TCP_LISTEN},
+		{family: unix.AF_INET6, protocol: unix.IPPROTO_UDP, states: 1 << unix.BPF_TCP_CLOSE},
+	} {
+		n := 0
+		whole, err := dump(s.nl.GetFd(), s.buf, r, func(b []byte) bool {
+			n++
+			return !listens(b) && n < mostLooked
+		})
 		if err != nil {
-			return false, fmt.Errorf("list UDP sockets: %w", err)
+			s.hangUp()
+			return false, fmt.Errorf("look at the sockets of %s: %w", s.path, err)
 		}
-		if open(tcp, tcpListen) || open(udp, tcpClose) {
+		if !whole {
+			s.hangUp()
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-func open(all []*netlink.Socket, state uint8) bool {
-	for _, s := range all {
-		if s.State == state && s.ID.SourcePort != 0 && !s.ID.Source.IsLoopback() {
-			return true
-		}
-	}
-	return false
+// listens reports whether a socket takes what comes from outside.
+func listens(b []byte) bool {
+	return binary.BigEndian.Uint16(b[diagPort:]) != 0 && !diagAddress(b, diagSource).IsLoopback()
 }

@@ -17,7 +17,20 @@ const (
 	lookFor   = 500 * time.Millisecond
 	lookLess  = 50 * time.Millisecond
 	longest   = 3 * time.Second
+	// lookRest is how many times as long as a look took there is none at least: of sockets
+	// the kernel passes over, a workload may have any number.
+	lookRest = 10
 )
+
+// untilNext is the pause after a look, by how long the workload has been watched and
+// how long the look took.
+func untilNext(watched, look time.Duration) time.Duration {
+	pause := lookOften
+	if watched >= lookFor {
+		pause = lookLess
+	}
+	return max(pause, lookRest*look)
+}
 
 // listening waits for workloads to listen, each once, and then looks no more.
 type listening struct {
@@ -55,7 +68,7 @@ func (l *listening) listens(ctx context.Context, a api.Attach) bool {
 		case <-ctx.Done():
 			return context.Cause(ctx) == context.DeadlineExceeded
 		}
-		yes := false
+		yes, looked := false, time.Now()
 		if err == nil {
 			yes, err = s.Listen()
 		}
@@ -67,10 +80,8 @@ func (l *listening) listens(ctx context.Context, a api.Attach) bool {
 			l.log.Warn("whether a workload listens is not seen", "instance", a.Instance, "epoch", a.Epoch, "err", err)
 			<-ctx.Done()
 			return context.Cause(ctx) == context.DeadlineExceeded
-		case time.Since(began) < lookFor:
-			look.Reset(lookOften)
 		default:
-			look.Reset(lookLess)
+			look.Reset(untilNext(looked.Sub(began), time.Since(looked)))
 		}
 	}
 }

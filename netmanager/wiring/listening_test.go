@@ -45,3 +45,17 @@ func TestReadyWhenItListens(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
+
+func TestALookThatCostsMuchIsSeldom(t *testing.T) {
+	for _, c := range []struct{ watched, look, want time.Duration }{
+		{0, 0, lookOften},
+		{0, 100 * time.Microsecond, lookOften},
+		{0, 20 * time.Millisecond, 200 * time.Millisecond},
+		{lookFor, time.Millisecond, lookLess},
+		{lookFor, 20 * time.Millisecond, 200 * time.Millisecond},
+	} {
+		if got := untilNext(c.watched, c.look); got != c.want {
+			t.Errorf("watched for %v, a look of %v: %v, want %v", c.watched, c.look, got, c.want)
+		}
+	}
+}

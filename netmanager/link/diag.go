@@ -1,0 +1,100 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// diagRequest asks the kernel for sockets of a network namespace (sock_diag(7),
+// linux/inet_diag.h). What it does not ask for the kernel does not tell.
+type diagRequest struct {
+	family, protocol uint8
+	states           uint32 // a bit for each that is asked for
+	info             bool   // with tcp_info
+}
+
+// The layout of struct inet_diag_msg, and the attribute with tcp_info.
+const (
+	diagRequestLen = 56
+	diagMessageLen = 72
+	diagPort       = 4
+	diagSource     = 8
+	diagRemote     = 24
+	diagInfo       = 2
+)
+
+// dump hands the sockets that a request is about to fn, each as the kernel describes it,
+// until fn has enough: then whole is false, and the netlink socket has more to tell still. buf has
+// room for what the kernel tells at once.
+func dump(fd int, buf []byte, r diagRequest, fn func([]byte) bool) (whole bool, err error) {
+	req := make([]byte, unix.SizeofNlMsghdr+diagRequestLen)
+	*(*unix.NlMsghdr)(unsafe.Pointer(&req[0])) = unix.NlMsghdr{
+		Len: uint32(len(req)), Type: unix.SOCK_DIAG_BY_FAMILY, Flags: unix.NLM_F_REQUEST | unix.NLM_F_DUMP,
+	}
+	body := req[unix.SizeofNlMsghdr:]
+	body[0], body[1] = r.family, r.protocol
+	if r.info {
+		body[2] = 1 << (diagInfo - 1)
+	}
+	binary.NativeEndian.PutUint32(body[4:], r.states)
+	if err := unix.Sendto(fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return false, err
+	}
+	for enough := false; ; {
+		got, _, err := unix.Recvfrom(fd, buf, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		done, err := messages(buf[:got], func(b []byte) bool {
+			enough = enough || !fn(b)
+			return !enough
+		})
+		if done || err != nil {
+			return !enough && err == nil, err
+		}
+	}
+}
+
+// messages hands the sockets in an answer of the kernel's to fn, until it has enough, and
+// reports whether that is the end.
+func messages(b []byte, fn func([]byte) bool) (done bool, err error) {
+	for len(b) >= unix.SizeofNlMsghdr {
+		size, kind := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
+		if size < unix.SizeofNlMsghdr || size > len(b) {
+			return true, fmt.Errorf("a message of %d bytes in %d", size, len(b))
+		}
+		body := b[unix.SizeofNlMsghdr:size]
+		b = b[min((size+3)&^3, len(b)):]
+		switch kind {
+		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+			if len(body) < 4 {
+				return true, errors.New("an end without a number")
+			}
+			if n := int32(binary.NativeEndian.Uint32(body)); n != 0 {
+				return true, unix.Errno(-n)
+			}
+			return true, nil
+		case unix.SOCK_DIAG_BY_FAMILY:
+			if len(body) >= diagMessageLen && !fn(body) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// diagAddress is one of a socket's addresses.
+func diagAddress(b []byte, at int) netip.Addr {
+	if b[0] == unix.AF_INET {
+		return netip.AddrFrom4([4]byte(b[at:]))
+	}
+	return netip.AddrFrom16([16]byte(b[at:])).Unmap()
+}
