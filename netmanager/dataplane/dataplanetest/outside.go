@@ -27,6 +27,18 @@ func hostsAreClosed(t *testing.T, w *World) {
 			}
 		}
 	}
+	// A network beside the host by a table of its own, as VPNs for management have theirs.
+	w.Outside.IP("addr add 100.64.0.9/32 dev lo", "addr add 2001:db8:64::9/128 dev wan0 nodad")
+	here.IP("rule add to 100.64.0.0/24 lookup 52", "route add 100.64.0.0/24 dev wan0 table 52")
+	here.Output("ip", "-6", "rule", "add", "to", "2001:db8:64::/64", "lookup", "52")
+	here.IP("route add 2001:db8:64::/64 dev wan0 table 52")
+	here.MustSync(here.State)
+	for _, a := range []netip.Addr{netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("2001:db8:64::9")} {
+		must(t)(here.Ask("tcp", at(a, 8081)))
+		if err := w.C(1).Unreached("tcp", at(a, 8081)); err != nil {
+			t.Error(err)
+		}
+	}
 	n := here.State.Node
 	n.Open = []netip.Prefix{netip.PrefixFrom(neighbour, 32), netip.MustParsePrefix("2001:db8::1/128")}
 	n.Closed = []netip.Prefix{netip.PrefixFrom(outside4, 24).Masked(), netip.PrefixFrom(outside6, 64).Masked()}

@@ -87,7 +87,7 @@ var never = []netip.Prefix{
 }
 
 // networks are those that the host is directly connected to, by devices that
-// are not ours.
+// are not ours and whichever table leads there: VPNs have tables of their own.
 func (h *host) networks() ([]netip.Prefix, error) {
 	ours := map[int]bool{}
 	links, err := h.nl.LinkList()
@@ -99,12 +99,12 @@ func (h *host) networks() ([]netip.Prefix, error) {
 	}
 	var out []netip.Prefix
 	for _, f := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := h.nl.RouteList(nil, f)
+		routes, err := h.nl.RouteListFiltered(f, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 		if err != nil {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range routes {
-			if r.Dst == nil || r.Gw != nil || r.Via != nil || len(r.MultiPath) > 0 || ours[r.LinkIndex] {
+			if r.Type != unix.RTN_UNICAST || r.Dst == nil || r.Gw != nil || r.Via != nil || len(r.MultiPath) > 0 || ours[r.LinkIndex] {
 				continue
 			}
 			p, ok := prefixOf(r.Dst)
