@@ -17,16 +17,18 @@ import (
 
 // forwarder asks the machine's name servers.
 type forwarder struct {
-	fixed   []netip.AddrPort
+	fixed   bool // the servers are those that were given
 	conf    string
 	timeout time.Duration
 	room    *share
 
 	mu      sync.Mutex // guards what follows
 	own     []netip.AddrPort
-	servers []netip.AddrPort
+	named   []netip.AddrPort // that were given, or that the file names
 	looked  time.Time
-	was     os.FileInfo
+	looking chan struct{} // closed when somebody has looked who does now; nil: nobody does
+
+	was os.FileInfo // whoever looks has it
 }
 
 const (
@@ -39,7 +41,9 @@ const (
 )
 
 func newForwarder(c Config) *forwarder {
-	return &forwarder{fixed: c.Servers, conf: c.ResolvConf, timeout: c.Forward, room: newShare(maxForwards)}
+	return &forwarder{
+		fixed: len(c.Servers) > 0, named: c.Servers, conf: c.ResolvConf, timeout: c.Forward, room: newShare(maxForwards),
+	}
 }
 
 // avoid names an address of ours: asking it would be a loop.
@@ -47,7 +51,6 @@ func (f *forwarder) avoid(a netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.own = append(f.own, a)
-	f.looked = time.Time{}
 }
 
 // exchange asks one server after the other until one answers; a server that fails
@@ -58,7 +61,7 @@ func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg,
 		return nil, errBusy
 	}
 	defer give()
-	servers := f.current(time.Now())
+	servers := f.current(ctx, time.Now())
 	if len(servers) == 0 {
 		return nil, fmt.Errorf("no name server is known: %w", api.ErrUnavailable)
 	}
@@ -99,28 +102,49 @@ func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg,
 	return nil, errors.Join(errs...)
 }
 
-// current are the servers, read anew where the file has changed.
-func (f *forwarder) current(now time.Time) []netip.AddrPort {
+// current are the servers, by the file as it is. One client's question has it looked at;
+// others' go to those from before, if there are any: a file may take its time.
+func (f *forwarder) current(ctx context.Context, now time.Time) []netip.AddrPort {
+	f.mu.Lock()
+	looking := f.looking
+	mine := !f.fixed && looking == nil && (f.looked.IsZero() || now.Sub(f.looked) >= lookEvery)
+	if mine {
+		f.looking, f.looked = make(chan struct{}), now
+	}
+	wait := looking != nil && f.named == nil
+	f.mu.Unlock()
+	switch {
+	case mine:
+		f.look()
+	case wait:
+		select {
+		case <-looking:
+		case <-ctx.Done():
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.looked.IsZero() && now.Sub(f.looked) < lookEvery {
-		return f.servers
-	}
-	first := f.looked.IsZero()
-	f.looked = now
-	if len(f.fixed) > 0 {
-		f.servers = f.others(f.fixed)
-		return f.servers
-	}
+	return f.others(f.named)
+}
+
+// look reads the file anew where it has changed. One that is being replaced may be away
+// for a moment: what it named before holds.
+func (f *forwarder) look() {
+	named, changed := []netip.AddrPort(nil), false
 	is, err := os.Stat(f.conf)
-	if err == nil && !first && f.was != nil && os.SameFile(f.was, is) && is.ModTime().Equal(f.was.ModTime()) && is.Size() == f.was.Size() {
-		return f.servers
+	if err != nil || f.was == nil || !os.SameFile(f.was, is) || !is.ModTime().Equal(f.was.ModTime()) || is.Size() != f.was.Size() {
+		f.was = is
+		if c, err := dns.ClientConfigFromFile(f.conf); err == nil {
+			named, changed = parseServers(c.Servers), true
+		}
 	}
-	f.was = is
-	if c, err := dns.ClientConfigFromFile(f.conf); err == nil {
-		f.servers = f.others(parseServers(c.Servers))
-	} // else those from before: a file that is being replaced may be away for a moment
-	return f.servers
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if changed {
+		f.named = named
+	}
+	close(f.looking)
+	f.looking = nil
 }
 
 // parseServers are the addresses that can be asked.

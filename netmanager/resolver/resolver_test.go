@@ -368,18 +368,48 @@ func TestServersFollowTheFileAndNeverLeadBack(t *testing.T) {
 	f := newForwarder(Config{ResolvConf: file})
 	f.avoid(netip.MustParseAddrPort("127.0.0.53:53"))
 	now := time.Now()
-	if got := fmt.Sprint(f.current(now)); got != "[[::1]:53]" && got != "[[::1]:53 192.0.2.1:53]" {
+	if got := fmt.Sprint(f.current(t.Context(), now)); got != "[[::1]:53]" && got != "[[::1]:53 192.0.2.1:53]" {
 		t.Fatal(got)
 	}
 	write("nameserver 192.0.2.7\n")
-	if got := fmt.Sprint(f.current(now.Add(lookEvery))); got != "[192.0.2.7:53]" {
+	if got := fmt.Sprint(f.current(t.Context(), now.Add(lookEvery))); got != "[192.0.2.7:53]" {
 		t.Fatal(got)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(f.current(now.Add(2 * lookEvery))); got != "[192.0.2.7:53]" {
+	if got := fmt.Sprint(f.current(t.Context(), now.Add(2*lookEvery))); got != "[192.0.2.7:53]" {
 		t.Fatalf("while the file is away: %s", got)
+	}
+}
+
+// A file that takes its time to be read, as one on a network does, has nobody wait but
+// whoever has it read.
+func TestASlowFileHoldsNobodyUp(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(file, []byte("nameserver 192.0.2.7\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f := newForwarder(Config{ResolvConf: file})
+	now := time.Now()
+	if got := fmt.Sprint(f.current(t.Context(), now)); got != "[192.0.2.7:53]" {
+		t.Fatal(got)
+	}
+	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan string, 2)
+	for range 2 { // one of them reads the file, which nobody writes yet
+		go func() { read <- fmt.Sprint(f.current(t.Context(), now.Add(lookEvery))) }()
+	}
+	if got := <-read; got != "[192.0.2.7:53]" {
+		t.Errorf("while the file is read: %s", got)
+	}
+	if err := os.WriteFile(file, []byte("nameserver 192.0.2.8\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-read; got != "[192.0.2.8:53]" {
+		t.Errorf("once the file was read: %s", got)
 	}
 }
 
