@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -61,45 +63,86 @@ func (c tally) said(message string) int {
 	return c.n[message]
 }
 
+// ofShortLife has a trial with certificates that end soon, and up to twice another
+// with longer ones: they are renewed in the last third of their lives, and a machine
+// that stands still for so long lets them end.
+func ofShortLife(t *testing.T, trial func(t *testing.T, life time.Duration) error) {
+	t.Helper()
+	for _, life := range []time.Duration{6 * time.Second, 20 * time.Second, time.Minute} {
+		err := trial(t, life)
+		if err == nil {
+			return
+		}
+		if life == time.Minute {
+			t.Fatal(err)
+		}
+		t.Logf("with certificates of %s: %v", life, err)
+	}
+}
+
+// within waits until ok says so, for as long as certificates are renewed four times.
+func within(life time.Duration, what string, ok func() bool) error {
+	for deadline := time.Now().Add(4 * life); !ok(); time.Sleep(20 * time.Millisecond) { // logs tell nobody
+		if time.Now().After(deadline) {
+			return fmt.Errorf("it did not come to be that %s", what)
+		}
+	}
+	return nil
+}
+
 // Every certificate is replaced more than once, and outlived, while the stream
 // from the root and the connection to the broker stay the same, and what comes
 // on them and beside them goes on.
 func TestCertificatesAreRenewedUnderOpenConnections(t *testing.T) {
-	root := newRoot(t)
-	root.ca = root.ca.WithLife(12 * time.Second)
-	c := newCluster(t, root.ca.Root(), root.token())
-	c.cfg.CertLife = 9 * time.Second
-	clusterLog := newTally()
-	c.log = slog.New(clusterLog)
-	c.run(t)
-	nodeLog := newTally()
-	cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
-	begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, slog.New(nodeLog)) })
-	c.until(t, "n1", api.NodeReady)
-
-	eventually(t, "everything was renewed twice", func() bool {
+	ofShortLife(t, func(t *testing.T, life time.Duration) error {
+		root := newRoot(t)
+		root.ca = root.ca.WithLife(2 * life)
+		c := newCluster(t, root.ca.Root(), root.token())
+		c.cfg.CertLife = life * 3 / 2
+		clusterLog := newTally()
+		c.log = slog.New(clusterLog)
+		c.run(t)
+		defer c.stop()
+		nodeLog := newTally()
+		cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
+		defer begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, slog.New(nodeLog)) }).stop()
+		err := within(2*life, "everything was renewed twice", func() bool {
+			root.mu.Lock()
+			defer root.mu.Unlock()
+			return root.renewals >= 2 && clusterLog.said("certificate renewed authority") >= 2 &&
+				clusterLog.said("certificate renewed server") >= 2 && nodeLog.said("certificate renewed") >= 2
+		})
+		if err != nil {
+			return err
+		}
+		// The first certificates have ended, all of them.
 		root.mu.Lock()
-		defer root.mu.Unlock()
-		return root.renewals >= 2 && clusterLog.said("certificate renewed authority") >= 2 &&
-			clusterLog.said("certificate renewed server") >= 2 && nodeLog.said("certificate renewed") >= 2
+		opened := root.opened
+		root.mu.Unlock()
+		if connects := nodeLog.said("connected to the broker"); opened != 1 || connects != 1 {
+			return fmt.Errorf("%d streams from the root and %d connections to the broker, want one each", opened, connects)
+		}
+		root.set(web(0))
+		err = within(2*life, "what the root asks for runs", func() bool {
+			root.mu.Lock()
+			defer root.mu.Unlock()
+			return slices.ContainsFunc(root.reports, func(r api.Report) bool {
+				return slices.ContainsFunc(r.Observed, func(o api.Observed) bool { return o.State == api.Running })
+			})
+		})
+		if err != nil {
+			return err
+		}
+		alice := root.bearer("acme/alice", "acme", rights.ApplicationProvider)
+		logs := api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5, Token: alice}
+		if text, err := root.ask(t.Context(), logs); err != nil || !strings.HasPrefix(string(text), "tail 5") {
+			return fmt.Errorf("logs after the renewals: %q, %v", text, err)
+		}
+		if n := clusterLog.said("report not taken by the root; it will be repeated") + clusterLog.said("certificate not renewed authority") + nodeLog.said("certificate not renewed"); n > 0 {
+			return fmt.Errorf("%d reports or renewals failed", n)
+		}
+		return nil
 	})
-	// The first certificates have ended, all of them.
-	root.mu.Lock()
-	opened := root.opened
-	root.mu.Unlock()
-	if connects := nodeLog.said("connected to the broker"); opened != 1 || connects != 1 {
-		t.Errorf("%d streams from the root and %d connections to the broker, want one each", opened, connects)
-	}
-	root.set(web(0))
-	root.observed(web(0).Instance, api.Running)
-	alice := root.bearer("acme/alice", "acme", rights.ApplicationProvider)
-	logs := api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5, Token: alice}
-	if text, err := root.ask(t.Context(), logs); err != nil || !strings.HasPrefix(string(text), "tail 5") {
-		t.Errorf("logs after the renewals: %q, %v", text, err)
-	}
-	if n := clusterLog.said("report not taken by the root; it will be repeated") + clusterLog.said("certificate not renewed authority") + nodeLog.said("certificate not renewed"); n > 0 {
-		t.Errorf("%d reports or renewals failed", n)
-	}
 }
 
 // What was removed stays out: over a restart of the cluster, with the certificate
@@ -194,30 +237,39 @@ func TestNewTokenKeysAreFetched(t *testing.T) {
 // The root's own part of it: what it signs for a cluster is short, and renewed on
 // the connection that is there.
 func TestTheRootRenewsAClustersAuthority(t *testing.T) {
-	r := startRoot(t, func(cfg *rootwiring.Config) { cfg.CertLife = 6 * time.Second })
-	tok, err := r.admin.CreateToken(t.Context(), api.TokenRequest{Kind: "cluster"})
-	check(t, err)
-	c := newCluster(t, r.anchor(t), tok.Token)
-	log := newTally()
-	c.log = slog.New(log)
-	c.run(t)
-	eventually(t, "the authority was renewed twice", func() bool {
-		return log.said("certificate renewed authority") >= 2 && log.said("certificate renewed server") >= 2
-	})
-	if n := log.said("connected to the root"); n != 1 {
-		t.Errorf("connected %d times", n)
-	}
-	// Nodes join by what is new.
-	c.startNode(t, "n1")
-	eventually(t, "the root hears of the node", func() bool {
-		m, err := r.admin.Cluster(t.Context(), "munich")
-		return err == nil && m.Aggregate.Nodes == 1
-	})
+	ofShortLife(t, func(t *testing.T, life time.Duration) error {
+		r := startRoot(t, func(cfg *rootwiring.Config) { cfg.CertLife = life })
+		defer r.stop()
+		tok, err := r.admin.CreateToken(t.Context(), api.TokenRequest{Kind: "cluster"})
+		check(t, err)
+		c := newCluster(t, r.anchor(t), tok.Token)
+		log := newTally()
+		c.log = slog.New(log)
+		c.run(t)
+		defer c.stop()
+		err = within(life, "the authority was renewed twice", func() bool {
+			return log.said("certificate renewed authority") >= 2 && log.said("certificate renewed server") >= 2
+		})
+		if n := log.said("connected to the root"); err != nil || n != 1 {
+			return fmt.Errorf("connected %d times, %v", n, err)
+		}
+		// Nodes join by what is new.
+		cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
+		defer begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, quiet(t)) }).stop()
+		err = within(life, "the root hears of the node", func() bool {
+			m, err := r.admin.Cluster(t.Context(), "munich")
+			return err == nil && m.Aggregate.Nodes == 1
+		})
+		if err != nil {
+			return err
+		}
 
-	// Forgotten by the root, it can renew no more, though its certificate lasts.
-	check(t, r.admin.ForgetCluster(t.Context(), "munich", 0))
-	eventually(t, "a renewal is refused", func() bool { return log.said("certificate not renewed authority") > 0 })
-	if n := log.said("connected to the root"); n != 1 {
-		t.Errorf("forgotten, and connected again: %d times", n)
-	}
+		// Forgotten by the root, it can renew no more, though its certificate lasts.
+		check(t, r.admin.ForgetCluster(t.Context(), "munich", 0))
+		err = within(life, "a renewal is refused", func() bool { return log.said("certificate not renewed authority") > 0 })
+		if n := log.said("connected to the root"); err != nil || n != 1 {
+			return fmt.Errorf("forgotten, and connected again: %d times, %v", n, err)
+		}
+		return nil
+	})
 }

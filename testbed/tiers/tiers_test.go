@@ -119,7 +119,7 @@ func (c *tier) run(t *testing.T) {
 // wait reads a file as soon as it is there.
 func wait(t *testing.T, path string) string {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		b, err := os.ReadFile(path)
 		if err == nil && len(b) > 0 {
@@ -179,7 +179,7 @@ func (c *tier) startNode(t *testing.T, name string) (*life, node.Config) {
 
 func (c *tier) until(t *testing.T, n api.NodeID, s api.NodeStatus) api.Node {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		var v api.Node
 		err := c.do(c.token, "GET", "/v1/nodes/"+string(n), nil, &v)
@@ -337,7 +337,7 @@ func TestClusterStartsWithoutItsRoot(t *testing.T) {
 	}
 	// The operator scales while the root is away.
 	check(t, c.do(c.token, "POST", "/v1/services/"+api.PathOf(web(0).Instance.Service())+"/scale", api.Replicas{Replicas: 2}, nil))
-	for deadline := time.Now().Add(30 * time.Second); len(cfg.Fake.(*fakeRuntime).running()) != 2; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(cfg.Fake.(*fakeRuntime).running()) != 2; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the second instance does not run")
 		}
