@@ -4,7 +4,8 @@
 // devices are their readers' to open; link gives them addresses and routes.
 //
 //	l, err := link.New("tl")
-//	was, err := l.Setup(node, local)
+//	was, err := link.Forwards()
+//	err = l.Setup(node, local)
 //	err = l.Attach(link.Attachment{Address: a, Address6: six, NetNS: "/proc/4711/ns/net", MTU: 1400})
 //
 // Everything is found again by what it is called or marked with: devices begin with the
@@ -14,8 +15,8 @@
 // namespace of either end: nothing is left that has to be swept up one by one.
 //
 // Beside our own devices it changes two things on a host. It lets it forward
-// (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), says what was set before, and puts that
-// back in Remove; a host that gets its IPv6 address by router advertisements needs
+// (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), and puts back in Remove what was set
+// before, which whoever calls Setup has kept; a host that gets its IPv6 address by router advertisements needs
 // net.ipv6.conf.<device>.accept_ra=2 to keep doing so. And a device that leads to
 // a peer by plain routes gets a second link-local address, made of the node's IPv4
 // address there (Via6), by which peers route IPv6.

@@ -14,8 +14,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Forwarding is whether a host forwarded before we had it do so. Whoever runs
-// Setup keeps the first answer for Remove.
+// Forwarding is whether a host forwards. Whoever runs Setup, which has it do so, keeps for
+// Remove how it was before.
 type Forwarding struct {
 	IPv4 bool `json:"ipv4"`
 	IPv6 bool `json:"ipv6"`
@@ -27,44 +27,43 @@ var forwarding = [2]string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/
 // address and the ranges' routes on the hold device, and the VXLAN device for a node whose
 // address on the clear network is local. Both TUN devices must be there; a
 // new life's are new, so it is called in every life. It may be repeated.
-func (l *Links) Setup(n plane.Node, local netip.Addr) (Forwarding, error) {
+func (l *Links) Setup(n plane.Node, local netip.Addr) error {
 	if n.Prefix != l.prefix {
-		return Forwarding{}, fmt.Errorf("links of %q asked for %q: %w", l.prefix, n.Prefix, api.ErrInvalid)
+		return fmt.Errorf("links of %q asked for %q: %w", l.prefix, n.Prefix, api.ErrInvalid)
 	}
-	was, err := forward()
-	if err != nil {
-		return was, err
+	if err := forward(); err != nil {
+		return err
 	}
 	hold, err := l.nl.LinkByName(n.Hold)
 	if err != nil {
-		return was, fmt.Errorf("hold device %s: %w", n.Hold, err)
+		return fmt.Errorf("hold device %s: %w", n.Hold, err)
 	}
 	if err := l.loosen(hold); err != nil {
-		return was, err
+		return err
 	}
 	if err := l.nl.LinkSetUp(hold); err != nil {
-		return was, fmt.Errorf("set %s up: %w", n.Hold, err)
+		return fmt.Errorf("set %s up: %w", n.Hold, err)
 	}
 	r := n.Ranges
 	for _, p := range []netip.Prefix{r.Instances, r.Services, r.Instances6, r.Services6} {
 		err := l.nl.RouteReplace(&netlink.Route{LinkIndex: hold.Attrs().Index, Dst: network(p), Scope: netlink.SCOPE_LINK, Protocol: routeProtocol})
 		if err != nil && !(p.Addr().Is6() && noIPv6(err)) {
-			return was, fmt.Errorf("route %s to %s: %w", p, n.Hold, err)
+			return fmt.Errorf("route %s to %s: %w", p, n.Hold, err)
 		}
 	}
 	if n.Tunnel != "" {
 		tun, err := l.nl.LinkByName(n.Tunnel)
 		if err != nil {
-			return was, fmt.Errorf("tunnel device %s: %w", n.Tunnel, err)
+			return fmt.Errorf("tunnel device %s: %w", n.Tunnel, err)
 		}
 		if err := l.loosen(tun); err != nil {
-			return was, err
+			return err
 		}
 		if err := l.nl.LinkSetUp(tun); err != nil {
-			return was, fmt.Errorf("set %s up: %w", n.Tunnel, err)
+			return fmt.Errorf("set %s up: %w", n.Tunnel, err)
 		}
 	}
-	return was, l.vxlan(n, local)
+	return l.vxlan(n, local)
 }
 
 // loosen gives the device the resolver's address, and has it take packets in whose source's
@@ -80,24 +79,36 @@ func (l *Links) loosen(dev netlink.Link) error {
 	return sysctl("2", "net/ipv4/conf", name, "rp_filter")
 }
 
-// forward has the host forward.
-func forward() (was Forwarding, err error) {
-	for i, to := range []*bool{&was.IPv4, &was.IPv6} {
+// Forwards is whether the host, the calling thread's namespace, forwards now.
+func Forwards() (now Forwarding, err error) {
+	for i, to := range []*bool{&now.IPv4, &now.IPv6} {
 		b, err := os.ReadFile(forwarding[i])
 		if i == 1 && errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
 			break
 		}
 		if err != nil {
-			return was, fmt.Errorf("see whether the host forwards: %w", err)
+			return now, fmt.Errorf("see whether the host forwards: %w", err)
 		}
-		if *to = strings.TrimSpace(string(b)) != "0"; *to {
-			continue
+		*to = strings.TrimSpace(string(b)) != "0"
+	}
+	return now, nil
+}
+
+// forward has the host forward.
+func forward() error {
+	for i, path := range forwarding {
+		b, err := os.ReadFile(path)
+		if i == 1 && errors.Is(err, fs.ErrNotExist) {
+			break
 		}
-		if err := os.WriteFile(forwarding[i], []byte("1"), 0o644); err != nil {
-			return was, fmt.Errorf("have the host forward: %w", err)
+		if err == nil && strings.TrimSpace(string(b)) == "0" {
+			err = os.WriteFile(path, []byte("1"), 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("have the host forward: %w", err)
 		}
 	}
-	return was, nil
+	return nil
 }
 
 // vxlan makes the VXLAN device, or takes it away where none is asked for. Its

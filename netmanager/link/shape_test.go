@@ -31,7 +31,7 @@ func TestBandwidthIsBoundedUnderEachPlane(t *testing.T) {
 				host, a, b := dataplanetest.NewSpace(t, "h"), dataplanetest.NewSpace(t, "a"), dataplanetest.NewSpace(t, "b")
 				defer hold(t, host, "tlhold", "tltun")()
 				with(t, host, func(l *link.Links) error {
-					if _, err := l.Setup(node(0), netip.Addr{}); err != nil {
+					if err := l.Setup(node(0), netip.Addr{}); err != nil {
 						return err
 					}
 					sender, receiver := attachment(1, a), attachment(2, b)

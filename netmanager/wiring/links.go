@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -37,8 +38,14 @@ type links struct {
 	mu sync.Mutex // guards the fields below
 	// wanted are attachments of this life. Those of earlier ones are found by their
 	// devices and never made anew: the path of their namespace may be another's now.
-	wanted map[netip.Addr]link.Attachment
+	wanted map[netip.Addr]wanted
 	here   map[netip.Addr]int // the index of an instance's device
+}
+
+// wanted is an attachment, and whose it is.
+type wanted struct {
+	of api.Key
+	link.Attachment
 }
 
 func newLinks(prefix string, data *os.Root, log *slog.Logger) (*links, error) {
@@ -48,7 +55,7 @@ func newLinks(prefix string, data *os.Root, log *slog.Logger) (*links, error) {
 	}
 	return &links{
 		link: l, data: data, log: log, clear: func() []netip.Addr { return nil }, peers: map[api.PeerKey]plane.Peer{},
-		wanted: map[netip.Addr]link.Attachment{}, here: map[netip.Addr]int{},
+		wanted: map[netip.Addr]wanted{}, here: map[netip.Addr]int{},
 	}, nil
 }
 
@@ -57,10 +64,18 @@ func newLinks(prefix string, data *os.Root, log *slog.Logger) (*links, error) {
 func (l *links) want(a api.Attach, at api.Attached) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.wanted[at.Address] = link.Attachment{
+	l.wanted[at.Address] = wanted{a.Key, link.Attachment{
 		Address: at.Address, Address6: at.Address6, NetNS: a.NetNS, MTU: at.MTU,
 		In: a.BandwidthIn, Out: a.BandwidthOut, Localhost: len(a.Ports) > 0,
-	}
+	}}
+}
+
+// unwant is its opposite. The device goes when the kernel is told, by when the address may
+// be somebody else's.
+func (l *links) unwant(k api.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.wanted, func(_ netip.Addr, w wanted) bool { return w.of == k })
 }
 
 // missing is why an instance has no device, nil if it has one.
@@ -91,7 +106,7 @@ func (l *links) connect(a netip.Addr) (anew bool, err error) {
 	if !ok {
 		return false, fmt.Errorf("%s was detached meanwhile: %w", a, api.ErrConflict)
 	}
-	if err := l.link.Attach(w); err != nil {
+	if err := l.link.Attach(w.Attachment); err != nil {
 		l.gone(a)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("the network namespace %s is not there: %w: %w", w.NetNS, api.ErrGone, err)
@@ -178,10 +193,7 @@ func (l *links) tidy(endpoints []plane.Endpoint) error {
 }
 
 func (l *links) drop(a netip.Addr) error {
-	l.mu.Lock()
-	delete(l.wanted, a)
-	delete(l.here, a)
-	l.mu.Unlock()
+	l.gone(a)
 	return l.link.Detach(a)
 }
 
@@ -206,8 +218,10 @@ func (l *links) setup() error {
 	if !local.IsValid() {
 		n.VXLAN = 0 // nobody is reached by it from here
 	}
-	was, err := l.link.Setup(n, local)
-	return errors.Join(err, l.remember(was))
+	if err := l.remember(); err != nil {
+		return err
+	}
+	return l.link.Setup(n, local)
 }
 
 // Prepare makes what a change's sets need, and returns what the plane can be told.
@@ -269,8 +283,12 @@ func (l *links) Tidy(_ context.Context, c plane.Change) error {
 const forwardingFile = "forwarding.json"
 
 // remember keeps how the machine was before our first life.
-func (l *links) remember(was link.Forwarding) error {
+func (l *links) remember() error {
 	if _, err := l.data.Stat(forwardingFile); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	was, err := link.Forwards()
+	if err != nil {
 		return err
 	}
 	text, err := json.Marshal(was)
@@ -285,8 +303,10 @@ func (l *links) remove() error {
 	was := link.Forwarding{}
 	text, err := l.data.ReadFile(forwardingFile)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		was = forwards()
+	case errors.Is(err, fs.ErrNotExist): // nobody has changed it
+		if was, err = link.Forwards(); err != nil {
+			return err
+		}
 	case err != nil:
 		return err
 	default:
@@ -301,15 +321,6 @@ func (l *links) remove() error {
 		return err
 	}
 	return nil
-}
-
-// forwards is what the machine does now, for when nobody has changed it.
-func forwards() link.Forwarding {
-	on := func(path string) bool {
-		b, _ := os.ReadFile(path)
-		return len(b) > 0 && b[0] != '0'
-	}
-	return link.Forwarding{IPv4: on("/proc/sys/net/ipv4/ip_forward"), IPv6: on("/proc/sys/net/ipv6/conf/all/forwarding")}
 }
 
 // ownNetwork reports whether a namespace is the machine's own.

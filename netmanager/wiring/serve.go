@@ -120,7 +120,7 @@ func (m *manager) Detach(ctx context.Context, k api.Key) error {
 	if err := m.loop.Read(ctx, func() { _, there = m.core.Attached(k) }); err != nil || !there {
 		return err
 	}
-	if err := m.loop.Do(ctx, overlay.Detach{Key: k}, nil); err != nil {
+	if err := m.loop.Do(ctx, overlay.Detach{Key: k}, func() { m.links.unwant(k) }); err != nil {
 		return err
 	}
 	m.log.Info("detached", "instance", k.Instance, "epoch", k.Epoch)
