@@ -35,7 +35,8 @@ type Options[In any] struct {
 	Observe     func(Sample)  // called on the owner's goroutine after each batch; must not block
 	// WhenFull says which inputs are stepped even while the store takes no saves, the
 	// Tick among them if it may be; what they save joins what waits, and of what they
-	// send only the volatile goes out. Nil: none are.
+	// send only the volatile goes out. Nil: none are. An input that somebody waits for
+	// (Do) is not, for its answer says that it is durable.
 	WhenFull func(In) bool
 }
 
@@ -71,7 +72,10 @@ type Loop[In any] struct {
 }
 
 // stall is why saves fail at the moment.
-type stall struct{ err error }
+type stall struct {
+	err  error
+	shut bool // so much waits to be saved that nothing more is stepped
+}
 
 // call is one thing that waits for the owner: an input, or a read (fn without input).
 type call[In any] struct {
@@ -146,23 +150,28 @@ func New[In any](core step.Core[In], s store.Store, send func([]api.Envelope), o
 }
 
 // Post hands in an input and never blocks. It is dropped, and counted, when the
-// queue is full, the store is, or the loop has ended.
-func (l *Loop[In]) Post(in In) {
-	if l.stalled.Load() != nil {
-		l.dropped.Add(1)
-		return
-	}
+// queue is full, the store is (but for what is stepped even then), or the loop has ended.
+func (l *Loop[In]) Post(in In) { l.Offer(in) }
+
+// Offer is Post, and reports whether the input was taken. One that is stepped while the
+// store is full will be stepped then, unless the loop ends before.
+func (l *Loop[In]) Offer(in In) bool {
+	s := l.stalled.Load()
+	open := s == nil || !s.shut && l.whenFull(in)
 	select {
 	case <-l.ended:
-		l.dropped.Add(1)
-		return
+		open = false
 	default:
 	}
-	select {
-	case l.queue <- &call[In]{in: in, step: true}:
-	default:
-		l.dropped.Add(1)
+	if open {
+		select {
+		case l.queue <- &call[In]{in: in, step: true}:
+			return true
+		default:
+		}
 	}
+	l.dropped.Add(1)
+	return false
 }
 
 // Dropped counts the posts that were dropped.
@@ -373,7 +382,7 @@ func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In
 		if s.Failed == 1 {
 			l.opts.Log.Error("the store refuses a save; it will be repeated", "err", err)
 		}
-		l.stalled.Store(&stall{fate})
+		l.stall(fate, all)
 		if s.Failed == 1 {
 			all.Send = l.sendVolatile(all.Send)
 		}
@@ -381,6 +390,15 @@ func (l *Loop[In]) save(ctx context.Context, all *step.Effects, batch []*call[In
 			return err
 		}
 	}
+}
+
+// mostUnsaved bounds what gathers while the store takes no saves; what is in the queue by
+// then is stepped still.
+const mostUnsaved = 16384
+
+// stall has Post and Do know.
+func (l *Loop[In]) stall(fate error, all *step.Effects) {
+	l.stalled.Store(&stall{fate, len(all.Save) >= mostUnsaved})
 }
 
 func (l *Loop[In]) saveOnce(ctx context.Context, docs []store.Doc) error {
@@ -396,7 +414,7 @@ func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error, 
 	defer timer.Stop()
 	for {
 		var due <-chan time.Time
-		if !l.wake.IsZero() && l.goesOn(l.opts.Tick, all) {
+		if !l.wake.IsZero() && l.whenFull(l.opts.Tick) && len(all.Save) < mostUnsaved {
 			due = time.After(max(0, time.Until(l.wake)))
 		}
 		select {
@@ -405,12 +423,12 @@ func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error, 
 		case <-timer.C:
 			return nil
 		case <-due:
-			l.stepOn(l.opts.Tick, all)
+			l.stepOn(l.opts.Tick, fate, all)
 		case c := <-l.queue:
 			switch {
 			case !c.take():
-			case c.step && c.done == nil && l.goesOn(c.in, all):
-				l.stepOn(c.in, all)
+			case c.step && c.done == nil && l.whenFull(c.in):
+				l.stepOn(c.in, fate, all)
 			case c.step && c.done == nil:
 				l.dropped.Add(1)
 			default:
@@ -420,18 +438,18 @@ func (l *Loop[In]) attend(ctx context.Context, pause time.Duration, fate error, 
 	}
 }
 
-// mostUnsaved bounds what gathers while the store takes no saves.
-const mostUnsaved = 16384
+func (l *Loop[In]) whenFull(in In) bool { return l.opts.WhenFull != nil && l.opts.WhenFull(in) }
 
-func (l *Loop[In]) goesOn(in In, all *step.Effects) bool {
-	return l.opts.WhenFull != nil && l.opts.WhenFull(in) && len(all.Save) < mostUnsaved
-}
-
-func (l *Loop[In]) stepOn(in In, all *step.Effects) {
+func (l *Loop[In]) stepOn(in In, fate error, all *step.Effects) {
 	eff := l.core.Step(time.Now(), in)
-	l.wake = eff.Wake
+	if eff.Err == nil {
+		l.wake = eff.Wake
+	}
 	all.Save = append(all.Save, eff.Save...)
 	all.Send = append(all.Send, l.sendVolatile(eff.Send)...)
+	if len(all.Save) >= mostUnsaved {
+		l.stall(fate, all)
+	}
 }
 
 // sendVolatile sends what may go out now and returns the rest.

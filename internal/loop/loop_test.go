@@ -107,7 +107,7 @@ type world struct {
 
 func start(t *testing.T, o Options[in]) *world {
 	t.Helper()
-	w := &world{core: &counter{}, store: &flaky{}, sent: make(chan api.Envelope, 10000), ended: make(chan error, 1)}
+	w := &world{core: &counter{}, store: &flaky{}, sent: make(chan api.Envelope, 2*mostUnsaved), ended: make(chan error, 1)}
 	o.Tick = in{tick: true}
 	w.Loop = New(w.core, w.store, func(es []api.Envelope) {
 		for _, e := range es {
@@ -240,9 +240,43 @@ func TestFullStoreStopsNoSignOfLife(t *testing.T) {
 		if len(w.sent) != 0 {
 			t.Fatalf("%d messages that promise something went out", len(w.sent))
 		}
+		// And what comes meanwhile is heard, if it may be.
+		if w.Post(in{tick: true}); !w.Offer(in{tick: true}) || w.Offer(in{add: 1}) {
+			t.Fatal("what may be stepped is not taken, or what may not is")
+		}
+		if a, b := <-w.sent, <-w.sent; a.Msg != 2 || b.Msg != 3 {
+			t.Fatalf("while the store is full %v and %v go out", a, b)
+		}
 		w.store.set(nil)
 		if a, b := <-w.sent, <-w.sent; a.To != "all" || b.To != "later" {
 			t.Fatalf("after the recovery %v and %v go out", a, b)
+		}
+	})
+}
+
+// While the store is full what is to be saved gathers, up to a bound. What was taken by
+// then is stepped; what comes then is refused, and its sender knows.
+func TestWhatIsUnsavedIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, Options[in]{WhenFull: func(in) bool { return true }})
+		w.store.set(store.ErrFull)
+		if err := w.Do(t.Context(), in{add: 1}, nil); !errors.Is(err, api.ErrFull) {
+			t.Fatal(err)
+		}
+		taken := 1
+		for ; w.Offer(in{add: 1}); taken++ {
+			if taken%1000 == 0 {
+				synctest.Wait()
+			}
+		}
+		synctest.Wait()
+		if taken < mostUnsaved || taken > mostUnsaved+1000 || w.core.n != taken || w.Dropped() != 1 {
+			t.Fatalf("%d taken, %d stepped, %d dropped", taken, w.core.n, w.Dropped())
+		}
+		w.store.set(nil)
+		time.Sleep(time.Minute)
+		if w.store.durable() != fmt.Sprint(taken) || !w.Offer(in{add: 1}) {
+			t.Fatalf("%s is durable of %d", w.store.durable(), taken)
 		}
 	})
 }
