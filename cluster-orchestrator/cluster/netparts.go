@@ -25,8 +25,9 @@ func (c *Core) recount(n *node, rec *api.Records, d *api.NetDown) bool {
 	case a.on && s.took > a.sent: // it is lost, or what the node said of it
 	case a.on && !a.part.Last():
 		a.part = api.Span{After: a.part.To}
-	default:
-		a.on = false // whether it helped, compare has seen
+	case a.on: // whether it helped, compare has seen
+		a.on = false
+		c.net.book.Recounted(id)
 	}
 	if !a.on {
 		if !s.lost || c.now.Before(s.toldAll.Add(s.pause())) {
@@ -47,6 +48,7 @@ func (c *Core) recount(n *node, rec *api.Records, d *api.NetDown) bool {
 	}
 	if a.on = of != (api.Span{}); !a.on { // it names all that changed
 		*rec = rec.Removals()
+		c.net.book.Recounted(id)
 	}
 	rec.Append(more)
 	return true

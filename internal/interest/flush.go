@@ -2,6 +2,7 @@ package interest
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
@@ -65,40 +66,41 @@ func (b *Book[S]) Flush(s S, room int, v View) (r api.Records, without api.Diges
 func (b *Book[S]) Behind(s S) bool { u := b.subs[s]; return u != nil && len(u.changed) > 0 }
 
 // Recount leaves it to Span, from the first name on, to tell the subscriber what
-// has changed so far.
+// has changed so far. Until Recounted the book knows how far Span came.
 func (b *Book[S]) Recount(s S) {
 	if u := b.subs[s]; u != nil {
 		clear(u.changed)
 	}
 	delete(b.dirty, s)
+	b.Recounted(s)
+}
+
+// Recounted says that the subscriber has what Span told it.
+func (b *Book[S]) Recounted(s S) {
+	if u := b.subs[s]; u != nil {
+		u.run = nil
+	}
 }
 
 // Span is all that the subscriber should hold behind a name, in the names' order
 // and until that is room long, and which part of everything that is.
 func (b *Book[S]) Span(s S, after string, room int, v View) (r api.Records, of api.Span, vol api.Volume) {
-	of.After = after
 	u := b.subs[s]
 	if u == nil {
-		return r, of, vol
+		return r, api.Span{After: after}, vol
 	}
-	next := least{most: room / leastSize, after: after}
-	for k := range u.held {
-		next.add(k)
+	if u.run == nil {
+		u.run = NewRun(Key.Name, CompareKeys)
 	}
-	all := next.sorted()
-	for i, n := range all {
-		delete(u.changed, n.key)
-		if h := u.held[n.key]; h.wants == 0 {
-			b.forget(s, u, n.key)
-		} else {
-			u.say(h, tell(&r, &vol, n.key, v, &holding{}))
+	of = u.run.Part(after, maps.Keys(u.held), func(k Key) bool {
+		delete(u.changed, k)
+		if h := u.held[k]; h != nil && h.wants == 0 {
+			b.forget(s, u, k)
+		} else if h != nil {
+			u.say(h, tell(&r, &vol, k, v, &holding{}))
 		}
-		if vol.Bytes >= room && i+1 < len(all) && all[i+1].name != n.name {
-			of.To = n.name
-			return r, of, vol
-		}
-	}
-	of.To = next.limit
+		return vol.Bytes < room
+	})
 	return r, of, vol
 }
 
@@ -110,7 +112,6 @@ const leastSize = 100
 // them: sorting all for each part would cost more than the parts.
 type least struct {
 	most  int
-	after string // of those behind it
 	all   []named
 	limit string // no key behind it is among them; empty: all are
 }
@@ -122,7 +123,7 @@ type named struct {
 
 func (l *least) add(k Key) {
 	name := k.Name()
-	if name <= l.after || l.limit != "" && name > l.limit {
+	if l.limit != "" && name > l.limit {
 		return
 	}
 	if l.all = append(l.all, named{name, k}); len(l.all) < 2*l.most+2 {

@@ -72,7 +72,14 @@ func (k Key) Name() string {
 // CompareKeys orders keys.
 func CompareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Service, b.Service), a.Address.Compare(b.Address),
-		slices.Compare(a.Peer[:], b.Peer[:]), CompareWants(a.Refusal.Want, b.Refusal.Want))
+		slices.Compare(a.Peer[:], b.Peer[:]), CompareWants(a.Refusal.Want, b.Refusal.Want), bit(a.Refusal.Denied)-bit(b.Refusal.Denied))
+}
+
+func bit(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // CompareWants orders wants.
@@ -110,6 +117,7 @@ type sub struct {
 	held    map[Key]*holding
 	changed map[Key]bool
 	digest  api.Digest
+	run     *Run[Key] // through held, while it is told part by part
 }
 
 type want struct {
@@ -218,7 +226,7 @@ func (b *Book[S]) Lost(s S) {
 	if u == nil {
 		return
 	}
-	u.digest = 0
+	u.digest, u.run = 0, nil
 	for k, h := range u.held {
 		if h.sent = false; h.wants == 0 {
 			delete(u.held, k)
@@ -326,6 +334,7 @@ func (b *Book[S]) Answer(s S, w api.Want, k Key) {
 		h = &holding{}
 		u.held[k] = h
 		put(b.holders, k, s)
+		u.run.Add(k)
 	}
 	h.wants++
 	u.changed[k] = true

@@ -2,7 +2,9 @@ package interest
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,8 +33,6 @@ func (s says) Peer(k api.PeerKey) (api.Peer, bool) {
 	return api.Peer{Key: k, Rev: rev}, rev > 0
 }
 
-// TestHoldersHoldWhatTheBookSays answers wants at random, changes records, loses
-// messages and mends the loss by telling all, and compares with a plain map.
 func TestWantsAreCountedByWhetherTheyAreAnswered(t *testing.T) {
 	b := New[api.NodeID]()
 	web, api1 := api.Want{Service: "acme/a.b.web.d", For: "acme/a.b.client.d"}, api.Want{Service: "acme/a.b.api.d", For: "acme/a.b.client.d"}
@@ -50,6 +50,8 @@ func TestWantsAreCountedByWhetherTheyAreAnswered(t *testing.T) {
 	}
 }
 
+// TestHoldersHoldWhatTheBookSays answers wants at random, changes records, loses
+// messages and mends the loss by telling all, and compares with a plain map.
 func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 	keys := []Key{
 		RouteOf("acme/a.b.c.d"), RouteOf("acme/e.f.g.h"), SourceOf(netip.MustParseAddr("10.16.0.2")), PeerOf(api.PeerKey{1}), {},
@@ -111,7 +113,7 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 				}
 			}
 			if holders[s].Digest() != b.Held(s) { // the loss shows, and is mended
-				recount(t, b, s, holders[s], view)
+				recount(t, b, s, holders[s], answers[s], keys, view)
 			}
 			agree(t, holders[s], answers[s], view)
 			if holders[s].Digest() != b.Held(s) || b.Count(s) != len(answers[s]) {
@@ -131,24 +133,34 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 }
 
 // recount tells a subscriber all anew in parts, some of them twice, and some after
-// what changed since.
-func recount(t *rapid.T, b *Book[string], s string, h *Holder, view says) {
+// what changed since: records, and what its wants lead to.
+func recount(t *rapid.T, b *Book[string], s string, h *Holder, answers map[api.Want]Key, keys []Key, view says) {
 	b.Recount(s)
 	for after := ""; ; {
-		if rapid.IntRange(0, 3).Draw(t, "changes") == 0 {
-			k := RouteOf("acme/a.b.c.d")
-			view[k]++
-			b.Changed(k)
+		for range rapid.IntRange(0, 2).Draw(t, "changes") {
+			k := rapid.SampledFrom(keys[:4]).Draw(t, "key")
+			if len(answers) > 0 && rapid.Bool().Draw(t, "another answer") {
+				w := rapid.SampledFrom(slices.SortedFunc(maps.Keys(answers), CompareWants)).Draw(t, "want")
+				if rapid.IntRange(0, 2).Draw(t, "refuse") == 0 {
+					k = RefusalOf(w, rapid.Bool().Draw(t, "denied"))
+				}
+				b.Answer(s, w, k)
+				answers[w] = k
+			} else {
+				view[k]++
+				b.Changed(k)
+			}
 			news, _ := b.Flush(s, 1<<20, view)
 			h.Take(news)
 		}
 		all, of, _ := b.Span(s, after, rapid.IntRange(1, 1000).Draw(t, "part"), view)
-		if !of.Last() && rapid.IntRange(0, 3).Draw(t, "part is lost") == 0 {
+		if rapid.IntRange(0, 3).Draw(t, "part is lost") == 0 {
 			continue
 		}
 		h.TakeAll(all, of)
 		h.TakeAll(all, of)
 		if of.Last() {
+			b.Recounted(s)
 			return
 		}
 		after = of.To

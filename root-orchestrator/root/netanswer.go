@@ -234,7 +234,9 @@ func (c *Core) ask(cl *cluster, w api.Want, on bool) {
 	} else {
 		k.news[w] = true
 	}
-	if k.asked[w] = on; !on {
+	if k.asked[w] = on; on {
+		k.all.asked.Add(w)
+	} else {
 		delete(k.asked, w)
 		r := api.Records{Answered: []api.Want{w}}
 		if w.Service != "" {

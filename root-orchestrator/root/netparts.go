@@ -1,10 +1,10 @@
 package root
 
 import (
-	"cmp"
-	"slices"
+	"maps"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
 )
 
 // What a cluster and the root have to tell each other may be too much for one
@@ -13,8 +13,9 @@ import (
 
 // recount is how far a cluster was told all, part by part.
 type recount struct {
-	on   bool
-	part api.Span // the one that was told last
+	on    bool
+	part  api.Span                // the one that was told last
+	asked *interest.Run[api.Want] // what the cluster is asked for, behind the records
 }
 
 // recount adds to what a cluster is told a part of all that it should have, if it is
@@ -26,14 +27,15 @@ func (c *Core) recount(cl *cluster, m *api.RootNet) bool {
 	case a.on && k.took < k.sent: // it is lost
 	case a.on && !a.part.Last():
 		a.part = api.Span{After: a.part.To}
-	default:
-		a.on = false // whether it helped, the next report says
+	case a.on: // whether it helped, the next report says
+		*a = recount{}
+		c.net.book.Recounted(id)
 	}
 	if !a.on {
 		if !k.behind || k.midway || c.now.Before(k.toldAll.Add(k.pause())) {
 			return false
 		}
-		*a = recount{on: true}
+		*a = recount{on: true, asked: interest.NewRun(api.WantName, interest.CompareWants)}
 		k.behind, k.toldAll = false, c.now
 		k.tries++
 		clear(k.news)
@@ -41,20 +43,13 @@ func (c *Core) recount(cl *cluster, m *api.RootNet) bool {
 	}
 	more, of, vol := c.net.book.Span(id, a.part.After, api.PartSize, elsewhere{c, cl})
 	if of.Last() {
-		var asked []namedWant
-		for w := range k.asked {
-			if name := api.WantName(w); name > of.After {
-				asked = append(asked, namedWant{name, w})
+		of = a.asked.Part(of.After, maps.Keys(k.asked), func(w api.Want) bool {
+			if k.asked[w] {
+				m.Asked = append(m.Asked, w)
+				vol.Want(w)
 			}
-		}
-		slices.SortFunc(asked, func(x, y namedWant) int { return cmp.Compare(x.name, y.name) })
-		for i, w := range asked {
-			m.Asked = append(m.Asked, w.want)
-			if vol.Want(w.want); vol.Bytes >= api.PartSize && i+1 < len(asked) && asked[i+1].name != w.name {
-				of.To = w.name
-				break
-			}
-		}
+			return vol.Bytes < api.PartSize
+		})
 	}
 	a.part = of
 	if m.Whole = !k.unsure && c.net.book.Open(id) == 0; m.Whole {
@@ -63,15 +58,11 @@ func (c *Core) recount(cl *cluster, m *api.RootNet) bool {
 		k.behind = true
 	}
 	if a.on = of != (api.Span{}); !a.on { // it names all that changed
-		m.Records = m.Removals()
+		m.Records, a.asked = m.Removals(), nil
+		c.net.book.Recounted(id)
 	}
 	m.Append(more)
 	return true
-}
-
-type namedWant struct {
-	name string
-	want api.Want
 }
 
 // saidAll reports whether a cluster has said, with this report, all that it has, in

@@ -506,6 +506,9 @@ func (b *Book) Behind(n api.NodeID) bool { return b.nodes.Behind(n) }
 // Recount leaves it to Span to tell the node all.
 func (b *Book) Recount(n api.NodeID) { b.nodes.Recount(n) }
 
+// Recounted ends what Recount began.
+func (b *Book) Recounted(n api.NodeID) { b.nodes.Recounted(n) }
+
 // Span is a part of all that a node should hold, see interest.Book.Span.
 func (b *Book) Span(n api.NodeID, after string) (api.Records, api.Span) {
 	r, of, _ := b.nodes.Span(n, after, api.PartSize, inside{b})

@@ -30,6 +30,25 @@ type uplink struct {
 type recount struct {
 	part api.Span // the last one
 	said bool     // there was one
+	rest *interest.Run[entry]
+}
+
+// entry is what all consists of beside exports: an address in use and who has it,
+// or a want.
+type entry struct {
+	used api.ServiceAddress
+	want api.Want
+}
+
+func (e entry) name() string {
+	if e.used.Address.IsValid() {
+		return api.UsedName(e.used.Address)
+	}
+	return api.WantName(e.want)
+}
+
+func compareEntries(x, y entry) int {
+	return cmp.Or(x.used.Address.Compare(y.used.Address), cmp.Compare(x.used.Service, y.used.Service), interest.CompareWants(x.want, y.want))
 }
 
 // above is the root, as a subscriber of exports.
@@ -57,6 +76,9 @@ func (u *uplink) needed(r ref) {
 		u.wants[r.Want] = of
 		u.wanted = u.wanted.Toggle(r.Want.Digest())
 		u.turn(r.Want, u.added, u.dropped)
+		if u.all != nil {
+			u.all.rest.Add(entry{want: r.Want})
+		}
 	}
 	of[r.Sub] = true
 }
@@ -212,7 +234,7 @@ func (b *Book) NetAnew() {
 	u.exports.Recount(above)
 	clear(u.added)
 	clear(u.dropped)
-	u.all = &recount{}
+	u.all = &recount{rest: interest.NewRun(entry.name, compareEntries)}
 }
 
 // Net is what the root is to be told: what changed since the last call, or, after
@@ -225,13 +247,14 @@ func (b *Book) Net(again bool) api.ClusterNet {
 		b.NetAnew()
 	case a != nil && a.said && !again && a.part.Last():
 		u.all = nil
+		u.exports.Recounted(above)
 	case a != nil && a.said && !again:
 		a.part = api.Span{After: a.part.To}
 	}
 	n := api.ClusterNet{Shares: b.shares}
 	if a := u.all; a != nil {
 		n.Whole = true
-		b.part(&n, a.part.After)
+		b.part(&n, a)
 		a.part, a.said = n.Of, true
 	} else {
 		n.Records, _ = u.exports.Flush(above, api.PartSize, outside{b})
@@ -243,50 +266,47 @@ func (b *Book) Net(again bool) api.ClusterNet {
 	return n
 }
 
-// part is what there is behind a name: exports, then the addresses in use, then
-// the wants.
-func (b *Book) part(n *api.ClusterNet, after string) {
+// part is the next part of all: exports, then the addresses in use, then the wants.
+func (b *Book) part(n *api.ClusterNet, a *recount) {
 	u := &b.root
 	var vol api.Volume
-	n.Records, n.Of, vol = u.exports.Span(above, after, api.PartSize, outside{b})
+	n.Records, n.Of, vol = u.exports.Span(above, a.part.After, api.PartSize, outside{b})
 	if !n.Of.Last() {
 		return
 	}
-	type named struct {
-		name string
-		used api.ServiceAddress
-		want api.Want
-	}
-	var all []named
-	for a, of := range b.owners {
-		name := api.UsedName(a)
-		for id := range of {
-			if s := b.services[id]; len(s.specs) > 0 && name > after {
-				all = append(all, named{name: name, used: api.ServiceAddress{Address: a, Service: id}})
-			}
-		}
-	}
-	for w := range u.wants {
-		if name := api.WantName(w); name > after {
-			all = append(all, named{name: name, want: w})
-		}
-	}
-	slices.SortFunc(all, func(x, y named) int {
-		return cmp.Or(cmp.Compare(x.name, y.name), cmp.Compare(x.used.Service, y.used.Service))
-	})
-	for i, e := range all {
-		if e.used.Address.IsValid() {
+	n.Of = a.rest.Part(a.part.After, b.rest, func(e entry) bool {
+		switch {
+		case b.inUse(e.used):
 			n.InUse = append(n.InUse, e.used)
 			vol.Want(api.Want{Service: e.used.Service})
-		} else {
+		case u.wants[e.want] != nil:
 			n.Wants = append(n.Wants, e.want)
 			vol.Want(e.want)
 		}
-		if vol.Bytes >= api.PartSize && i+1 < len(all) && all[i+1].name != e.name {
-			n.Of.To = e.name
+		return vol.Bytes < api.PartSize
+	})
+}
+
+// rest lists the addresses in use and the wants. An address that is given while all
+// is told the root knows of: it gave it.
+func (b *Book) rest(yield func(entry) bool) {
+	for a, of := range b.owners {
+		for id := range of {
+			if used := (api.ServiceAddress{Address: a, Service: id}); b.inUse(used) && !yield(entry{used: used}) {
+				return
+			}
+		}
+	}
+	for w := range b.root.wants {
+		if !yield(entry{want: w}) {
 			return
 		}
 	}
+}
+
+// inUse reports whether an instance here has the address of its service.
+func (b *Book) inUse(u api.ServiceAddress) bool {
+	return b.owners[u.Address][u.Service] > 0 && len(b.services[u.Service].specs) > 0
 }
 
 // some takes as many wants out of a set as find room in a part.

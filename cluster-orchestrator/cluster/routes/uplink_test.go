@@ -1,0 +1,120 @@
+package routes
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+)
+
+const client api.ServiceID = "acme/shop.production.client.production"
+
+var ranges = api.DefaultNetRanges()
+
+func serviceAt(i int) (api.ServiceID, Spec) {
+	id := api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i))
+	return id, Spec{Rev: 1, Addresses: api.ServiceAddresses{RoundRobin: netip.AddrFrom4([4]byte{10, 30, byte(i >> 8), byte(i)})}}
+}
+
+// rootTwin is the root, as far as it takes reports in.
+type rootTwin struct {
+	held  interest.Holder
+	wants map[api.Want]bool
+	inUse map[api.ServiceAddress]bool
+}
+
+func (r *rootTwin) take(n api.ClusterNet) {
+	take := r.held.Take
+	if n.Whole {
+		take = func(rec api.Records) []interest.Key { return r.held.TakeAll(rec, n.Of) }
+		for w := range r.wants {
+			if n.Of.Has(api.WantName(w)) {
+				delete(r.wants, w)
+			}
+		}
+	}
+	take(n.Records)
+	for _, w := range n.Dropped {
+		delete(r.wants, w)
+	}
+	for _, w := range n.Wants {
+		r.wants[w] = true
+	}
+	for _, u := range n.InUse {
+		r.inUse[u] = true
+	}
+}
+
+func (r *rootTwin) wanted() (d api.Digest) {
+	for w := range r.wants {
+		d = d.Toggle(w.Digest())
+	}
+	return d
+}
+
+// TestTheRootIsToldAllWhileItChanges has wants, exports and addresses that fill
+// several reports come and go between those, and some of the reports lost.
+func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
+	const many = 6000
+	rng := rand.New(rand.NewPCG(3, 4))
+	b := New("munich")
+	b.SetHosted(Place{Node: "n1", Instance: client.Instance(0)}, true)
+	asks := api.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/20")}}
+	wantAt := func(i int) api.Want {
+		return api.Want{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.elsewhere-%d.production", i)), For: client}
+	}
+	for i := range many {
+		id, spec := serviceAt(i)
+		if i%2 == 0 {
+			b.SetSpec(id.Instance(0), spec)
+		}
+		asks.Asked = append(asks.Asked, api.Want{Service: id})
+		b.Want("n1", wantAt(2*i), time.Unix(100, 0))
+	}
+	b.Take(asks)
+	above := &rootTwin{wants: map[api.Want]bool{}, inUse: map[api.ServiceAddress]bool{}}
+	for round := range 3 {
+		b.NetAnew()
+		reports, again := 0, false
+		for b.Fresh() || again {
+			n := b.Net(again)
+			if again = rng.IntN(4) == 0; !again {
+				above.take(n)
+			}
+			if reports++; reports > 100 {
+				t.Fatal("it does not come to an end")
+			} else if reports > 12 {
+				continue
+			}
+			for range 20 {
+				i := rng.IntN(many)
+				if rng.IntN(2) == 0 {
+					b.Want("n1", wantAt(2*i+1), time.Unix(100, 0))
+				} else {
+					b.Drop("n1", wantAt(2*i))
+				}
+				if id, spec := serviceAt(i); rng.IntN(2) == 0 {
+					b.SetSpec(id.Instance(0), spec)
+				} else {
+					b.DropSpec(id.Instance(0))
+				}
+			}
+		}
+		n := b.Net(false)
+		if above.held.Digest() != n.Said || above.wanted() != n.Wanted || len(above.wants) != len(b.root.wants) {
+			t.Fatalf("round %d, after %d reports: the root holds %x of %x, and has %d of %d wants",
+				round, reports, above.held.Digest(), n.Said, len(above.wants), len(b.root.wants))
+		}
+		if reports < 5 {
+			t.Errorf("%d reports", reports)
+		}
+		above.wants, above.held = map[api.Want]bool{wantAt(-1): true}, interest.Holder{} // it begins anew, with something old
+	}
+	if len(above.inUse) < many/3 {
+		t.Errorf("%d addresses are in use", len(above.inUse))
+	}
+}
