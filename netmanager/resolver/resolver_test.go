@@ -454,19 +454,19 @@ func TestClientsWithSlowServersLeaveRoomForOthers(t *testing.T) {
 		return w.m
 	}
 	refused := make(chan byte, 10*64)
-	for client := byte(2); client < 12; client++ {
-		for i := range 64 {
+	// By turns: of ten that take all they may one after the other, each takes half of
+	// what the last one left, and there is nothing for an eleventh.
+	for i := range 64 {
+		for client := byte(2); client < 12; client++ {
 			g.Go(func() {
 				if m := ask(client, fmt.Sprintf("%d.slow.example.", i)); m == nil || m.Rcode == dns.RcodeServerFailure {
 					refused <- client
 				}
 			})
-		}
-	}
-	for n := 0; n < 10*64; n++ { // all are on their way, or were refused
-		select {
-		case <-asked:
-		case <-refused:
+			select { // it is on its way, or was refused
+			case <-asked:
+			case <-refused:
+			}
 		}
 	}
 	for client := byte(100); client < 110; client++ {
