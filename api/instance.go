@@ -49,6 +49,7 @@ const (
 	ReasonOutOfMemory   Reason = "out_of_memory"       // the kernel killed it at its memory limit
 	ReasonDiskFull      Reason = "disk_full"           // the node's disk is full
 	ReasonNetworkDown   Reason = "network_unavailable" // the node's netmanager does not answer or has no lease yet
+	ReasonNetworkFull   Reason = "network_full"        // the node has no address on the overlay network left for it, or its netmanager no room on disk
 	ReasonNoNetwork     Reason = "network_missing"     // it needs the overlay network, and the node has none
 	ReasonBackoff       Reason = "restart_backoff"     // it will be restarted after a pause
 	ReasonTooManyFails  Reason = "too_many_failures"   // restarts on this node did not help

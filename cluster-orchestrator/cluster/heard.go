@@ -262,7 +262,11 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 		c.changed(in)
 	}
 	c.refresh(n)
-	if o.State == api.Failed && (o.Reason == api.ReasonTooManyFails || o.Reason == api.ReasonNoDevice) {
+	if o.State != api.Failed {
+		return
+	}
+	switch o.Reason {
+	case api.ReasonTooManyFails, api.ReasonNoDevice, api.ReasonNetworkFull:
 		c.escalate(in, o.Reason)
 	}
 }

@@ -257,8 +257,8 @@ func (c *Core) unassign(in *instance, held bool) {
 	c.save(in)
 }
 
-// escalate moves an instance that keeps failing on its node, or whose devices the
-// node lost, to another, as long as there is one that it was not tried on; then the
+// escalate moves an instance that keeps failing on its node, whose devices the node
+// lost, or that finds no address there, to another, as long as there is one that it was not tried on; then the
 // root may look elsewhere.
 func (c *Core) escalate(in *instance, reason api.Reason) {
 	if in.Leaving || in.Withdrawn {

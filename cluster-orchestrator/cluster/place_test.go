@@ -166,7 +166,7 @@ func TestLargeSetsTravelAsChanges(t *testing.T) {
 }
 
 func TestFailingInstanceMovesOnceAndIsThenOffered(t *testing.T) {
-	for _, reason := range []api.Reason{api.ReasonTooManyFails, api.ReasonNoDevice} {
+	for _, reason := range []api.Reason{api.ReasonTooManyFails, api.ReasonNoDevice, api.ReasonNetworkFull} {
 		w := newWorld(t, 2)
 		w.wants(assignment(0, 1, spec(1, 100)))
 		w.beat()

@@ -115,6 +115,12 @@ func (p *Pool) Taken(a netip.Addr) bool {
 // Free is how many addresses could be taken now.
 func (p *Pool) Free(now time.Time) int { return p.members.free(now) }
 
+// Resting is how many addresses are in quarantine.
+func (p *Pool) Resting(now time.Time) int {
+	p.members.wake(now)
+	return p.members.resting()
+}
+
 func (p *Pool) index(a netip.Addr) (int, bool) {
 	if !p.prefix.Contains(a) {
 		return 0, false

@@ -64,8 +64,8 @@ func At(k api.Key, rest string) string {
 }
 
 // Attach gives a created workload its place on the network. It may be repeated.
-// A netmanager without a lease, an exhausted subnet and one that does not answer
-// are ErrUnavailable, a host port that is taken ErrConflict.
+// A netmanager without a lease and one that does not answer are ErrUnavailable, an
+// exhausted subnet and a full disk ErrFull, a host port that is taken ErrConflict.
 func (c *Client) Attach(ctx context.Context, a api.Attach) (at api.Attached, err error) {
 	err = c.do(ctx, http.MethodPut, Attachments, a, &at)
 	return at, err

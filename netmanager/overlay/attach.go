@@ -84,7 +84,8 @@ func (c *Core) attach(a api.Attach) error {
 const leastRest = 5 * time.Second
 
 // address is one that nobody has: one that has rested, and where none is left, as
-// when all that the node runs is replaced at once, the one that has rested longest.
+// when all that the node runs is replaced at once, the one that has rested longest. Where
+// none even rests, waiting does not help, and that is ErrFull: other nodes have some.
 func (c *Core) address() (netip.Addr, error) {
 	addr, err := c.pool.Take(c.now, netip.Addr{})
 	if err == nil {
@@ -93,6 +94,8 @@ func (c *Core) address() (netip.Addr, error) {
 	if addr, err = c.pool.TakeEarly(c.now, min(leastRest, c.cfg.Quarantine)); err == nil {
 		c.timers.Clear(timerKey{what: timerFreed, addr: addr})
 		c.journal.Delete(kindFreed, addr.String())
+	} else if c.pool.Resting(c.now) == 0 {
+		err = fmt.Errorf("all addresses of %s are taken: %w", c.pool.Prefix(), api.ErrFull)
 	}
 	return addr, err
 }

@@ -63,7 +63,7 @@ func TestAnExhaustedSubnetSaysSoAndFreedAddressesRest(t *testing.T) {
 	n := 1
 	for ; ; n++ {
 		if eff := w.step(attachOf("web", n, 1)); eff.Err != nil {
-			if !errors.Is(eff.Err, api.ErrUnavailable) {
+			if !errors.Is(eff.Err, api.ErrFull) || errors.Is(eff.Err, api.ErrUnavailable) { // else it would be waited for
 				t.Fatal(eff.Err)
 			}
 			break

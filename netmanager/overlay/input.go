@@ -34,8 +34,8 @@ type (
 	Down struct{ api.NetDown }
 
 	// Attach gives a workload its address. Refused with ErrUnavailable (no lease
-	// yet, pool exhausted), ErrConflict (a host port is taken). The answer is in
-	// Core.Attached after the step.
+	// yet, or all that is left rests), ErrFull (all addresses are taken), ErrConflict
+	// (a host port is). The answer is in Core.Attached after the step.
 	Attach struct{ api.Attach }
 	// Ready says that the workload in a network namespace listens: new flows to its
 	// service may go to it from now on. Of a namespace that it is not in any more it

@@ -12,7 +12,8 @@ import (
 )
 
 // Network gives workloads their place on the overlay network. Everything may be
-// repeated. A network that cannot do it now is ErrUnavailable.
+// repeated. A network that cannot do it now is ErrUnavailable, one that has no room
+// for more ErrFull.
 type Network interface {
 	Attach(ctx context.Context, a api.Attach) (api.Attached, error)
 	Detach(ctx context.Context, k api.Key) error
@@ -83,7 +84,10 @@ func (d *Driver) attach(ctx context.Context, k api.Key) (at api.Attached, err er
 		return at, nil
 	}
 	reason := api.ReasonStartFailed // a port is taken, say: its own affair
-	if errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrTimeout) || ctx.Err() != nil {
+	switch {
+	case errors.Is(err, api.ErrFull):
+		reason = api.ReasonNetworkFull
+	case errors.Is(err, api.ErrUnavailable), errors.Is(err, api.ErrTimeout), ctx.Err() != nil:
 		reason = api.ReasonNetworkDown
 	}
 	return api.Attached{}, &runtime.Error{Reason: reason, Err: fmt.Errorf("attach %s to the network: %w", k, err)}

@@ -139,6 +139,7 @@ func TestAttachThatFailsIsAFailedStart(t *testing.T) {
 		want api.Reason
 	}{
 		{api.ErrUnavailable, api.ReasonNetworkDown},
+		{api.ErrFull, api.ReasonNetworkFull},
 		{api.ErrConflict, api.ReasonStartFailed},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -269,7 +269,11 @@ func (c *Core) exited(w *work, e api.WorkloadEvent) {
 // blameless reports whether a failure is the node's, and does not count against
 // the workload.
 func blameless(r api.Reason) bool {
-	return r == api.ReasonRuntimeDown || r == api.ReasonNetworkDown || r == api.ReasonNoDevice
+	switch r {
+	case api.ReasonRuntimeDown, api.ReasonNetworkDown, api.ReasonNetworkFull, api.ReasonNoDevice:
+		return true
+	}
+	return false
 }
 
 // failed starts the pause before the next attempt.
