@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -114,12 +115,24 @@ func TestServeEndsStreams(t *testing.T) {
 	}
 }
 
+// shortDir is a directory whose path leaves room for a socket's name: a test's own
+// has its name in it.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 func TestNotify(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	if err := Notify(Ready); err != nil {
 		t.Error(err)
 	}
-	for _, name := range []string{filepath.Join(t.TempDir(), "s"), fmt.Sprintf("@treeline-test-%p", t)} {
+	for _, name := range []string{filepath.Join(shortDir(t), "s"), fmt.Sprintf("@treeline-test-%d", os.Getpid())} {
 		c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 		if err != nil {
 			t.Fatal(err)

@@ -48,7 +48,7 @@ func TestAPathThatIsTooLongForASocketIsNamed(t *testing.T) {
 }
 
 func TestAStatusSocketThatACrashLeftIsReplaced(t *testing.T) {
-	dir := t.TempDir()
+	dir := shortDir(t)
 	path := filepath.Join(dir, "status.sock")
 	left, err := net.Listen("unix", path)
 	if err != nil {

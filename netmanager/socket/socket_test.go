@@ -87,7 +87,7 @@ var key = api.Key{Instance: "acme/lab/shop.prod.web.prod#3", Epoch: api.EpochOf(
 func start(t *testing.T) (*fake, *netsock.Client, string) {
 	t.Helper()
 	f := &fake{asked: make(chan any, 10)}
-	path := filepath.Join(t.TempDir(), "sub", "net.sock")
+	path := filepath.Join(shortDir(t), "sub", "net.sock")
 	ln, err := Listen(path)
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +260,7 @@ func TestCapturesAreFew(t *testing.T) {
 
 // A socket that a crash left is replaced.
 func TestListenAfterACrash(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "net.sock")
+	path := filepath.Join(shortDir(t), "net.sock")
 	ln, err := Listen(path)
 	if err != nil {
 		t.Fatal(err)
