@@ -335,10 +335,10 @@ func (c *Core) expire() {
 }
 
 func (c *Core) emit(to api.Addr, msg any) {
-	c.send = append(c.send, api.Envelope{To: to, Msg: msg})
+	c.send = append(c.send, api.Envelope{To: to, Msg: msg, Volatile: volatile(msg)})
 }
 
 // emitLate is for what is true once the plane has taken this step's change.
 func (c *Core) emitLate(to api.Addr, msg any) {
-	c.late = append(c.late, api.Envelope{To: to, Msg: msg})
+	c.late = append(c.late, api.Envelope{To: to, Msg: msg, Volatile: volatile(msg)})
 }

@@ -73,4 +73,13 @@ type (
 	Ask struct{}
 )
 
+// volatile reports whether a message may go out while nothing can be saved. What is
+// known of the network the cluster and the peers say again, and a new life makes the kernel
+// what it knows itself. But it takes in what peers send in the clear as the last life did:
+// what they were promised has to be saved before.
+func volatile(msg any) bool {
+	_, promise := msg.(TunnelTerms)
+	return !promise
+}
+
 // Endpoint devices, the hold's and the tunnel's names follow plane.Node.Prefix.

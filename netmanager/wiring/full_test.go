@@ -18,6 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mem"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
+	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
 // disk is a store on a disk that may be full.
@@ -33,25 +34,107 @@ func (d *disk) Save(ctx context.Context, docs []store.Doc) error {
 	return d.Store.Save(ctx, docs)
 }
 
-// onFullDisk is a manager around a core whose disk has become full.
-func onFullDisk(t *testing.T, core step.Core[overlay.Input]) (*manager, *disk) {
+// onDisk is a manager around a core with a disk, and what it sends.
+func onDisk(t *testing.T, core step.Core[overlay.Input]) (*manager, *disk, <-chan any) {
 	t.Helper()
 	d := &disk{Store: mem.New()}
-	m := &manager{core: overlay.New(overlay.Config{})}
+	quiet := slog.New(slog.DiscardHandler)
+	m := &manager{core: overlay.New(overlay.Config{}), log: quiet, checker: &checker{log: quiet}, uplink: &uplink{log: quiet}}
 	if c, ok := core.(*overlay.Core); ok {
 		m.core = c
 	}
-	m.loop = loop.New(core, d, func([]api.Envelope) {}, m.loopOptions(slog.New(slog.DiscardHandler)))
+	sent := make(chan any, 1000)
+	m.loop = loop.New(core, d, func(envs []api.Envelope) {
+		for _, e := range envs {
+			sent <- e.Msg
+		}
+	}, m.loopOptions(quiet))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- m.loop.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
-	d.full.Store(true)
+	return m, d, sent
+}
+
+func aLease() overlay.Down {
 	lease := api.NetLease{Node: "n1", Ranges: api.DefaultNetRanges(), Subnet: netip.MustParsePrefix("10.16.0.0/26")}
-	if err := m.loop.Do(ctx, overlay.Down{NetDown: api.NetDown{Seq: 1, Lease: &lease}}, nil); !errors.Is(err, api.ErrFull) {
+	return overlay.Down{NetDown: api.NetDown{Seq: 1, Lease: &lease}}
+}
+
+// onFullDisk is one whose disk has become full.
+func onFullDisk(t *testing.T, core step.Core[overlay.Input]) (*manager, *disk) {
+	t.Helper()
+	m, d, _ := onDisk(t, core)
+	d.full.Store(true)
+	if err := m.loop.Do(t.Context(), aLease(), nil); !errors.Is(err, api.ErrFull) {
 		t.Fatalf("a lease on a full disk: %v", err)
 	}
 	return m, d
+}
+
+// A workload's flow to an address that the node has not heard of begins on a full disk
+// as on any other: the cluster is asked, and its answer goes to the kernel.
+func TestAFlowToANewAddressBeginsWhileTheDiskIsFull(t *testing.T) {
+	core := overlay.New(overlay.Config{})
+	m, d, sent := onDisk(t, core)
+	client, web := api.ServiceID("acme/shop.prod.client.v1"), api.ServiceID("acme/shop.prod.web.v1")
+	attach := func(n int) overlay.Attach {
+		return overlay.Attach{Attach: api.Attach{Key: api.Key{Instance: client.Instance(n), Epoch: 1}, NetNS: "/proc/1/ns/net"}}
+	}
+	self := overlay.Self{NetSelf: api.NetSelf{Key: api.PeerKey{1}}}
+	for _, in := range []overlay.Input{overlay.Start{}, self, overlay.Link{Up: true}, aLease(), attach(0)} {
+		if err := m.loop.Do(t.Context(), in, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var local netip.Addr
+	for _, a := range core.List() { // nobody steps it
+		local = a.Address
+	}
+	d.full.Store(true)
+	if err := m.loop.Do(t.Context(), attach(1), nil); !errors.Is(err, api.ErrFull) {
+		t.Fatalf("an attachment on a full disk: %v", err)
+	}
+	await := func(what string, is func(any) bool) {
+		t.Helper()
+		for end := time.After(testTime); ; {
+			select {
+			case msg := <-sent:
+				if is(msg) {
+					return
+				}
+			case <-end:
+				t.Fatalf("never came: %s", what)
+			}
+		}
+	}
+	remote := netip.MustParseAddr("10.30.0.1")
+	want := api.Want{Address: remote, For: client}
+	m.post(overlay.Miss{Local: local, Remote: remote})
+	await("the question", func(msg any) bool {
+		up, ok := msg.(api.NetUp)
+		return ok && slices.Contains(up.Add, want)
+	})
+	peer := api.Peer{Key: api.PeerKey{2}, Rev: 2, Subnets: []netip.Prefix{netip.MustParsePrefix("10.16.0.64/26")}}
+	answer := api.NetDown{Seq: 2, Rev: 2, Peers: []api.Peer{peer}, Routes: api.RouteList{{
+		Service: web, Rev: 2, Addresses: api.ServiceAddresses{RoundRobin: remote}, Peers: []api.Peer{peer},
+		Backends: []api.Backend{{Instance: web.Instance(0), Epoch: 1, Address: netip.MustParseAddr("10.16.0.66"), Peer: peer.Key, State: api.BackendUp}},
+	}}}
+	if err := m.learn(t.Context(), overlay.Down{NetDown: answer}); err != nil {
+		t.Fatal(err)
+	}
+	await("the service", func(msg any) bool {
+		c, ok := msg.(plane.Change)
+		return ok && slices.ContainsFunc(c.SetServices, func(s plane.Service) bool { return s.Address == remote && len(s.Backends) == 1 })
+	})
+	await("the packet's release", func(msg any) bool { r, ok := msg.(overlay.Release); return ok && r.Remote == remote })
+	if m.loop.Stalled() == nil {
+		t.Error("the disk was not full")
+	}
+	d.full.Store(false)
+	if err := m.loop.Read(t.Context(), func() {}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestNamesAreAnsweredWhileTheDiskIsFull(t *testing.T) {
@@ -81,11 +164,62 @@ func (h *heard) Step(_ time.Time, in overlay.Input) (e step.Effects) {
 	return e
 }
 
+// await gives what the core has heard, sorted, once it is as much as that.
+func (h *heard) await(t *testing.T, m *manager, n int) (all []string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); len(all) < n && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if err := m.loop.Read(t.Context(), func() { all = slices.Clone(h.all) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func at(s string) overlay.Self {
+	return overlay.Self{NetSelf: api.NetSelf{Endpoints: []netip.AddrPort{netip.MustParseAddrPort(s)}}}
+}
+
+// What need not be saved is heard on a full disk as well; an attachment has to be.
+func TestTheCoreGoesOnWhileTheDiskIsFull(t *testing.T) {
+	h := &heard{}
+	m, d := onFullDisk(t, h)
+	k := api.Key{Instance: "web.prod.shop.prod.0", Epoch: 1}
+	m.post(overlay.Miss{})
+	m.post(at("192.0.2.1:1"))
+	m.post(overlay.Path{Key: api.PeerKey{1}, Kind: api.PathDirect})
+	m.exited(t.Context(), api.Attach{Key: k})
+	for what, err := range map[string]error{
+		"what the cluster says": m.Down(t.Context(), api.NetDown{}), "the link": m.Link(t.Context(), false),
+		"that a workload listens": m.learn(t.Context(), overlay.Ready{Key: k}),
+	} {
+		if err != nil {
+			t.Errorf("%s on a full disk: %v", what, err)
+		}
+	}
+	if err := m.loop.Do(t.Context(), overlay.Attach{}, nil); !errors.Is(err, api.ErrFull) || m.loop.Offer(overlay.Detach{}) {
+		t.Errorf("an attachment on a full disk: %v", err)
+	}
+	all := h.await(t, m, 6)
+	if got := strings.Join(all, ", "); got != "link false, overlay.Exited, overlay.Miss, overlay.Ready, path 1 direct, self 192.0.2.1:1" {
+		t.Errorf("heard: %s", got)
+	}
+	if !d.full.Load() || m.loop.Stalled() == nil {
+		t.Error("the disk was not full")
+	}
+}
+
+// So much may wait to be saved that the core hears nothing any more. What nobody says again
+// is kept for it then.
 func TestTheLastWordIsHeardWhenTheDiskHasRoomAgain(t *testing.T) {
 	h := &heard{}
 	m, d := onFullDisk(t, h)
-	at := func(s string) overlay.Self {
-		return overlay.Self{NetSelf: api.NetSelf{Endpoints: []netip.AddrPort{netip.MustParseAddrPort(s)}}}
+	for refused := 0; refused < 2; {
+		if refused++; m.loop.Offer(overlay.Down{}) { // each is to be saved
+			refused = 0
+		} else if err := m.loop.Read(t.Context(), func() {}); err != nil { // the queue is empty now
+			t.Fatal(err)
+		}
 	}
 	for range 10_000 { // more than the queue takes
 		m.post(overlay.Miss{})
@@ -103,17 +237,11 @@ func TestTheLastWordIsHeardWhenTheDiskHasRoomAgain(t *testing.T) {
 		t.Errorf("%d words are kept, want the last of 4", n)
 	}
 	d.full.Store(false)
-	var all []string
-	for end := time.Now().Add(time.Minute); len(all) < 4 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if err := m.loop.Read(t.Context(), func() { all = slices.Clone(h.all) }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	slices.Sort(all)
+	all := h.await(t, m, 4)
 	if got := strings.Join(all, ", "); got != "link false, path 1 relay, path 2 relay, self 192.0.2.2:1" {
 		t.Errorf("heard: %s", got)
 	}
-	if err := m.repost(); err != nil || len(m.lasting.kept) != 0 {
-		t.Errorf("%d words are kept still: %v", len(m.lasting.kept), err)
+	if !m.repost() || len(m.lasting.kept) != 0 {
+		t.Errorf("%d words are kept still", len(m.lasting.kept))
 	}
 }

@@ -2,10 +2,8 @@ package wiring
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 
-	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/resolver"
 )
@@ -21,8 +19,10 @@ func (n nameService) Local(client netip.Addr) bool { return n.m.links.local(clie
 // is known counts as used, and what is not is asked for.
 func (n nameService) Lookup(ctx context.Context, client netip.Addr, name string) (a overlay.Answer, err error) {
 	look := func() { a = n.m.core.Lookup(client, name) }
-	err = n.m.loop.Do(ctx, overlay.Query{Local: client, Name: name}, look)
-	if errors.Is(err, api.ErrFull) || errors.Is(err, api.ErrUnavailable) { // nothing can be saved, so nothing asked for
+	q := overlay.Query{Local: client, Name: name}
+	err = n.m.loop.Do(ctx, q, look)
+	if unsaved(err) {
+		n.m.offer(q)
 		err = n.m.loop.Read(ctx, look)
 	}
 	return a, err

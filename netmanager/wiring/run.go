@@ -284,9 +284,7 @@ func (m *manager) settle() {
 // observe runs on the core's owner after each batch.
 func (m *manager) observe(s loop.Sample) {
 	m.meter.observe(s)
-	if s.Failed > 0 {
-		_ = m.repost() // it is kept for the next time
-	}
+	m.repost() // what is not taken now is kept for the next time
 	_, leased := m.core.Lease()
 	m.mu.Lock()
 	same := leased == m.leased

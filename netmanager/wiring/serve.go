@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -94,7 +95,7 @@ func (m *manager) followed(ctx context.Context) error {
 
 // serves has flows go to a workload that listens, and tells the node engine.
 func (m *manager) serves(ctx context.Context, a api.Attach) {
-	err := m.loop.Do(ctx, overlay.Ready{Key: a.Key, NetNS: a.NetNS}, nil)
+	err := m.learn(ctx, overlay.Ready{Key: a.Key, NetNS: a.NetNS})
 	if err != nil {
 		if ctx.Err() == nil {
 			m.log.Error("workload gets no flows", "instance", a.Instance, "epoch", a.Epoch, "err", err)
@@ -107,9 +108,13 @@ func (m *manager) serves(ctx context.Context, a api.Attach) {
 // exited has flows avoid a workload whose process has ended: the node engine will say
 // so, too, and later.
 func (m *manager) exited(ctx context.Context, a api.Attach) {
-	if err := m.loop.Do(ctx, overlay.Exited{Key: a.Key, NetNS: a.NetNS}, nil); err == nil {
-		m.log.Debug("workload has exited", "instance", a.Instance, "epoch", a.Epoch)
+	if err := m.learn(ctx, overlay.Exited{Key: a.Key, NetNS: a.NetNS}); err != nil {
+		if ctx.Err() == nil {
+			m.log.Warn("flows are still sent to a workload that has exited", "instance", a.Instance, "epoch", a.Epoch, "err", err)
+		}
+		return
 	}
+	m.log.Debug("workload has exited", "instance", a.Instance, "epoch", a.Epoch)
 }
 
 // Detach is socket.Overlay's.
@@ -128,15 +133,22 @@ func (m *manager) Detach(ctx context.Context, k api.Key) error {
 }
 
 // Drain is socket.Overlay's. It returns when the kernel and the peers, as far as they
-// answer, send no new flows to the workload.
+// answer, send no new flows to the workload. So it does where that cannot be saved, and
+// says that it is not.
 func (m *manager) Drain(ctx context.Context, k api.Key) error {
-	if err := m.loop.Do(ctx, overlay.Drain{Key: k}, nil); err != nil {
-		return err
+	saved := m.loop.Do(ctx, overlay.Drain{Key: k}, nil)
+	if saved != nil {
+		if !unsaved(saved) {
+			return saved
+		}
+		if err := m.learn(ctx, overlay.Drain{Key: k}); err != nil {
+			return err
+		}
 	}
 	if err := m.followed(ctx); err != nil {
 		return err
 	}
-	return m.heeded(ctx)
+	return cmp.Or(m.heeded(ctx), saved)
 }
 
 // How long a drain waits for peers to confirm that they avoid the workload, and how
@@ -260,7 +272,7 @@ func (m *manager) Events(ctx context.Context, write func(api.NetEvent) error) er
 // Down is socket.Overlay's.
 func (m *manager) Down(ctx context.Context, d api.NetDown) error {
 	m.checker.down(&d)
-	return m.loop.Do(ctx, overlay.Down{NetDown: d}, nil)
+	return m.learn(ctx, overlay.Down{NetDown: d})
 }
 
 // Link is socket.Overlay's.
@@ -268,8 +280,8 @@ func (m *manager) Link(ctx context.Context, up bool) error {
 	if up { // the relay lives with the cluster, which may have been restarted
 		m.tunnel.rebind()
 	}
-	if err := m.repost(); err != nil { // an earlier link's end must not come after
-		return err
+	if !m.repost() { // an earlier link's end must not come after
+		return m.behind()
 	}
-	return m.loop.Do(ctx, overlay.Link{Up: up}, nil)
+	return m.learn(ctx, overlay.Link{Up: up})
 }
