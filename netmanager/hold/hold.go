@@ -93,6 +93,9 @@ func New(dev Device, c Config) *Hold {
 	return &Hold{dev: dev, cfg: c, keeper: newKeeper(), errors: map[netip.Addr]*allowance{}}
 }
 
+// mostFailed is how many reads in a row fail before the device counts as broken: a second.
+const mostFailed = 100
+
 // Run reads until ctx ends, which is no error, or the device does. It closes it.
 func (h *Hold) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { h.dev.Close() })
@@ -107,22 +110,26 @@ func (h *Hold) Run(ctx context.Context) error {
 		}
 	}()
 	b := make([]byte, offload.VnetLen+offload.MaxPacket)
-	for {
+	for failed := 0; ; {
 		n, err := h.dev.Read(b, nil)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return nil
-		case errors.Is(err, net.ErrClosed):
-			return fmt.Errorf("hold packets: %w", err)
-		case err != nil || n <= offload.VnetLen:
+		}
+		if err != nil {
 			// One read that failed is one packet that is lost; a device that fails for
-			// good must not be asked as fast as a processor can.
-			if err != nil && !pause(ctx) {
+			// good must not be asked as fast as a processor can, nor for ever.
+			if failed++; failed == mostFailed || errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("hold packets: %w", err)
+			}
+			if !pause(ctx) {
 				return nil
 			}
 			continue
 		}
-		h.take(time.Now(), b[:n])
+		failed = 0
+		if n > offload.VnetLen {
+			h.take(time.Now(), b[:n])
+		}
 	}
 }
 

@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
@@ -295,6 +298,39 @@ func TestRunEndsAndLeavesNothing(t *testing.T) {
 	if err := h.Run(t.Context()); err == nil {
 		t.Fatal("a device that ended is no error")
 	}
+}
+
+// broken is a device that fails n reads in a row, and then gives a packet, again and again.
+type broken struct {
+	*wire
+	n, failed, given int
+}
+
+func (d *broken) Read(b []byte, _ func()) (int, error) {
+	if d.failed < d.n {
+		d.failed++
+		return 0, unix.EFAULT
+	}
+	d.failed = 0
+	d.given++
+	return offload.VnetLen + copy(b[offload.VnetLen:], udp(client, web, "x")), nil
+}
+
+// Somebody sets the device down, or takes it away: only a new life mends that.
+func TestABrokenDeviceIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _ := newHold(&broken{wire: newWire(), n: mostFailed})
+		if err := h.Run(t.Context()); !errors.Is(err, unix.EFAULT) {
+			t.Errorf("a device that fails for good: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		now := &broken{wire: newWire(), n: mostFailed - 1}
+		h, _ = newHold(now)
+		if err := h.Run(ctx); err != nil || now.given < 50 {
+			t.Errorf("a device that fails now and then gave %d packets: %v", now.given, err)
+		}
+	})
 }
 
 // FuzzPackets holds that no packet, however malformed, is read beyond its end, and
