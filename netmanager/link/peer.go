@@ -176,7 +176,9 @@ func (l *Links) SetPeers(n plane.Node, peers []plane.Peer) error {
 			near[Via6(p.Via)] = true
 		}
 	}
-	for _, dst := range l.ours() {
+	ours, err := l.ours()
+	errs = append(errs, err)
+	for _, dst := range ours {
 		single := dst.IsSingleIP() // an instance's, and goes with its device
 		if !keep[dst] && !single {
 			errs = append(errs, l.unroute(dst))
@@ -185,13 +187,16 @@ func (l *Links) SetPeers(n plane.Node, peers []plane.Peer) error {
 	return errors.Join(append(errs, l.forgetBut(near))...)
 }
 
-// ours are the routes that carry our mark.
-func (l *Links) ours() []netip.Prefix {
-	var out []netip.Prefix
+// ours are the routes that carry our mark, as far as they are seen.
+func (l *Links) ours() (out []netip.Prefix, failed error) {
 	for _, f := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := l.nl.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
-		if err != nil {
-			continue
+		for n := 0; errors.Is(err, netlink.ErrDumpInterrupted) && n < 3; n++ { // others' came or went meanwhile
+			routes, err = l.nl.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+		}
+		// On a host whose routes never rest most are seen all the same.
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) && !(f == netlink.FAMILY_V6 && noIPv6(err)) {
+			failed = errors.Join(failed, fmt.Errorf("list our routes: %w", err))
 		}
 		for _, r := range routes {
 			if r.Dst == nil {
@@ -202,7 +207,7 @@ func (l *Links) ours() []netip.Prefix {
 			out = append(out, netip.PrefixFrom(a, ones))
 		}
 	}
-	return out
+	return out, failed
 }
 
 func (l *Links) unroute(dst netip.Prefix) error {

@@ -158,7 +158,9 @@ const vxlanMTU = 1450
 // forward as it was. It succeeds where there is nothing.
 func (l *Links) Remove(was Forwarding) error {
 	var errs []error
-	for _, dst := range l.ours() {
+	ours, err := l.ours()
+	errs = append(errs, err)
+	for _, dst := range ours {
 		errs = append(errs, l.unroute(dst))
 	}
 	links, err := l.nl.LinkList()
