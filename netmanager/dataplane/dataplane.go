@@ -28,6 +28,15 @@ var (
 	}
 )
 
+// Closed are destinations that instances do not reach unless a Node opens them: this host,
+// this link, many, and where clouds tell their machines secrets, which may be behind a router.
+var Closed = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+	netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("fd00:ec2::254/128"),
+}
+
 // PortUnreachable begins the ICMP error that says that nobody has a port (RFC 792).
 var PortUnreachable = []byte{3, 3}
 

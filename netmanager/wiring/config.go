@@ -29,7 +29,7 @@ type Config struct {
 	Prefix string `yaml:"prefix" usage:"begins the names of all devices and rules; another one for each netmanager in one network namespace"`
 	VXLAN  uint16 `yaml:"vxlan_port" usage:"UDP port of VXLAN, for peers in clear networks that a router lies before; 0: they are reached by the tunnel"`
 
-	Closed []string `yaml:"closed" usage:"networks that workloads may not reach, beside the machine's own"`
+	Closed []string `yaml:"closed" usage:"networks that workloads may not reach, beside the machine's own and where clouds tell their machines secrets"`
 	Open   []string `yaml:"open" usage:"networks that they may reach all the same, and single addresses of the machine"`
 
 	Resolvers []string `yaml:"resolvers" usage:"host:port of name servers for what is no service; empty: the machine's own"`
@@ -45,8 +45,6 @@ func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/net", Socket: "/run/treeline/net.sock", Credentials: "/var/lib/treeline/node",
 		Listen: ":0", Relay: true, Plane: "auto", Prefix: "tl", VXLAN: 4789,
-		// Where clouds tell their machines secrets.
-		Closed:       []string{"169.254.169.254/32", "100.100.100.200/32", "fd00:ec2::254/128"},
 		ListenStatus: "data", Log: daemon.DefaultLog(),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -37,6 +38,16 @@ func hostsAreClosed(t *testing.T, w *World) {
 		must(t)(here.Ask("tcp", at(a, 8081)))
 		if err := w.C(1).Unreached("tcp", at(a, 8081)); err != nil {
 			t.Error(err)
+		}
+	}
+	// Where clouds tell secrets, behind a router.
+	for _, p := range dataplane.Closed {
+		if a := p.Addr(); p.IsSingleIP() {
+			w.Outside.IP("addr add " + p.String() + " dev lo")
+			must(t)(here.Ask("tcp", at(a, 8081)))
+			if err := w.C(1).Unreached("tcp", at(a, 8081)); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 	n := here.State.Node

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -90,14 +91,6 @@ func (p *Plane) settings(x *tx, links *links) error {
 	return nil
 }
 
-// never are destinations that are nobody's outside: this host, this link (where
-// clouds have their metadata), many.
-var never = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("224.0.0.0/3"),
-	netip.MustParsePrefix("::/128"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
-}
-
 // networks closes and opens what lies outside the ranges.
 func (p *Plane) networks(x *tx, n plane.Node) error {
 	key := func(all []netip.Prefix) map[objectsNetwork]uint32 {
@@ -114,7 +107,7 @@ func (p *Plane) networks(x *tx, n plane.Node) error {
 	if err := p.exempt.become(x, key(n.Open)); err != nil {
 		return err
 	}
-	return p.closed.become(x, key(slices.Concat(never, n.Closed)))
+	return p.closed.become(x, key(slices.Concat(dataplane.Closed, n.Closed)))
 }
 
 // setPeers does what c says of peers.

@@ -78,14 +78,6 @@ func (h *host) index(name string) int {
 	return link.Attrs().Index
 }
 
-// never are destinations that are nobody's outside: this host, this link
-// (where clouds have their metadata), many.
-var never = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("224.0.0.0/3"),
-	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
-}
-
 // networks are those that the host is directly connected to, by devices that
 // are not ours and whichever table leads there: VPNs have tables of their own.
 func (h *host) networks() ([]netip.Prefix, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -75,7 +76,7 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 	p.wipe(conn)
 	t := table{Conn: conn, Table: p.table(), sets: m.sets, node: m.node, most: p.host.share()}
 	fams := families(m.node.Ranges)
-	away := awayRules(fams, m.node.Open, slices.Concat(m.node.Closed, networks, never, []netip.Prefix{m.node.Ranges.Instances6, m.node.Ranges.Services6}))
+	away := awayRules(fams, m.node.Open, slices.Concat(m.node.Closed, networks, dataplane.Closed, []netip.Prefix{m.node.Ranges.Instances6, m.node.Ranges.Services6}))
 	if err := t.base(p.host.index(m.node.Hold), away); err != nil {
 		return err
 	}
