@@ -69,7 +69,7 @@ func newOrders() *orders {
 type barrier chan struct{}
 
 // resync has the kernel told everything: the machine is elsewhere, and which
-// networks are its own hangs on that.
+// networks are its own hangs on that; or too much waits to be told one by one.
 type resync struct{}
 
 // connect makes an instance's device, and answers once.
@@ -78,12 +78,37 @@ type connect struct {
 	done    chan error
 }
 
-// order takes an order and never blocks. What waits is bounded by what the core
-// has to say of what there is: while nothing moves it is told the whole.
+// mostOrders bounds what waits while the kernel refuses what it is told: workloads
+// have the core go on ordering.
+const mostOrders = 8192
+
+// thinned are orders of which few are left: all is told in one, what is to be known is
+// asked once, and what is held has waited too long. Peers are told again. Who waits is
+// answered after all that.
+func thinned(queue []any) []any {
+	out := []any{resync{}}
+	asked := map[any]bool{}
+	for _, m := range queue {
+		switch m.(type) {
+		case connect, barrier:
+			out = append(out, m)
+		case overlay.Ask, overlay.Count:
+			if !asked[m] {
+				asked[m] = true
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
+
+// order takes an order and never blocks.
 func (o *orders) order(m any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.queue = append(o.queue, m)
+	if o.queue = append(o.queue, m); len(o.queue) >= mostOrders {
+		o.queue = thinned(o.queue)
+	}
 	select {
 	case o.filled <- struct{}{}:
 	default:
@@ -168,9 +193,7 @@ func (o *orders) carryOut(ctx context.Context, m any) {
 	case barrier:
 		close(m)
 	case resync:
-		if o.leased {
-			o.sync(ctx, nil)
-		}
+		o.sync(ctx, nil)
 	case connect:
 		m.done <- o.connect(ctx, m.address)
 	}
