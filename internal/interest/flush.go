@@ -169,7 +169,7 @@ func (u *sub) say(h *holding, now told) {
 func (b *Book[S]) forget(s S, u *sub, k Key) {
 	u.say(u.held[k], told{})
 	delete(u.held, k)
-	take(b.holders, k, s)
+	b.unheld(k, s)
 }
 
 // tell adds the record to what is told, unless the subscriber has it as it is.

@@ -107,8 +107,14 @@ type Book[S cmp.Ordered] struct {
 	subs     map[S]*sub
 	subjects map[api.Want]map[Ref[S]]bool
 	callers  map[api.ServiceID]map[Ref[S]]bool
-	holders  map[Key]map[S]bool
+	holders  map[Key]*holders[S]
 	dirty    map[S]bool
+}
+
+// holders are those who hold a record, or are to be told it.
+type holders[S cmp.Ordered] struct {
+	subs map[S]bool
+	rev  uint64 // as it was told last; 0: it says something new, or was not told
 }
 
 type sub struct {
@@ -136,7 +142,7 @@ type holding struct {
 func New[S cmp.Ordered]() *Book[S] {
 	return &Book[S]{
 		subs: map[S]*sub{}, subjects: map[api.Want]map[Ref[S]]bool{}, callers: map[api.ServiceID]map[Ref[S]]bool{},
-		holders: map[Key]map[S]bool{}, dirty: map[S]bool{},
+		holders: map[Key]*holders[S]{}, dirty: map[S]bool{},
 	}
 }
 
@@ -213,7 +219,7 @@ func (b *Book[S]) Forget(s S) {
 	}
 	if u := b.subs[s]; u != nil {
 		for k := range u.held {
-			take(b.holders, k, s)
+			b.unheld(k, s)
 		}
 	}
 	delete(b.subs, s)
@@ -230,7 +236,7 @@ func (b *Book[S]) Lost(s S) {
 	for k, h := range u.held {
 		if h.sent = false; h.wants == 0 {
 			delete(u.held, k)
-			take(b.holders, k, s)
+			b.unheld(k, s)
 			continue
 		}
 		u.changed[k] = true
@@ -333,7 +339,10 @@ func (b *Book[S]) Answer(s S, w api.Want, k Key) {
 	if h == nil {
 		h = &holding{}
 		u.held[k] = h
-		put(b.holders, k, s)
+		if b.holders[k] == nil {
+			b.holders[k] = &holders[S]{subs: map[S]bool{}}
+		}
+		b.holders[k].subs[s] = true
 		u.run.Add(k)
 	}
 	h.wants++
@@ -349,16 +358,42 @@ func (b *Book[S]) AnswerOf(s S, w api.Want) Key {
 	return Key{}
 }
 
-// Changed has a record told again to all that hold it, but those who know, and
-// reports whether anybody holds it.
-func (b *Book[S]) Changed(k Key, know ...S) bool {
-	for s := range b.holders[k] {
+// Changed has a record told again, with a new revision, to all that hold it, but
+// those who know.
+func (b *Book[S]) Changed(k Key, know ...S) {
+	h := b.holders[k]
+	if h == nil {
+		return
+	}
+	h.rev = 0
+	for s := range h.subs {
 		if !slices.Contains(know, s) {
 			b.subs[s].changed[k] = true
 			b.dirty[s] = true
 		}
 	}
-	return len(b.holders[k]) > 0
+}
+
+// Rev is the revision of a record that is told: next's when it says something new.
+// It is forgotten with the last who holds the record; what nobody holds has none, 0.
+func (b *Book[S]) Rev(k Key, next func() uint64) uint64 {
+	h := b.holders[k]
+	if h == nil {
+		return 0
+	}
+	if h.rev == 0 {
+		h.rev = next()
+	}
+	return h.rev
+}
+
+// unheld notes that a subscriber holds a record no more.
+func (b *Book[S]) unheld(k Key, s S) {
+	if h := b.holders[k]; h != nil {
+		if delete(h.subs, s); len(h.subs) == 0 {
+			delete(b.holders, k)
+		}
+	}
 }
 
 // Dirty lists, in order, the subscribers that have something to be told.

@@ -129,6 +129,18 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 				t.Fatalf("%d open, want %d", b.Open(s), open)
 			}
 		}
+		for _, s := range subs {
+			for _, w := range wants {
+				b.Drop(s, w)
+			}
+			b.Flush(s, 1<<20, view)
+			if u := b.subs[s]; u != nil && len(u.wants)+len(u.held)+len(u.changed) > 0 {
+				t.Fatalf("with nothing wanted, %s has %d wants, %d records and %d changes", s, len(u.wants), len(u.held), len(u.changed))
+			}
+		}
+		if len(b.holders)+len(b.subjects)+len(b.callers) > 0 {
+			t.Fatalf("with nothing wanted, there are %d records, %d subjects, %d callers", len(b.holders), len(b.subjects), len(b.callers))
+		}
 	})
 }
 

@@ -259,10 +259,10 @@ func (c *Core) exported(cl *cluster, k interest.Key) {
 	id := cl.Info.ID
 	switch k.Kind {
 	case interest.Route:
-		c.newsOf(k, id)
+		c.net.book.Changed(k, id)
 		c.resolveService(k.Service)
 	case interest.Source:
-		c.newsOf(k, id)
+		c.net.book.Changed(k, id)
 		c.resolveAll(c.net.book.Of(api.Want{Address: k.Address}))
 	case interest.Peer:
 		if p, ok := cl.net.exports.Peers[k.Peer]; ok {
@@ -275,18 +275,9 @@ func (c *Core) exported(cl *cluster, k interest.Key) {
 		} else if c.net.peers[k.Peer] == id {
 			delete(c.net.peers, k.Peer)
 		}
-		c.newsOf(k, id)
+		c.net.book.Changed(k, id)
 	case interest.Refused:
 		c.resolveAbout(k.Refusal.Want)
-	}
-}
-
-// newsOf notes that a record says something new to all but whom it comes from.
-func (c *Core) newsOf(k interest.Key, from ...api.ClusterID) {
-	if c.net.book.Changed(k, from...) {
-		c.net.stamps[k] = c.net.next()
-	} else {
-		delete(c.net.stamps, k)
 	}
 }
 
@@ -310,7 +301,7 @@ func (c *Core) namesChanged(a *app, before []api.ServiceID) {
 // serviceChanged answers again what depends on a service's SLA, or on that it is
 // there at all.
 func (c *Core) serviceChanged(id api.ServiceID) {
-	c.newsOf(interest.RouteOf(id))
+	c.net.book.Changed(interest.RouteOf(id))
 	c.resolveService(id)
 	c.resolveAll(c.net.book.CalledBy(id))
 	s := c.services[id]
@@ -323,7 +314,7 @@ func (c *Core) serviceChanged(id api.ServiceID) {
 		}
 		x := &c.clusters[cl].net.exports
 		for _, a := range x.SourcesOf(id) {
-			c.newsOf(interest.SourceOf(a), cl)
+			c.net.book.Changed(interest.SourceOf(a), cl)
 			c.resolveAll(c.net.book.Of(api.Want{Address: a}))
 		}
 	}
@@ -335,12 +326,7 @@ type elsewhere struct {
 	to *cluster
 }
 
-func (v elsewhere) stamp(k interest.Key) uint64 {
-	if v.net.stamps[k] == 0 {
-		v.net.stamps[k] = v.net.next()
-	}
-	return v.net.stamps[k]
-}
+func (v elsewhere) revOf(k interest.Key) uint64 { return v.net.book.Rev(k, v.net.next) }
 
 // Route gathers what the clusters that have a service said of it.
 func (v elsewhere) Route(id api.ServiceID) (api.Route, bool) {
@@ -349,7 +335,7 @@ func (v elsewhere) Route(id api.ServiceID) (api.Route, bool) {
 		return api.Route{}, false
 	}
 	r := api.Route{
-		Service: id, Rev: v.stamp(interest.RouteOf(id)), Addresses: s.app.Addresses[id], Access: s.spec.Access(), Ports: s.spec.Ports(),
+		Service: id, Rev: v.revOf(interest.RouteOf(id)), Addresses: s.app.Addresses[id], Access: s.spec.Access(), Ports: s.spec.Ports(),
 	}
 	for _, cid := range step.Keys(s.net.asked) {
 		cl := v.clusters[cid]
@@ -390,7 +376,7 @@ func (v elsewhere) Source(a netip.Addr) (api.Source, bool) {
 	if !ok || !v.hosts(cl.Info.ID, s.Service) || !cl.fit(&s.Peer) {
 		return api.Source{}, false
 	}
-	s.Rev, s.Access = v.stamp(interest.SourceOf(a)), v.access(s.Service)
+	s.Rev, s.Access = v.revOf(interest.SourceOf(a)), v.access(s.Service)
 	return s, true
 }
 

@@ -3,6 +3,7 @@ package root
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -115,5 +116,58 @@ func TestOnlyAllOfAClusterEndsTheWaitForIt(t *testing.T) {
 	}
 	if part("route m", ""); waits() {
 		t.Error("with all parts the wait lasts")
+	}
+}
+
+// TestWhatNoClusterWantsAnyMoreIsForgotten has a cluster want 10,000 addresses and
+// services elsewhere, and drop them.
+func TestWhatNoClusterWantsAnyMoreIsForgotten(t *testing.T) {
+	const many = 5_000
+	w := spread(t)
+	w.net("a", api.ClusterNet{Whole: true, Subnets: 1})
+	w.net("b", api.ClusterNet{Whole: true, Subnets: 100})
+	at := w.shares("b")[0].Addr()
+	say := api.ClusterNet{Subnets: 1, Shares: w.shares("a"), Wants: []api.Want{{Service: web, For: web}}}
+	for i := range many {
+		at = at.Next()
+		say.Wants = append(say.Wants, api.Want{Address: at, For: web}, api.Want{Service: api.ServiceID(fmt.Sprintf("acme/shop.prod.s%d.prod", i)), For: web})
+	}
+	w.net("a", say)
+	b := &w.c.clusters["b"].net
+	if len(b.asked) != many+1 || len(w.c.net.about) != 1 {
+		t.Fatalf("b is asked for %d things, and %d wants are about services", len(b.asked), len(w.c.net.about))
+	}
+	// What a is told, it takes; that it says it holds nothing has it told all again.
+	hears := func() (sources int) {
+		for range 20 {
+			for _, m := range w.net("a", api.ClusterNet{Subnets: 1, Shares: w.shares("a"), Rev: 1 << 62}) {
+				sources += len(m.Sources)
+			}
+			w.pass(lostAfter)
+		}
+		return sources
+	}
+	hears()
+	peer := api.Peer{Key: api.PeerKey{1}, Subnets: []netip.Prefix{netip.PrefixFrom(w.shares("b")[0].Addr(), 26)}, Rev: 1}
+	exports := api.ClusterNet{Subnets: 100, Shares: w.shares("b")}
+	for _, want := range say.Wants {
+		if want.Address.IsValid() {
+			exports.Sources = append(exports.Sources, api.Source{Address: want.Address, Service: web, Peer: peer, Rev: 1})
+		}
+	}
+	first := 0
+	for _, m := range w.netTo("a", "b", exports) {
+		first += len(m.Sources)
+	}
+	if n := first + hears(); n < many {
+		t.Fatalf("a is told of %d addresses", n)
+	}
+	say.Wants, say.Dropped = nil, say.Wants
+	w.net("a", say)
+	hears()
+	wants, _ := w.c.Interest()
+	if wants+len(b.asked)+len(w.c.net.about)+len(b.exports.Sources) > 0 || w.c.net.book.Held("a") != 0 {
+		t.Errorf("nothing is wanted, and the root keeps %d wants, of which %d are about services, asks b for %d things, and has %d of them; a holds %x",
+			wants, len(w.c.net.about), len(b.asked), len(b.exports.Sources), w.c.net.book.Held("a"))
 	}
 }

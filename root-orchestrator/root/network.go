@@ -27,7 +27,6 @@ type network struct {
 
 	book   *interest.Book[api.ClusterID]
 	names  interest.Names
-	stamps map[interest.Key]uint64
 	about  map[ref]api.ServiceID // which service a cluster's want is about
 	peers  map[api.PeerKey]api.ClusterID
 	rehost map[api.ServiceID]bool // that may run on other clusters than before

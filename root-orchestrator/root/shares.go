@@ -37,7 +37,7 @@ type restingShare struct {
 func newNetwork() network {
 	return network{
 		holders: map[netip.Prefix]api.ClusterID{}, book: interest.New[api.ClusterID](), names: interest.Names{},
-		stamps: map[interest.Key]uint64{}, about: map[ref]api.ServiceID{}, peers: map[api.PeerKey]api.ClusterID{},
+		about: map[ref]api.ServiceID{}, peers: map[api.PeerKey]api.ClusterID{},
 		rehost: map[api.ServiceID]bool{}, talk: map[api.ClusterID]bool{},
 	}
 }

@@ -53,10 +53,7 @@ type Book struct {
 	subnets  map[netip.Prefix]api.NodeID
 	hosts    map[api.NodeID]map[api.ServiceID]int // instances that a node has, or still has
 
-	rev     uint64
-	stamps  map[interest.Key]uint64 // revisions of what nodes hold
-	exports map[interest.Key]uint64 // and of what the root does
-
+	rev   uint64
 	nodes *interest.Book[api.NodeID]
 	root  uplink
 }
@@ -82,7 +79,6 @@ func New(c api.ClusterID) *Book {
 		cluster: c, services: map[api.ServiceID]*service{}, names: interest.Names{}, owners: map[netip.Addr]map[api.ServiceID]int{},
 		places: map[Place]api.Backend{}, at: map[netip.Addr]Place{}, members: map[api.NodeID]*member{},
 		keys: map[api.PeerKey]api.NodeID{}, subnets: map[netip.Prefix]api.NodeID{}, hosts: map[api.NodeID]map[api.ServiceID]int{},
-		stamps: map[interest.Key]uint64{}, exports: map[interest.Key]uint64{},
 		nodes: interest.New[api.NodeID](), root: newUplink(),
 	}
 }
@@ -114,23 +110,10 @@ func (b *Book) own(a netip.Addr) bool {
 	return false
 }
 
-// touch notes that what nodes hold under the key says something new.
-func (b *Book) touch(k interest.Key) {
-	if b.nodes.Changed(k) {
-		b.stamps[k] = b.NextRev()
-	} else {
-		delete(b.stamps, k)
-	}
-}
-
-// touchOwn is touch for what the root may hold too.
+// touchOwn notes that what nodes and the root hold under the key says something new.
 func (b *Book) touchOwn(k interest.Key) {
-	b.touch(k)
-	if b.root.exports.Changed(k) {
-		b.exports[k] = b.NextRev()
-	} else {
-		delete(b.exports, k)
-	}
+	b.nodes.Changed(k)
+	b.root.exports.Changed(k)
 }
 
 func (b *Book) service(id api.ServiceID) *service {
@@ -267,14 +250,12 @@ func (b *Book) routeChanged(id api.ServiceID, own bool) {
 	if own {
 		b.touchOwn(k)
 	} else {
-		b.touch(k)
+		b.nodes.Changed(k)
 	}
 	b.root.resolve(b, b.root.exports.Of(api.Want{Service: id}))
 	if s := b.services[id]; s == nil || len(s.specs) == 0 && len(s.backends) == 0 && !s.foreign {
 		delete(b.services, id)
 		b.names.Remove(id)
-		delete(b.stamps, k)
-		delete(b.exports, k)
 		b.resolveAll(b.nodes.Of(api.Want{Service: id}))
 		b.resolveAll(b.nodes.CalledBy(id))
 	}

@@ -200,7 +200,7 @@ func (b *Book) foreignChanged(k interest.Key) {
 		b.saysOtherwise(k.Service)
 		b.routeChanged(k.Service, false)
 	case interest.Source:
-		b.touch(k)
+		b.nodes.Changed(k)
 		b.resolveAll(b.nodes.Of(api.Want{Address: k.Address}))
 	case interest.Peer:
 		for sub, key := range u.at {
@@ -213,7 +213,7 @@ func (b *Book) foreignChanged(k interest.Key) {
 			u.at[sub] = k.Peer
 			b.resolveAll(b.nodes.Of(api.Want{Address: sub.Addr()}))
 		}
-		b.touch(k)
+		b.nodes.Changed(k)
 	case interest.Refused:
 		b.resolveAll(b.nodes.Of(k.Refusal.Want))
 	}

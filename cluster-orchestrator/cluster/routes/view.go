@@ -92,16 +92,10 @@ func comparePeers(a, b api.Peer) int { return slices.Compare(a.Key[:], b.Key[:])
 func (m *member) forNodes() api.Peer { return m.peer }
 func (m *member) forRoot() api.Peer  { return m.public }
 
-// stamp is the revision of a record, given when it is told first.
-func (b *Book) stamp(of map[interest.Key]uint64, k interest.Key) uint64 {
-	if of[k] == 0 {
-		of[k] = b.NextRev()
-	}
-	return of[k]
-}
-
 // inside is what nodes are told: the cluster's own and what the root adds.
 type inside struct{ *Book }
+
+func (v inside) revOf(k interest.Key) uint64 { return v.nodes.Rev(k, v.NextRev) }
 
 func (v inside) Route(id api.ServiceID) (api.Route, bool) {
 	s := v.services[id]
@@ -109,7 +103,7 @@ func (v inside) Route(id api.ServiceID) (api.Route, bool) {
 		return api.Route{}, false
 	}
 	r := api.Route{
-		Service: id, Rev: v.stamp(v.stamps, interest.RouteOf(id)), Addresses: v.addresses(id), Access: v.access(id),
+		Service: id, Rev: v.revOf(interest.RouteOf(id)), Addresses: v.addresses(id), Access: v.access(id),
 		Ports: v.root.foreign.Routes[id].Ports,
 	}
 	if s.newest != "" {
@@ -125,25 +119,23 @@ func (v inside) Route(id api.ServiceID) (api.Route, bool) {
 }
 
 func (v inside) Source(a netip.Addr) (api.Source, bool) {
-	k := interest.SourceOf(a)
-	if s, ok := v.source(a, v.stamps, (*member).forNodes); ok {
-		return s, true
+	s, ok := v.source(a, (*member).forNodes)
+	if !ok {
+		s, ok = v.root.foreign.Sources[a]
 	}
-	s, ok := v.root.foreign.Sources[a]
-	if ok {
-		s.Rev = v.stamp(v.stamps, k)
-	}
+	s.Rev = v.revOf(interest.SourceOf(a))
 	return s, ok
 }
 
-func (b *Book) source(a netip.Addr, stamps map[interest.Key]uint64, of func(*member) api.Peer) (api.Source, bool) {
+// source is an address's record, but for its revision.
+func (b *Book) source(a netip.Addr, of func(*member) api.Peer) (api.Source, bool) {
 	p, ok := b.at[a]
 	m := b.members[p.Node]
 	if !ok || m == nil {
 		return api.Source{}, false
 	}
 	id := p.Instance.Service()
-	return api.Source{Address: a, Rev: b.stamp(stamps, interest.SourceOf(a)), Service: id, Access: b.access(id), Peer: of(m)}, true
+	return api.Source{Address: a, Service: id, Access: b.access(id), Peer: of(m)}, true
 }
 
 func (v inside) Peer(k api.PeerKey) (api.Peer, bool) {
@@ -166,12 +158,14 @@ func (b *Book) memberWith(k api.PeerKey) *member {
 // others need in order to reach them.
 type outside struct{ *Book }
 
+func (v outside) revOf(k interest.Key) uint64 { return v.root.exports.Rev(k, v.NextRev) }
+
 func (v outside) Route(id api.ServiceID) (api.Route, bool) {
 	s := v.services[id]
 	if s == nil || s.newest == "" && len(s.backends) == 0 {
 		return api.Route{}, false
 	}
-	r := api.Route{Service: id, Rev: v.stamp(v.exports, interest.RouteOf(id)), Access: v.access(id)}
+	r := api.Route{Service: id, Rev: v.revOf(interest.RouteOf(id)), Access: v.access(id)}
 	if s.newest != "" {
 		r.Addresses, r.Ports = s.specs[s.newest].Addresses, s.specs[s.newest].Ports
 	}
@@ -184,7 +178,9 @@ func (v outside) Route(id api.ServiceID) (api.Route, bool) {
 }
 
 func (v outside) Source(a netip.Addr) (api.Source, bool) {
-	return v.source(a, v.exports, (*member).forRoot)
+	s, ok := v.source(a, (*member).forRoot)
+	s.Rev = v.revOf(interest.SourceOf(a))
+	return s, ok
 }
 
 func (v outside) Peer(k api.PeerKey) (api.Peer, bool) {
@@ -194,7 +190,8 @@ func (v outside) Peer(k api.PeerKey) (api.Peer, bool) {
 	return api.Peer{}, false
 }
 
-// RouteOf is a service's route as the cluster's nodes are told it.
+// RouteOf is a service's route as the cluster's nodes are told it; one that none holds
+// has no revision.
 func (b *Book) RouteOf(id api.ServiceID) (api.Route, bool) { return inside{b}.Route(id) }
 
 // Wants lists what a node wants, in order.
