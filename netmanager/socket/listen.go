@@ -17,8 +17,8 @@ import (
 
 // Listen listens on a unix socket at path, whose directory it makes if there is
 // none. A socket that a crash left there is replaced; one at which somebody listens
-// is another netmanager's, and what is no socket is somebody's (ErrConflict). Connections of users other than root and our own
-// are closed at once.
+// is another netmanager's, and what is no socket is somebody's (ErrConflict).
+// Connections of users other than root and our own are closed at once.
 func Listen(path string) (net.Listener, error) {
 	if err := daemon.CheckSocket(path); err != nil {
 		return nil, fmt.Errorf("listen for the node engine: %w", err)

@@ -48,7 +48,8 @@ func newSampler(attached func(context.Context) ([]api.Attach, error), untwin fun
 	return &sampler{attached: attached, untwin: untwin, post: post, log: log, asked: make(chan chan struct{})}
 }
 
-// refresh has a look taken for somebody who asks, unless the last one was just now, and returns when the core was told.
+// refresh has a look taken for somebody who asks, unless the last one was just now,
+// and returns when the core was told.
 func (s *sampler) refresh(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
