@@ -237,8 +237,40 @@ type NetUp struct {
 	// Subnet is the lease's, which a cluster that was restored from an older copy gives
 	// it again.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
-	// Measure is of the peers that it has from NetDown.Measure, the XOR of their digests; 0: none.
+	// Measure is the XOR of the digests of the peers and the services that it has from
+	// NetDown.Measure and NetDown.Between; 0: none.
 	Measure Digest `json:"measure,omitempty"`
+	// Between is what TCP has measured of the services that NetDown.Between names: what
+	// has changed, and what would be forgotten. It is not answered; all of it comes again
+	// with all that the node says when the cluster asks for that.
+	Between []NetPair `json:"between,omitempty"`
+}
+
+// NetPair is how far a service on the node that says so is from another one of its
+// application on a node of the cluster, whichever calls.
+type NetPair struct {
+	Local  ServiceID `json:"local"`
+	Remote ServiceID `json:"remote"`
+	Node   NodeID    `json:"node"` // Remote's; it may be the same
+	// Least is the least round trip that the kernels saw in the last minutes: what waits
+	// for a busy process, in full queues and for late acknowledgements is none of the
+	// network's. Above 0, at most NetPairRTT.
+	Least       time.Duration `json:"least_ns"`
+	Connections int           `json:"connections"` // that were looked at, above 0
+	Age         time.Duration `json:"age_ns"`      // since then, less than NetPairFor
+}
+
+// Bounds of what is said of pairs.
+const (
+	NetPairFor  = 5 * time.Minute // how long one counts
+	NetPairRTT  = time.Minute     // the longest round trip
+	MaxNetPairs = 256             // of one NetUp
+)
+
+// Valid reports whether p can be true, of whomever.
+func (p NetPair) Valid() bool {
+	return p.Local != "" && p.Remote != "" && p.Node != "" && p.Least > 0 && p.Least <= NetPairRTT &&
+		p.Connections > 0 && p.Age >= 0 && p.Age < NetPairFor
 }
 
 // NetLease is a node's part in the overlay network.
@@ -267,10 +299,11 @@ func (l NetLease) Digest() Digest {
 // NetDown is what a cluster tells a node's netmanager: the changes of what the
 // node holds, or with Whole all of it, or all of a part of it. What is too much for
 // one message is told in several, the next once the node has said that it has the
-// one before (WantHeld); each is good by itself. A node holds at most one Route per service,
-// one Source per address, one Peer per key (that was sent by itself, not within
-// another record) and one Refusal per want, and it holds each until it is told
-// that it is gone or, if it likes, until it dropped the last want that led there.
+// one before (WantHeld); each is good by itself. A node holds at most one Route per
+// service, one Source per address, one Peer per key (that was sent by itself, not
+// within another record) and one Refusal per want, and it holds each until it is
+// told that it is gone or, if it likes, until it dropped the last want that led
+// there.
 //
 // What is gone goes before what comes. A message with a lower Rev than one that was
 // taken is late, and is dropped as a whole: its content comes again, for the
@@ -296,6 +329,9 @@ type NetDown struct {
 	// that its coordinate is true even while it has no flows; nil: as before, empty:
 	// none. They do not count in Held: NetUp.Measure tells whether they arrived.
 	Measure []Peer `json:"measure,omitzero"`
+	// Between comes with Measure: the services of the node whose way to others of their
+	// application an SLA bounds. The node tells what TCP measures of them.
+	Between []ServiceID `json:"between,omitempty"`
 
 	// Held is the digest that the node has when it has taken this in, if nothing was
 	// lost before; comparable where Seq is the node's last. 0 says nothing: the
@@ -317,6 +353,9 @@ func (s Source) Digest() Digest { return digestOf("source", s.Address.String(), 
 
 // Digest is a fingerprint of p.
 func (p Peer) Digest() Digest { return digestOf("peer", p.Key.String(), utoa(p.Rev)) }
+
+// Digest is a fingerprint of s, a member of NetUp.Measure.
+func (s ServiceID) Digest() Digest { return digestOf("service", string(s)) }
 
 // Digest is a fingerprint of w.
 func (w Want) Digest() Digest {
@@ -363,9 +402,9 @@ func (r Records) Removals() Records {
 
 // ClusterNet is the network's part of a cluster's report: what changed since the
 // last acknowledged one, or with Whole all, or all of a part. What is too much for
-// one report is told in several, each once the one before is acknowledged. The records are its exports: its own
-// part of what the root asked for (RootNet.Asked), without what is nobody's
-// business elsewhere.
+// one report is told in several, each once the one before is acknowledged. The
+// records are its exports: its own part of what the root asked for (RootNet.Asked),
+// without what is nobody's business elsewhere.
 type ClusterNet struct {
 	Whole   bool           `json:"whole,omitempty"`  // what is absent within Of is gone
 	Of      Span           `json:"of,omitzero"`      // of records, Wants and InUse, with Whole; the zero Span: of all

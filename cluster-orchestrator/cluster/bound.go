@@ -15,7 +15,7 @@ import (
 func (c *Core) bounds(p placing) (out []sched.Bound) {
 	self := p.id.Service()
 	for _, l := range p.demand.links {
-		if b, binds := c.bound(self, l, p.targets); binds {
+		if b, binds := c.bound(self, l, p.targets, ""); binds {
 			out = append(out, b)
 		}
 	}
@@ -25,8 +25,9 @@ func (c *Core) bounds(p placing) (out []sched.Bound) {
 	return append(out, c.wantedNear(p)...)
 }
 
-// bound is one link of a service, and whether it binds now.
-func (c *Core) bound(self api.ServiceID, l sched.Link, targets []api.Target) (sched.Bound, bool) {
+// bound is one link of a service, and whether it binds now: for any node, or for that
+// one alone.
+func (c *Core) bound(self api.ServiceID, l sched.Link, targets []api.Target, only api.NodeID) (sched.Bound, bool) {
 	switch {
 	case l.User != "":
 		return c.userBound(l), true
@@ -55,6 +56,9 @@ func (c *Core) bound(self api.ServiceID, l sched.Link, targets []api.Target) (sc
 		if t.Service != "" && l.Names(self, t.Service) {
 			b.Points = append(b.Points, t.Positions...)
 		}
+	}
+	if l.RTT > 0 {
+		c.measured(&b, self, l, only)
 	}
 	return b, len(b.Points)+len(b.Places) > 0
 }

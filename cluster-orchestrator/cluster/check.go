@@ -191,13 +191,16 @@ func (c *Core) violation(in *instance, n *node) (wrong string, borne time.Durati
 		return said(r), sched.RigidnessOf(&in.Want.Spec, r.Constraint)
 	}
 	for _, l := range in.demand.links {
-		b, binds := c.bound(in.id().Service(), l, in.Want.Targets)
+		b, binds := c.bound(in.id().Service(), l, in.Want.Targets, in.Node)
 		if !binds || b.Unknown != "" {
 			continue
 		}
 		req.Bounds = []sched.Bound{b}
 		if r := broken(); r != nil && (wrong == "" || l.Rigidness < borne) {
 			wrong, borne = said(r), l.Rigidness
+			if l.RTT > 0 && r.Short != "" {
+				wrong = step.Clip(wrong + "; " + c.judgedBy(end{in.id().Service(), in.Node}, l, &b))
+			}
 		}
 	}
 	return wrong, borne

@@ -104,6 +104,7 @@ type Core struct {
 	notices   notices
 	tied      [checkSlots]map[api.InstanceID]bool
 	slot      int
+	pairs     pairs
 
 	broken  step.Queue[api.InstanceID] // whose SLAs were violated for too long, to be relieved at a pace
 	waiting step.Queue[api.InstanceID] // instances that fit nowhere, in the order they came
@@ -159,6 +160,7 @@ const (
 	timerUser                      // a user's round of probes ends, or the next begins
 	timerAsk                       // the scheduler outside has had its time
 	timerPeers                     // give a node others to measure
+	timerPairs                     // forget what was measured between services too long ago
 )
 
 // New is the core of a cluster that nothing is known of yet.
@@ -179,6 +181,7 @@ func New(cfg Config) *Core {
 		grown:     map[api.NodeID]bool{},
 		vain:      map[api.InstanceID]bool{},
 		left:      map[api.ServiceID][]api.ServiceID{},
+		pairs:     pairs{},
 		touched:   map[api.NodeID]bool{},
 		root:      newRoot(),
 		net:       newNetwork(cfg.ID),
@@ -323,6 +326,8 @@ func (c *Core) expire() {
 			if n := c.nodes[k.node]; n != nil {
 				c.choosePeers(n)
 			}
+		case timerPairs:
+			c.forgetPairs()
 		}
 	}
 }

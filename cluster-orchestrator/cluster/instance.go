@@ -150,9 +150,13 @@ func (c *Core) relate(in *instance) {
 		s = c.newService(id.Service())
 	}
 	s.instances[id] = in
+	same := slices.Equal(s.links, in.demand.links)
 	s.links = in.demand.links
 	if s.aparts, s.spread = in.demand.aparts, len(in.demand.spreads) > 0; in.demand.refers() {
 		c.linkers.add(id.Service())
+	}
+	if !same {
+		c.askAnew(id.Service().App())
 	}
 	c.refersTo(in.demand.users, id, true)
 	c.tie(in, in.demand.tied)

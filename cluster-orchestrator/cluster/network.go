@@ -137,6 +137,9 @@ func (c *Core) syncPlace(p routes.Place) {
 			delete(c.net.hosted, p)
 		}
 		c.net.book.SetHosted(p, hosted)
+		if len(c.linkers[p.Instance.Service().App()]) > 0 {
+			c.net.talk[p.Node] = true // what it is asked of its services may be another
+		}
 	}
 	c.net.book.SetBackend(p, c.backend(n, p.Instance))
 }
@@ -213,6 +216,7 @@ func (c *Core) netUp(id api.NodeID, up api.NetUp) {
 	if len(up.Add) > 0 {
 		c.timers.SetEarlier(timerKey{what: timerInterest, node: id}, until)
 	}
+	c.between(n, up.Between)
 }
 
 // netSelf takes what a node says of itself. Its coordinate alone is no news:
@@ -291,7 +295,7 @@ func (c *Core) tell(n *node) {
 		l.Rev = c.net.book.NextRev()
 		d.Lease, d.WantHeld = &l, true // it is told until it says that it has it
 	}
-	if d.Measure = c.measureOf(n); d.Measure != nil {
+	if d.Measure, d.Between = c.measureOf(n); d.Measure != nil {
 		d.WantHeld = true
 	}
 	if part || !rec.Empty() || d.Lease != nil || d.Measure != nil || s.answer || s.askWhole || s.askHeld {

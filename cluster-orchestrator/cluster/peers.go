@@ -105,12 +105,13 @@ func (d *draws) within(t time.Duration) time.Duration {
 	return time.Duration(d.below(int(t.Milliseconds()))) * time.Millisecond
 }
 
-// measureOf is what the node is to be told that it measures, none among it, or nil
-// if it knows or may have been told.
-func (c *Core) measureOf(n *node) []api.Peer {
+// measureOf is what the node is to be told that it measures, none among it, and of
+// which services it tells what their connections measure; nil if it knows or may have
+// been told.
+func (c *Core) measureOf(n *node) ([]api.Peer, []api.ServiceID) {
 	m := &n.measured
 	if m.round == 0 {
-		return nil // nothing was chosen in this life: what it has may be good
+		return nil, nil // nothing was chosen in this life: what it has may be good
 	}
 	out, should := []api.Peer{}, api.Digest(0)
 	for _, id := range m.peers {
@@ -118,23 +119,27 @@ func (c *Core) measureOf(n *node) []api.Peer {
 			out, should = append(out, p), should.Toggle(p.Digest())
 		}
 	}
+	about := c.asksAbout(n)
+	for _, id := range about {
+		should = should.Toggle(id.Digest())
+	}
 	switch {
 	case should == m.has:
 		m.told, m.tries = should, 0
-		return nil
+		return nil, nil
 	case should != m.told:
 		m.tries = 0
 	case n.net.took < m.sent:
-		return nil // it is on its way, or lost: the node is asked
+		return nil, nil // it is on its way, or lost: the node is asked
 	default:
 		if again := m.toldAt.Add(min(measureTell<<min(m.tries, 7), measureTellMax)); again.After(c.now) {
 			c.timers.SetEarlier(timerKey{what: timerAck, node: n.info.ID}, again)
-			return nil
+			return nil, nil
 		}
 		m.tries++
 	}
 	m.told, m.toldAt = should, c.now
-	return out
+	return out, about
 }
 
 // peerMoved has those told that measure a node which is found elsewhere now.

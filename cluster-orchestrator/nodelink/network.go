@@ -36,6 +36,14 @@ func netUp(id api.NodeID, payload []byte) (cluster.Input, error) {
 			}
 		}
 	}
+	if len(up.Between) > api.MaxNetPairs {
+		return nil, fmt.Errorf("%d pairs of services: %w", len(up.Between), api.ErrInvalid)
+	}
+	for _, p := range up.Between {
+		if !p.Valid() || max(len(p.Local), len(p.Remote), len(p.Node)) > maxName {
+			return nil, fmt.Errorf("what was measured between two services cannot be: %w", api.ErrInvalid)
+		}
+	}
 	return cluster.NetUp{Node: id, NetUp: up}, nil
 }
 

@@ -3,6 +3,7 @@ package nodelink
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,6 +36,12 @@ func TestWhatANodeSaysOfItselfIsBounded(t *testing.T) {
 	sound := func() api.NetSelf {
 		return api.NetSelf{Key: api.PeerKey{1}, Chain: [][]byte{{1}, {2}}, Proof: []byte{3}}
 	}
+	pair := api.NetPair{Local: "acme/a.b.c.d", Remote: "acme/a.b.e.d", Node: "n2", Least: time.Millisecond, Connections: 1}
+	if b, err := json.Marshal(api.NetUp{Boot: 1, Seq: 1, Between: []api.NetPair{pair}}); err != nil {
+		t.Fatal(err)
+	} else if _, err := netUp("n1", b); err != nil {
+		t.Fatal(err)
+	}
 	for name, spoil := range map[string]func(*api.NetUp){
 		"no key":            func(u *api.NetUp) { u.Self.Key = api.PeerKey{} },
 		"no certificate":    func(u *api.NetUp) { u.Self.Chain = nil },
@@ -43,6 +50,15 @@ func TestWhatANodeSaysOfItselfIsBounded(t *testing.T) {
 		"a large proof":     func(u *api.NetUp) { u.Self.Proof = make([]byte, maxProof+1) },
 		"a wild coordinate": func(u *api.NetUp) { u.Self.Coord = &api.Coordinate{Vec: make([]float64, maxVec+1)} },
 		"a long name":       func(u *api.NetUp) { u.Add = []api.Want{{Service: api.ServiceID(make([]byte, maxName+1))}} },
+		"many pairs":        func(u *api.NetUp) { u.Between = slices.Repeat([]api.NetPair{pair}, api.MaxNetPairs+1) },
+		"no round trip": func(u *api.NetUp) {
+			u.Between = []api.NetPair{pair, {Local: "a", Remote: "b", Node: "n", Connections: 1}}
+		},
+		"a pair of long names": func(u *api.NetUp) {
+			p := pair
+			p.Node = api.NodeID(make([]byte, maxName+1))
+			u.Between = []api.NetPair{p}
+		},
 	} {
 		self := sound()
 		up := api.NetUp{Boot: 1, Seq: 1, Self: &self}
@@ -62,6 +78,7 @@ func FuzzNetUp(f *testing.F) {
 	self := api.NetSelf{Key: api.PeerKey{1}, Chain: [][]byte{{1}}, Proof: []byte{2}}
 	b, _ := json.Marshal(api.NetUp{Boot: 1, Seq: 1, Self: &self, Whole: true, Add: []api.Want{{Service: "acme/a.b.c.d", For: "acme/a.b.c.d"}, {}}})
 	f.Add(b)
+	f.Add([]byte(`{"boot":1,"seq":1,"between":[{"local":"a/b.c.d.e","remote":"a/b.c.f.e","node":"n1","least_ns":5,"connections":1,"age_ns":7}]}`))
 	f.Add([]byte(`{"boot":1,"seq":1,"add":[{"address":"10.16.0.0"}],"drop":[{"address":"::1%x"}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in, err := netUp("n1", b)

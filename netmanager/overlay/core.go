@@ -109,6 +109,7 @@ type Core struct {
 	notices  notices
 	traffic  traffic
 	rtts     map[servicePair]*api.PairStatus
+	gaps     map[api.ServiceID]map[farEnd]*gap // of the services that the cluster asks about
 
 	told    told
 	dirty   dirty

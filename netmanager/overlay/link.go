@@ -23,6 +23,9 @@ type link struct {
 	unacked uint64 // the last Seq that has to be answered; 0: all are
 	tries   int
 	doubts  int // how often in a row the digests differed
+
+	gaps     bool // some are news
+	gapsTold time.Time
 }
 
 const (
@@ -100,7 +103,8 @@ func (c *Core) renewal() time.Duration {
 // report says to the cluster what there is to say.
 func (c *Core) report() {
 	l := &c.link
-	if !l.up || !c.described || c.boot == 0 || !l.whole && !l.self && !l.say && len(l.adds)+len(l.drops) == 0 {
+	gaps := l.gaps && c.now.Sub(l.gapsTold) >= tellEvery
+	if !l.up || !c.described || c.boot == 0 || !l.whole && !l.self && !l.say && !gaps && len(l.adds)+len(l.drops) == 0 {
 		return
 	}
 	l.seq++
@@ -108,6 +112,10 @@ func (c *Core) report() {
 	for _, m := range c.measure {
 		up.Measure = up.Measure.Toggle(m.record.Digest())
 	}
+	for id := range c.gaps {
+		up.Measure = up.Measure.Toggle(id.Digest())
+	}
+	up.Between = c.tellGaps(l.whole && l.self) // as after a loss
 	if c.lease != nil {
 		up.Lease, up.Subnet = c.lease.Digest(), c.lease.Subnet
 	}

@@ -28,7 +28,7 @@ const (
 	// instances call.
 	maxPairs = 1024
 	// pairFor is how long one is kept that no flow tells of.
-	pairFor = 5 * time.Minute
+	pairFor = api.NetPairFor
 	// unprobed is how old a peer's round trip is by the tunnel's own probes for one of
 	// TCP to count: probes are the better measure, but only go while the tunnel is used.
 	unprobed = 30 * time.Second
@@ -40,6 +40,7 @@ type servicePair struct{ local, remote api.ServiceID }
 // sampled takes what TCP knows now.
 func (c *Core) sampled(in Sampled) {
 	now, peers := map[servicePair]*Flow{}, map[api.PeerKey]time.Duration{}
+	far := map[api.ServiceID]map[farEnd]*Flow{}
 	for _, f := range in.Flows {
 		t, address, ok := c.between(f)
 		if !ok {
@@ -48,16 +49,15 @@ func (c *Core) sampled(in Sampled) {
 		if k, ok := c.peerAt(address); ok && c.at[address] == nil && (peers[k] == 0 || f.Least < peers[k]) {
 			peers[k] = f.Least // what one instance makes of its own connections moves nothing where there are others
 		}
-		sum := now[t]
-		if sum == nil {
-			sum = &Flow{Least: f.Least}
-			now[t] = sum
+		if e, asked := c.farEnd(t, address); asked {
+			if far[t.local] == nil {
+				far[t.local] = map[farEnd]*Flow{}
+			}
+			add(far[t.local], e, f)
 		}
-		n := sum.Sockets + f.Sockets
-		sum.RTT = (sum.RTT*time.Duration(sum.Sockets) + f.RTT*time.Duration(f.Sockets)) / time.Duration(n)
-		sum.Least, sum.Sockets = min(sum.Least, f.Least), n
-		sum.Sent, sum.Again = sum.Sent+f.Sent, sum.Again+f.Again
+		add(now, t, f)
 	}
+	c.looked(far)
 	for _, k := range sortedKeys(peers) {
 		if c.now.Sub(c.peers[k].measured) >= unprobed {
 			c.measured(Measured{Key: k, RTT: peers[k]})
@@ -81,6 +81,19 @@ func (c *Core) sampled(in Sampled) {
 		}
 		c.rtts[t] = p
 	}
+}
+
+// add sums flows up by key.
+func add[K comparable](sums map[K]*Flow, k K, f Flow) {
+	sum := sums[k]
+	if sum == nil {
+		sum = &Flow{Least: f.Least}
+		sums[k] = sum
+	}
+	n := sum.Sockets + f.Sockets
+	sum.RTT = (sum.RTT*time.Duration(sum.Sockets) + f.RTT*time.Duration(f.Sockets)) / time.Duration(n)
+	sum.Least, sum.Sockets = min(sum.Least, f.Least), n
+	sum.Sent, sum.Again = sum.Sent+f.Sent, sum.Again+f.Again
 }
 
 // between are the services of a flow, and the other end's address.

@@ -368,6 +368,7 @@ func (c *Core) down(d api.NetDown) {
 		c.records(d)
 		if d.Measure != nil {
 			c.setMeasure(d.Measure)
+			c.setGaps(d.Between)
 		}
 	}
 	if d.Boot == c.boot {
@@ -422,8 +423,8 @@ func (c *Core) records(d api.NetDown) {
 }
 
 // loseAbsent lets go of what a whole does not have, or a part of one within its
-// span. That the flows of a service
-// that is absent ended is not said: perhaps the cluster has only forgotten it.
+// span. That the flows of a service that is absent ended is not said: perhaps the
+// cluster has only forgotten it.
 func (c *Core) loseAbsent(d api.NetDown) {
 	routes, sources, peers, refused := map[api.ServiceID]bool{}, map[netip.Addr]bool{}, map[api.PeerKey]bool{}, map[api.Want]bool{}
 	for _, r := range d.Routes {

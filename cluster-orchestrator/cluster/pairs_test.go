@@ -1,0 +1,249 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// measures has a node say what its connections measured.
+func (w *world) measures(id api.NodeID, said ...api.NetPair) {
+	w.t.Helper()
+	n := w.nodes[id]
+	n.said++
+	w.step(NetUp{id, api.NetUp{Boot: 1, Seq: n.said, Between: said}})
+}
+
+// ms is a pair's word: so far from a service here to one there.
+func ms(local, remote api.ServiceID, node api.NodeID, least float64) api.NetPair {
+	return api.NetPair{Local: local, Remote: remote, Node: node, Least: time.Duration(least * float64(time.Millisecond)), Connections: 3}
+}
+
+// violated is what an instance says of its SLA once it was looked at.
+func (w *world) violated(id api.InstanceID) string {
+	w.t.Helper()
+	w.pass(checkEvery)
+	return w.c.instances[id].Violated
+}
+
+// tiedTo is a line of nodes with pre on n3, and web linked to it on n2 or n4, which are
+// 10 ms from there by coordinates.
+func tiedTo(t *testing.T, bound float64) (w *world, on api.NodeID) {
+	w = line(t, 6, nil)
+	w.wants(of(pre, 0, 1, onNode("n3")))
+	w.step(Cordon{"n3", true})
+	w.wants(of(web, 0, 2, near("pre.prod", bound)))
+	w.beat()
+	if on = w.at(0).Node; on != "n2" && on != "n4" {
+		t.Fatalf("it is on %q", on)
+	}
+	return w, on
+}
+
+func TestWhatTCPMeasuredCountsBeforeCoordinates(t *testing.T) {
+	w, on := tiedTo(t, 12)
+	epoch := w.at(0).Epoch
+	w.measures("n3", ms(pre, web, on, 40))
+	if v := w.violated(web.Instance(0)); v != "latency: 40 ms, need 12 ms to pre.prod; measured by 3 connections at 00:00:00 UTC" {
+		t.Fatalf("it says %q", v)
+	}
+	// For a moment: nobody moves.
+	w.pass(10 * time.Second)
+	w.measures("n3", ms(pre, web, on, 11))
+	w.pass(time.Minute)
+	if v := w.violated(web.Instance(0)); v != "" || w.at(0).Epoch != epoch {
+		t.Fatalf("it says %q, and is on %s", v, w.at(0).Node)
+	}
+	// For longer: it moves once, and not back to where it was measured, though by
+	// coordinates that is near enough.
+	w.measures("n3", ms(pre, web, on, 40))
+	w.pass(30 * time.Second)
+	next := w.at(0).Node
+	if next == on || next != "n2" && next != "n4" || w.violated(web.Instance(0)) != "" {
+		t.Fatalf("it is on %s, %q", next, w.violated(web.Instance(0)))
+	}
+	w.measures("n3", ms(pre, web, next, 40))
+	w.pass(time.Minute)
+	if w.at(0).Node != next || !w.c.instances[web.Instance(0)].Strained {
+		t.Errorf("it goes back to %s, where it was no better", w.at(0).Node)
+	}
+	w.checkBooks()
+}
+
+func TestAWayThatIsShorterThanEstimatedKeepsTheSLA(t *testing.T) {
+	w, on := tiedTo(t, 12)
+	w.stands(on, 90)
+	w.pass(10 * time.Second)
+	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
+		t.Fatalf("it says %q", v)
+	}
+	for range 4 {
+		w.measures("n3", ms(pre, web, on, 5))
+		w.pass(time.Minute)
+	}
+	if v := w.violated(web.Instance(0)); v != "" || w.at(0).Node != on {
+		t.Fatalf("it says %q on %s", v, w.at(0).Node)
+	}
+	// What is old counts no longer, as long as it was on its way too.
+	old := ms(pre, web, on, 5)
+	old.Age = api.NetPairFor - 25*time.Second
+	w.measures("n3", old)
+	if v := w.violated(web.Instance(0)); v != "" {
+		t.Fatalf("it says %q", v)
+	}
+	w.pass(20 * time.Second)
+	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
+		t.Fatalf("it says %q", v)
+	}
+	w.pass(api.NetPairFor)
+	if len(w.c.pairs) != 0 {
+		t.Errorf("%v are left", w.c.pairs)
+	}
+}
+
+// A link is to the nearest: one that is measured far away says nothing of another.
+func TestAFarInstanceBreaksNothingWhereAnotherIsNear(t *testing.T) {
+	w, on := tiedTo(t, 12)
+	w.step(Cordon{"n3", false})
+	other := map[api.NodeID]api.NodeID{"n2": "n1", "n4": "n5"}[on]
+	w.wants(of(pre, 1, 3, onNode(other)))
+	w.beat()
+	w.measures("n3", ms(pre, web, on, 40))
+	if v := w.violated(web.Instance(0)); v != "" {
+		t.Fatalf("it says %q", v)
+	}
+	w.measures(other, ms(pre, web, on, 30))
+	if v := w.violated(web.Instance(0)); !strings.HasPrefix(v, "latency: 30 ms,") {
+		t.Fatalf("it says %q", v)
+	}
+	w.measures(on, ms(web, pre, "n3", 9)) // the other end of the first knows better
+	if v := w.violated(web.Instance(0)); v != "" {
+		t.Fatalf("it says %q", v)
+	}
+}
+
+// A node speaks for what it runs, of what runs where it says, and of nobody else.
+func TestForgedMeasurementsMoveNobody(t *testing.T) {
+	w, on := tiedTo(t, 12)
+	stranger := api.ServiceID("evil/shop.prod.pre.prod")
+	w.wants(of(stranger, 0, 4, onNode("n5")))
+	w.beat()
+	w.step(Cordon{"n3", false})
+	for name, forged := range map[string]api.NetPair{
+		"of what runs elsewhere":     ms(pre, web, on, 40),
+		"of whom it links to":        ms(web, pre, "n3", 40),
+		"to another application":     ms(stranger, web, on, 40),
+		"of nobody":                  ms(far, web, on, 40),
+		"to where it does not run":   ms(stranger, stranger, "n1", 40),
+		"to no node":                 ms(stranger, stranger, "n99", 40),
+		"to itself":                  ms(stranger, stranger, "n5", 40),
+		"of an unnamed service":      ms("", "", on, 40),
+		"of a service without a dot": ms("x", "x", on, 40),
+	} {
+		if w.measures("n5", forged); len(w.c.pairs) != 0 || w.violated(web.Instance(0)) != "" {
+			t.Errorf("%s: it is believed: %v", name, w.c.pairs)
+		}
+	}
+	sound := ms(pre, web, on, 40)
+	for name, change := range map[string]func(*api.NetPair){
+		"no time":        func(p *api.NetPair) { p.Least = 0 },
+		"less than none": func(p *api.NetPair) { p.Least = -time.Second },
+		"an hour":        func(p *api.NetPair) { p.Least = time.Hour },
+		"by nobody":      func(p *api.NetPair) { p.Connections = 0 },
+		"in the future":  func(p *api.NetPair) { p.Age = -time.Hour },
+		"too long ago":   func(p *api.NetPair) { p.Age = api.NetPairFor },
+	} {
+		p := sound
+		if change(&p); true {
+			w.measures("n3", p)
+		}
+		if len(w.c.pairs) != 0 {
+			t.Errorf("%s: it is believed: %v", name, w.c.pairs)
+		}
+	}
+	w.pass(2 * time.Minute)
+	if w.at(0).Node != on {
+		t.Errorf("it is on %s", w.at(0).Node)
+	}
+	// What its own node measured keeps an instance where it is, whatever another says.
+	w.measures(on, ms(web, pre, "n3", 9))
+	w.measures("n3", sound)
+	w.pass(2 * time.Minute)
+	if v := w.violated(web.Instance(0)); w.at(0).Node != on || v != "" {
+		t.Errorf("it is on %s, %q", w.at(0).Node, v)
+	}
+}
+
+func TestMeasuredPairsAreBounded(t *testing.T) {
+	w := line(t, 2, nil)
+	w.wants(of(pre, 0, 1, onNode("n0")))
+	a, b := end{pre, "n0"}, &pair{by: map[end]word{}}
+	for i := range maxPairs {
+		w.c.pairs.put(a, end{far, api.NodeID(fmt.Sprintf("x%d", i))}, b)
+	}
+	w.wants(of(web, 0, 2, onNode("n1")))
+	w.measures("n1", ms(web, pre, "n0", 1))
+	w.measures("n0", ms(pre, web, "n1", 1))
+	if n := len(w.c.pairs[pre]["n0"]); n != maxPairs || len(w.c.pairs[web]) != 0 {
+		t.Errorf("%d pairs, %v", n, w.c.pairs[web])
+	}
+}
+
+// A node is asked about the services that a latency link leads from or to, as long as it
+// runs such.
+func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
+	w := netWorld(t, 2)
+	for id, n := range w.nodes {
+		n.said = 1
+		w.stands(id, 1)
+	}
+	w.wants(of(pre, 0, 1, onNode("n0")), of(far, 0, 1, onNode("n0")), of(web, 0, 1, onNode("n1")))
+	w.run("n0")
+	w.run("n1")
+	w.pass(15 * time.Second)
+	has := map[api.NodeID]api.Digest{}
+	asked := func(id api.NodeID) []api.ServiceID {
+		t.Helper()
+		for range 3 { // what it is told it says that it has
+			n := w.nodes[id]
+			n.said = w.c.nodes[id].net.seq + 1
+			w.step(NetUp{id, api.NetUp{Boot: 1, Seq: n.said, Held: w.c.net.book.Held(id), Rev: 1 << 62, Lease: w.c.nodes[id].net.lease, Measure: has[id]}})
+			for _, m := range n.got {
+				if d, ok := m.(api.NetDown); ok && d.Measure != nil {
+					has[id] = 0
+					for _, p := range d.Measure {
+						has[id] = has[id].Toggle(p.Digest())
+					}
+					for _, s := range d.Between {
+						has[id] = has[id].Toggle(s.Digest())
+					}
+				}
+			}
+			n.got = nil
+			w.pass(time.Second)
+		}
+		if len(w.c.nodes[id].measured.peers) == 0 {
+			t.Fatal("it measures nobody")
+		}
+		return w.c.asksAbout(w.c.nodes[id])
+	}
+	if got := asked("n0"); len(got) != 0 {
+		t.Fatalf("nobody links, and it is asked about %v", got)
+	}
+	before := has["n0"]
+	w.wants(of(web, 0, 2, near("pre.prod", 5), onNode("n1")))
+	if got := asked("n0"); !slices.Equal(got, []api.ServiceID{pre}) || has["n0"] != before.Toggle(pre.Digest()) {
+		t.Errorf("asked about %v", got)
+	}
+	if got := asked("n1"); !slices.Equal(got, []api.ServiceID{web}) {
+		t.Errorf("asked about %v", got)
+	}
+	w.wants(of(web, 0, 3, onNode("n1"))) // links no more
+	if got := asked("n0"); len(got) != 0 || has["n0"] != before {
+		t.Errorf("asked about %v", got)
+	}
+}
