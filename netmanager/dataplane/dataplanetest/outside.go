@@ -2,9 +2,9 @@ package dataplanetest
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +26,14 @@ func hostsAreClosed(t *testing.T, w *World) {
 			if err := w.C(1).Unreached(network, at(a, 8081)); err != nil {
 				t.Error(err)
 			}
+		}
+	}
+	// By the link alone.
+	here.IP("addr add fe80::77/64 dev " + w.C(1).Device + " nodad")
+	w.C(1).IP("addr add fe80::78/64 dev eth0 nodad")
+	for _, network := range []string{"tcp", "udp"} {
+		if err := w.C(1).Unreached(network, at(w.C(1).zoned("fe80::77%eth0"), 8081)); err != nil {
+			t.Error(err)
 		}
 	}
 	// A network beside the host by a table of its own, as VPNs for management have theirs.
@@ -69,6 +77,20 @@ func hostsAreClosed(t *testing.T, w *World) {
 			must(t)(w.C(1).Ask(network, at(p.Addr(), 8081)))
 		}
 	}
+}
+
+// zoned is an address of a link, whose device is given by number: names are another
+// space's to every other thread.
+func (s *Space) zoned(text string) (a netip.Addr) {
+	a = netip.MustParseAddr(text)
+	s.Do(func() {
+		d, err := net.InterfaceByName(a.Zone())
+		if err != nil {
+			panic(err)
+		}
+		a = a.WithZone(strconv.Itoa(d.Index))
+	})
+	return a
 }
 
 // theResolverIsReached, and nothing else of its host. While it is away for a moment
@@ -145,14 +167,6 @@ func publishedPortsLeaveTheHostsOwn(t *testing.T, w *World) {
 	h.Sysctl("net/ipv4/conf/"+w.C(1).Device+"/route_localnet", "1") // as link has it where ports are published
 	h.IP("addr add fe80::77/64 dev wan0 nodad")
 	w.Outside.IP("addr add fe80::1/64 dev wan0 nodad")
-	linkLocal := func(s *Space) (a netip.Addr) {
-		s.Do(func() { // by number: names are another space's to every other thread
-			if d, err := net.InterfaceByName("wan0"); err == nil {
-				a = netip.MustParseAddr(fmt.Sprintf("fe80::77%%%d", d.Index))
-			}
-		})
-		return a
-	}
 	e := plane.Endpoint{Address: w.C(1).Addr, Ident: 1, Device: w.C(1).Device, Ports: []api.PortMap{
 		{Host: 53, Instance: 80, Protocol: "tcp"}, {Host: 53, Instance: 80, Protocol: "udp"},
 	}}
@@ -168,8 +182,8 @@ func publishedPortsLeaveTheHostsOwn(t *testing.T, w *World) {
 			{h.Space, api.ResolverAddr, "host"},
 			{h.Space, netip.MustParseAddr("127.0.0.53"), "host"},
 			{h.Space, netip.IPv6Loopback(), "host"},
-			{h.Space, linkLocal(h.Space), "host"},
-			{w.Outside, linkLocal(w.Outside), "host"},
+			{h.Space, h.zoned("fe80::77%wan0"), "host"},
+			{w.Outside, w.Outside.zoned("fe80::77%wan0"), "host"},
 			// What is meant.
 			{h.Space, netip.MustParseAddr("127.0.0.1"), "tenant"},
 			{w.Outside, netip.MustParseAddr("203.0.113.2"), "tenant"},
