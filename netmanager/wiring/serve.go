@@ -228,7 +228,7 @@ func (m *manager) Trace(ctx context.Context, from api.InstanceID, to string) (t 
 		return t, err
 	}
 	for end := time.Now().Add(traceWait); refused == nil && ask != nil && time.Now().Before(end); {
-		if err := m.loop.Do(ctx, ask, look); err != nil {
+		if err := m.learn(ctx, ask); err != nil {
 			return t, err
 		}
 		select {
