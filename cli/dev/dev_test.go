@@ -148,8 +148,13 @@ func (in *installation) client(t *testing.T) *client.Client {
 
 func config(t *testing.T) dev.Config {
 	bin := binaries(t)
+	data, err := os.MkdirTemp("", "d") // short: sockets' paths are bounded
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(data) })
 	return dev.Config{
-		Bin: bin, Data: t.TempDir(), Listen: "127.0.0.1:0", Clusters: 2, Nodes: 3,
+		Bin: bin, Data: data, Listen: "127.0.0.1:0", Clusters: 2, Nodes: 3,
 		Runtime: "process", Network: "host", Allow: []string{bin}, Tenant: "dev",
 	}
 }

@@ -166,7 +166,7 @@ func hostileNode(t *testing.T, s *siege) {
 	}
 	allowed := func(marker string) {
 		t.Helper()
-		lab.Within(t, 20*time.Second, "what the mole may send arrives", func() error {
+		lab.Within(t, time.Minute, "what the mole may send arrives", func() error {
 			v.Send(lab.Datagram(mole, web, []byte(marker)))
 			if sniffers["web"].Saw(marker) == 0 {
 				return errors.New(marker)

@@ -51,7 +51,7 @@ func TestFloodsOfDatagrams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lab.Within(t, 10*time.Second, "the client's datagram arrives", func() error {
+		lab.Within(t, time.Minute, "the client's datagram arrives", func() error {
 			if web.Saw(marker) == 0 {
 				return fmt.Errorf("no %q", marker)
 			}
@@ -270,7 +270,7 @@ func TestResolverAmplifiesNothing(t *testing.T) {
 	if longest.Load() > 1232 {
 		t.Errorf("an answer of %d bytes", longest.Load())
 	}
-	lab.Within(t, 5*time.Second, "the flood over, names are answered", func() error {
+	lab.Within(t, time.Minute, "the flood over, names are answered", func() error {
 		_, err := s.client.Lookup(t.Context(), "ip4", "web.lab.shop.lab.treeline")
 		return err
 	})

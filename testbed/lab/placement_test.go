@@ -42,13 +42,13 @@ func TestADeviceIsGivenOnceAndGivenOn(t *testing.T) {
 	l.Apply(lab.App("second", want))
 	waits := func() {
 		t.Helper()
-		lab.Within(t, 20*time.Second, "the second waits for the device", func() error { return blames(l, second, "device:gpu") })
+		lab.Within(t, time.Minute, "the second waits for the device", func() error { return blames(l, second, "device:gpu") })
 	}
 	waits()
 
 	n.Kill9()
 	n.Start()
-	lab.Within(t, 20*time.Second, "the node engine serves again", n.Ready)
+	lab.Within(t, time.Minute, "the node engine serves again", n.Ready)
 	waits()
 	if now := l.Workload(first.Instance); now.PID != first.PID || len(l.WorkloadsOf(second)) > 0 {
 		t.Errorf("after the engine's restart the first is %+v, was %+v", now, first)
@@ -101,7 +101,7 @@ func TestSchedulersFromOutsidePlace(t *testing.T) {
 	if w := l.Workload(l.ID("alone", "sun", 0)); w.Node != "s2" {
 		t.Errorf("the built-in one prefers room, and it runs on %s", w.Node)
 	}
-	lab.Within(t, 20*time.Second, "the one that is gone is named", func() error {
+	lab.Within(t, time.Minute, "the one that is gone is named", func() error {
 		if !strings.Contains(solar.Log(), url) {
 			return errors.New("the cluster's log does not name " + url)
 		}

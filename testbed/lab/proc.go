@@ -184,7 +184,7 @@ func (p *Proc) end(s syscall.Signal) {
 	_ = p.cmd.Process.Signal(s)
 	select {
 	case <-p.ended:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		p.lab.t.Errorf("%s does not end on %s", p.Name, s)
 		_ = p.cmd.Process.Kill()
 		<-p.ended

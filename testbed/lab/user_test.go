@@ -123,7 +123,7 @@ func TestAUserIsFoundByRealProbes(t *testing.T) {
 	// The cluster knows both for what they are, and sends no node there.
 	for _, service := range []string{"private", "testing"} {
 		id := o.ID("shop", service, 0)
-		lab.Within(t, 30*time.Second, service+" is refused", func() error {
+		lab.Within(t, time.Minute, service+" is refused", func() error {
 			why, err := o.API.Why(t.Context(), id)
 			if err != nil {
 				return err
