@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -135,6 +136,31 @@ func TestAFlowToANewAddressBeginsWhileTheDiskIsFull(t *testing.T) {
 	if err := m.loop.Read(t.Context(), func() {}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A life that begins on a full disk has its number by the clock. It says nothing before the
+// next one's would be another.
+func TestALifeBeginsOnAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, d, sent := onDisk(t, overlay.New(overlay.Config{}))
+		d.full.Store(true)
+		began := time.Now()
+		if err := m.begin(t.Context()); err != nil || time.Since(began) < time.Second {
+			t.Errorf("it began after %v: %v", time.Since(began), err)
+		}
+		m.post(overlay.Self{NetSelf: api.NetSelf{Key: api.PeerKey{1}}})
+		m.post(overlay.Link{Up: true})
+		synctest.Wait()
+		for len(sent) > 0 {
+			if up, ok := (<-sent).(api.NetUp); ok {
+				if up.Boot != uint64(began.Unix()) {
+					t.Errorf("its number is %d, began at %d", up.Boot, began.Unix())
+				}
+				return
+			}
+		}
+		t.Error("it says nothing to its cluster")
+	})
 }
 
 func TestNamesAreAnsweredWhileTheDiskIsFull(t *testing.T) {

@@ -90,7 +90,10 @@ func (c *chooser) dropOther(name string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read which plane there was: %w", err)
 	}
-	if open := c.planes[string(was)]; open != nil && string(was) != name {
+	if string(was) == name { // on a full disk it could not be noted again
+		return nil
+	}
+	if open := c.planes[string(was)]; open != nil {
 		if err := removePlane(open, c.prefix); err != nil {
 			return fmt.Errorf("remove the plane %s: %w", was, err)
 		}

@@ -141,4 +141,12 @@ func TestThePlaneIsNotedAsAWhole(t *testing.T) {
 	if text := must[[]byte](t)(io.ReadAll(old)); string(text) != "ebpf" {
 		t.Errorf("the old note was written over: %q", text)
 	}
+	noted := must[*os.File](t)(data.Open(planeFile)) // it is another's no sooner than it is closed
+	defer noted.Close()
+	if err := c.dropOther("nft"); err != nil {
+		t.Fatal(err)
+	}
+	if !os.SameFile(must[os.FileInfo](t)(noted.Stat()), must[os.FileInfo](t)(data.Stat(planeFile))) {
+		t.Error("what is noted is written anew: on a full disk no life would begin")
+	}
 }

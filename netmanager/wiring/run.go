@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
@@ -212,7 +213,7 @@ func (m *manager) send(envs []api.Envelope) {
 
 // live begins the core's life, has the kernel follow it, and lets the node engine in.
 func (m *manager) live(ctx context.Context, ln net.Listener) error {
-	if err := m.loop.Do(ctx, overlay.Start{}, nil); err != nil {
+	if err := m.begin(ctx); err != nil {
 		return err
 	}
 	if err := m.loop.Read(ctx, func() {
@@ -249,6 +250,25 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 			return nil
 		}},
 	)
+}
+
+// unnoted is how long a life says nothing whose beginning cannot be saved: the next one's
+// number is another then, by the clock.
+const unnoted = 1100 * time.Millisecond
+
+// begin begins the core's life, on a full disk too: its workloads' tunnels hang on it.
+func (m *manager) begin(ctx context.Context) error {
+	err := m.loop.Do(ctx, overlay.Start{}, nil)
+	if !unsaved(err) {
+		return err
+	}
+	m.log.Warn("this life begins without being noted", "err", err)
+	select {
+	case <-time.After(unnoted):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // plane is all that the kernel should hold.
