@@ -151,7 +151,8 @@ func (c *Core) backend(n *node, id api.InstanceID) api.Backend {
 	if n == nil || in == nil || n.net.self == nil {
 		return api.Backend{}
 	}
-	be, ready := api.Backend{Instance: id, State: api.BackendDraining, Load: n.net.load}, false
+	// 0 would say that nothing is known of the node, which gets what the average gets.
+	be, ready := api.Backend{Instance: id, State: api.BackendDraining, Load: max(1, n.net.load)}, false
 	here := in.Node == n.info.ID
 	o, seen := n.observed[id]
 	switch {

@@ -200,6 +200,31 @@ func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
 	t.Fatal("it is not found")
 }
 
+// An idle node is one that has room, and not one of which nothing is known: those get
+// what the average gets.
+func TestIdleNodesSaySo(t *testing.T) {
+	w := netWorld(t, 2)
+	for n := range 2 {
+		w.want[web.Instance(n)] = addressedAt(n, rr)
+	}
+	w.desire()
+	loads := map[api.NodeID]uint8{"n0": 90, "n1": 3}
+	for id, cpu := range loads {
+		w.run(id)
+		beat := w.nodes[id].alive()
+		beat.CPUUsed = cpu
+		w.step(beat)
+	}
+	r, _ := w.c.net.book.RouteOf(web)
+	got := map[api.PeerKey]uint8{}
+	for _, be := range r.Backends {
+		got[be.Peer] = be.Load
+	}
+	if got[api.PeerKey{'n', '0'}] != 90 || got[api.PeerKey{'n', '1'}] == 0 || got[api.PeerKey{'n', '1'}] >= loadStep {
+		t.Errorf("the route has loads %v", got)
+	}
+}
+
 // TestRoutesAreWholeBeforeNodesSpeakAgain restarts the cluster, and asks at once.
 func TestRoutesAreWholeBeforeNodesSpeakAgain(t *testing.T) {
 	w := netWorld(t, 3)
