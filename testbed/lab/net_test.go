@@ -193,10 +193,11 @@ func TestTenantsAndCallersAreKeptApart(t *testing.T) {
 	}
 }
 
-// A published port is reached at its node, and nobody takes it twice.
+// A published port is reached at its node, and nobody takes it twice. Nor an address:
+// where a node has none left, instances go to another.
 func TestPublishedPorts(t *testing.T) {
 	t.Parallel()
-	o := lab.NewOverlay(t, lab.Options{})
+	o := lab.NewOverlay(t, lab.Options{RootArgs: []string{"--network-subnet-bits=29"}}) // five instances a node
 	for range 2 {
 		o.Node(o.First, netlab.None)
 	}
@@ -231,6 +232,37 @@ func TestPublishedPorts(t *testing.T) {
 	if err != nil || !strings.Contains(fmt.Sprintf("%+v", why), "8088") {
 		t.Errorf("why says %+v (%v)", why, err)
 	}
+	t.Run("addresses", func(t *testing.T) { addressesRunOut(t, o) })
+}
+
+// addressesRunOut fills n0, which has the most room for all but addresses. Of its five
+// one is taken, and two of n1's are.
+func addressesRunOut(t *testing.T, o *lab.Overlay) {
+	o.Apply(lab.App("ballast", lab.On(lab.Needing(o.Container("ballast", 1), 3, 50), "c1", "n1")))
+	o.Wait("the ballast runs", o.Running("ballast", "ballast", 1))
+	o.Apply(lab.App("many", lab.On(o.Container("many", 6), "c1", "n0;n1")))
+	o.Wait("all run", o.Running("many", "many", 6))
+	on := map[string]int{}
+	for _, w := range o.Workloads() {
+		if w.Instance.Service() == o.ServiceID("many", "many") {
+			on[w.Node]++
+		}
+	}
+	if on["n0"] != 4 || on["n1"] != 2 {
+		t.Errorf("they run on %v", on)
+	}
+	o.Scale("many", "many", 8)
+	o.Wait("the last says what is short", func(v lab.View) bool {
+		short := 0
+		for i := range 8 {
+			in := v.Instances[o.ID("many", "many", i)]
+			if in.State == api.Failed && in.Reason == api.ReasonNetworkFull && strings.Contains(in.Detail, "are taken") {
+				short++
+			}
+		}
+		return short == 1
+	})
+	o.Delete("many") // else it is tried again while the lab ends
 }
 
 // get is the instance that answers at an address of this network.
