@@ -42,7 +42,7 @@ type Config struct {
 	Idle       time.Duration // a want that is unused for so long is dropped: 5 min
 	Negative   time.Duration // for which a refusal answers without asking again: 5 s
 	Poll       time.Duration // between two looks at what is used, while something is wanted: 60 s
-	MaxWants   int           // in all: 16,384
+	MaxWants   int           // in all: 16,000, which is what one message takes where all names are as long as names may be
 	MaxPending int           // of one service, unanswered or refused: 256
 }
 
@@ -55,7 +55,7 @@ func (c Config) withDefaults() Config {
 	c.Idle = orDefault(c.Idle, 5*time.Minute)
 	c.Negative = orDefault(c.Negative, 5*time.Second)
 	c.Poll = orDefault(c.Poll, time.Minute)
-	c.MaxWants = orDefault(c.MaxWants, 16384)
+	c.MaxWants = orDefault(c.MaxWants, 16000)
 	c.MaxPending = orDefault(c.MaxPending, 256)
 	return c
 }

@@ -103,6 +103,13 @@ func (c *Core) renewal() time.Duration {
 // report says to the cluster what there is to say.
 func (c *Core) report() {
 	l := &c.link
+	// Instead of more changes than there can be wants, all wants are said: while nobody
+	// hears, changes could become any number.
+	if len(l.adds)+len(l.drops) > c.cfg.MaxWants {
+		l.whole = true
+		clear(l.adds)
+		clear(l.drops)
+	}
 	gaps := l.gaps && c.now.Sub(l.gapsTold) >= tellEvery
 	if !l.up || !c.described || c.boot == 0 || !l.whole && !l.self && !l.say && !gaps && len(l.adds)+len(l.drops) == 0 {
 		return
