@@ -40,6 +40,10 @@ var Closed = []netip.Prefix{
 // PortUnreachable begins the ICMP error that says that nobody has a port (RFC 792).
 var PortUnreachable = []byte{3, 3}
 
+// AboutTo is where an ICMP error tells the IPv4 destination of the packet that it is
+// about, counted from its own header.
+const AboutTo = 8 + 16
+
 // Plane holds what a plane.State says. Methods are not for concurrent use.
 //
 // Sync makes the plane exactly s, whatever an earlier life left. Flows whose

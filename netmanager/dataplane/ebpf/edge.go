@@ -107,9 +107,11 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 
 	rawOut := add(&nftables.Chain{Name: "raw-out", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw})
 	// While the resolver is away for a moment nobody is told so: who is told fails, who
-	// hears nothing asks again.
-	rawOut(source(netip.PrefixFrom(api.ResolverAddr, 32)), proto(unix.IPPROTO_ICMP), exprs{
+	// hears nothing asks again. The query is known by its own header: the kernel may say in
+	// the resolver's name what is about others, too.
+	rawOut(proto(unix.IPPROTO_ICMP), exprs{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, is(dataplane.PortUnreachable),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: dataplane.AboutTo, Len: 4}, is(api.ResolverAddr.AsSlice()),
 	}, drop())
 	if n.VXLAN != 0 {
 		raw(proto(unix.IPPROTO_UDP), port(n.VXLAN), local(), exprs{&expr.Notrack{}})

@@ -190,9 +190,10 @@ func (t table) dispatch(fams [2]family) {
 	t.rule("host", resolver, protocol(unix.IPPROTO_ICMP), accept())
 	t.rule("host", goTo(denied))
 	// While it is away for a moment nobody is told so: who is told fails, who hears nothing
-	// asks again.
-	t.rule("rawout", four.only(), network(four.source.at, 4, r(12)), is(r(12), api.ResolverAddr.AsSlice()),
-		protocol(unix.IPPROTO_ICMP), transport(0, 2, r(12)), is(r(12), dataplane.PortUnreachable), drop())
+	// asks again. The query is known by its own header: the kernel may say in the
+	// resolver's name what is about others, too.
+	t.rule("rawout", four.only(), protocol(unix.IPPROTO_ICMP), transport(0, 2, r(12)), is(r(12), dataplane.PortUnreachable),
+		transport(dataplane.AboutTo, 4, r(12)), is(r(12), api.ResolverAddr.AsSlice()), drop())
 }
 
 // own holds for the addresses of this node's subnet and their twins; nil where it has none.
