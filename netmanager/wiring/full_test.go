@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/loop"
@@ -135,6 +139,66 @@ func TestAFlowToANewAddressBeginsWhileTheDiskIsFull(t *testing.T) {
 	d.full.Store(false)
 	if err := m.loop.Read(t.Context(), func() {}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A real disk, which is full: a workload reaches what its node has never heard of, a
+// netmanager that is killed comes back and goes on with it, and is ready when there is room.
+func TestAFullDiskStopsNoFlow(t *testing.T) {
+	w := newWorld(t, 0)
+	for i := range 2 {
+		w.host(i, w.tag+"-sw", nil)
+	}
+	h := w.hosts[0]
+	data := filepath.Join(h.dir, "net")
+	if err := errors.Join(os.Mkdir(data, 0o700), unix.Mount("tmpfs", data, "tmpfs", 0, "size=4m")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(data, unix.MNT_DETACH) }) // who has files there ends later
+	for _, h := range w.hosts {
+		h.start()
+	}
+	client := h.run("client", 0, 1)
+	for n := range 2 {
+		w.hosts[1].run(fmt.Sprint("web", n), 0, 2+n).serve(80)
+	}
+	ballast := must[*os.File](t)(os.Create(filepath.Join(data, "ballast")))
+	defer ballast.Close()
+	for err := error(nil); err == nil; {
+		_, err = ballast.Write(make([]byte, 4096))
+	}
+	attach := func(n int) error {
+		ctx, cancel := context.WithTimeout(t.Context(), testTime)
+		defer cancel()
+		k := api.Key{Instance: service("more").Instance(n), Epoch: 1}
+		_, err := h.sock.Attach(ctx, api.Attach{Key: k, NetNS: nsPath(w.netns(fmt.Sprint("more", n)))})
+		return err
+	}
+	n, err := 0, error(nil)
+	for ; err == nil && n < 50; n++ { // the store has some room within its file
+		err = attach(n)
+	}
+	if !errors.Is(err, api.ErrFull) {
+		t.Fatalf("attachment %d on a full disk: %v", n, err)
+	}
+	if who := client.ask(vip(2), 80); who != string(service("web0").Instance(0)) {
+		t.Errorf("%s answered", who)
+	}
+	h.kill()
+	ready := make(chan struct{})
+	go func() {
+		defer close(ready)
+		h.start()
+	}()
+	if who := client.ask(vip(3), 80); who != string(service("web1").Instance(0)) {
+		t.Errorf("%s answered", who)
+	}
+	if err := ballast.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	<-ready
+	if err := attach(n); err != nil {
+		t.Errorf("an attachment when there is room again: %v", err)
 	}
 }
 
