@@ -29,7 +29,7 @@ func TestDescriptionsSayWhatPlacementGoesBy(t *testing.T) {
 		Connectivity: []api.Connectivity{{Target: "pre.v1", Constraints: []api.LinkConstraint{{Type: "latency", Threshold: 5}, {Type: "bandwidth", Threshold: 100}, {Type: "geo", Threshold: 9}}}},
 	}}
 	inst := api.Instance{ID: "acme/video.prod.detect.v1#0", Service: svc.ID, State: api.Running, Cluster: "munich", Violated: "latency 34.9 ms, at most 20 ms to pre.v1", Devices: []string{"acme.com/gpu=0", "acme.com/gpu=3"}}
-	cl := api.Cluster{ClusterInfo: api.ClusterInfo{ID: "munich"}, Status: api.ClusterReady, Aggregate: api.Aggregate{
+	cl := api.Cluster{ClusterInfo: api.ClusterInfo{ID: "munich"}, Status: api.ClusterReady, NetworkError: "the instance network is exhausted", Aggregate: api.Aggregate{
 		Nodes: 3, Hull: []api.Geo{munich, {Lat: 48, Lon: 11}}, Unplaced: 1, Latency: &api.CoordSpread{Center: at, Radius: 7500 * time.Microsecond, Nodes: 2},
 		Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Nodes: 3, Areas: []string{"de", "munich"}, Addons: []string{"a"}, Devices: []api.SlotDevice{{Name: "gpu", Free: 3, Largest: 2}}}},
 	}}
@@ -61,7 +61,7 @@ func TestDescriptionsSayWhatPlacementGoesBy(t *testing.T) {
 		},
 		"describe cluster munich": {
 			"most on one 0 vCPU, 0 MiB; 3 gpu free, 2 on one; in de, munich; with a\n", "Region:       within 48.14,11.58 48,11, and 1 nodes that tell no place\n",
-			"Latency:      2 nodes within 7.5 ms of (12.0 -3.0) ms",
+			"Latency:      2 nodes within 7.5 ms of (12.0 -3.0) ms", "Trouble:      the instance network is exhausted\n",
 		},
 		"describe instance video/detect#0": {"Devices:      acme.com/gpu=0, acme.com/gpu=3\n", "Breaks:       latency 34.9 ms, at most 20 ms to pre.v1\n", "has to itself: acme.com/gpu=0"},
 		"describe service video/detect": {
