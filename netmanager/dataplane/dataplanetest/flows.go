@@ -16,7 +16,7 @@ import (
 // patience is how long the suite waits for what must come; quiet is how long it
 // listens for what must not.
 const (
-	patience = 20 * time.Second
+	patience = time.Minute
 	quiet    = 300 * time.Millisecond
 )
 
