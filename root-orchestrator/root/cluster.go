@@ -48,6 +48,9 @@ type cluster struct {
 	observed map[api.InstanceID]api.Digest
 	known    api.Digest
 	noticed  noticed
+	telling  telling
+	hosted   int       // the most instances that it had lately
+	hostedAt time.Time // and when
 
 	net clusterNet
 }

@@ -71,8 +71,8 @@ type Core struct {
 	links     links
 	stuck     stuck
 	roomier   map[api.ClusterID]bool // where this step gave a reservation up
-	events    []api.Event            // the newest EventsKept, oldest first
-	eventSlot int                    // where the next is stored
+	events    events
+	speaker   api.ClusterID // whose word the step takes; "": no cluster's
 	net       network
 	dry       bool                               // a sketch
 	doubts    map[api.InstanceID][]api.ClusterID // of a sketch: clusters that said they cannot
@@ -99,12 +99,14 @@ type timerKey struct {
 type timerKind uint8
 
 const (
-	timerDead  timerKind = iota // look whether the cluster is silent
-	timerRetry                  // try to place the instance again
-	timerAge                    // what is known of the cluster is older by a step
-	timerAsk                    // the scheduler outside has not answered about the instance
-	timerProbe                  // ask the cluster again that refused what the service asks
-	timerTell                   // clusters are to be told where a service's links lead
+	timerDead      timerKind = iota // look whether the cluster is silent
+	timerRetry                      // try to place the instance again
+	timerAge                        // what is known of the cluster is older by a step
+	timerAsk                        // the scheduler outside has not answered about the instance
+	timerProbe                      // ask the cluster again that refused what the service asks
+	timerTell                       // clusters are to be told where a service's links lead
+	timerTellOfOne                  // there is room for an event about the instance
+	timerTellOfAll                  // there is room for an event by the cluster
 )
 
 // dirty is what a step changed and its end saves and shows, once each and in
@@ -134,6 +136,7 @@ func (d *dirty) first(kind, id string) bool {
 func New(cfg Config) *Core {
 	return &Core{
 		cfg:       cfg.withDefaults(),
+		events:    events{of: map[api.ClusterID][]keptEvent{}},
 		apps:      map[api.AppID]*app{},
 		services:  map[api.ServiceID]*service{},
 		instances: map[api.InstanceID]*instance{},
@@ -147,6 +150,7 @@ func New(cfg Config) *Core {
 // Step takes one input.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.wall, c.now, c.send, c.stuck = now, c.clock.Observe(now, c.timers.Next()), nil, stuck{}
+	c.speaker = ""
 	err := c.take(in)
 	c.expire()
 	c.reconcileChanged()
@@ -175,6 +179,7 @@ func (c *Core) take(in Input) error {
 	case Hello:
 		return c.hello(in.Hello)
 	case Report:
+		c.speaker = in.Report.Cluster
 		return c.report(in.Report)
 	case Ranked:
 		c.ranked(in.Answer)
@@ -249,6 +254,14 @@ func (c *Core) expire() {
 			}
 		case timerTell:
 			c.links.told[k.service] = true
+		case timerTellOfOne:
+			if in := c.instances[k.instance]; in != nil {
+				c.tellOfOne(in)
+			}
+		case timerTellOfAll:
+			if cl := c.clusters[k.cluster]; cl != nil {
+				c.tellOfAll(cl)
+			}
 		}
 	}
 }

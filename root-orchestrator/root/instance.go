@@ -59,6 +59,8 @@ type instance struct {
 	refusals map[api.ClusterID]refusal // that are about it alone
 	refused  int                       // in a row, without a placement that ran
 	notUntil time.Time
+
+	telling *telling // its events, where a cluster makes them
 }
 
 // keptPlacements bounds the history that an instance carries.

@@ -40,6 +40,7 @@ func (c *Core) report(r api.Report) error {
 	}
 	cl.net.speaks = cl.net.speaks || r.Net != nil // before what it was asked counts as answered
 	c.heardAgain(cl)
+	cl.noteHosted(c.now)
 	c.observe(cl, r)
 	c.notices(cl, r)
 	if r.Net != nil {

@@ -175,12 +175,14 @@ type EventFilter struct {
 // Events lists what happened, oldest first.
 func (c *Core) Events(f EventFilter) []api.Event {
 	var out []api.Event
-	for i := len(c.events) - 1; i >= 0; i-- {
-		e := c.events[i]
+	all := c.events.all
+	for i := len(all) - 1; i >= 0; i-- {
+		e := all[i]
 		if e.Seq <= f.Since || f.Limit > 0 && len(out) >= f.Limit || len(out) >= c.cfg.EventsKept {
 			break
 		}
 		switch {
+		case madeWay(e):
 		case e.Tenant == "" && f.Tenant != "", e.Tenant != "" && !Within(e.Tenant, f.Tenant):
 		case f.Instance != "" && e.Instance != f.Instance:
 		case f.App != "" && (e.Tenant != f.App.Tenant() || e.Object != f.App.Name() && !strings.HasPrefix(e.Object, f.App.Name()+".")):
