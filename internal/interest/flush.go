@@ -1,7 +1,7 @@
 package interest
 
 import (
-	"cmp"
+	"container/heap"
 	"maps"
 	"slices"
 
@@ -19,26 +19,13 @@ func (b *Book[S]) Flush(s S, room int, v View) (r api.Records, without api.Diges
 	if u == nil {
 		return r, 0
 	}
-	without = u.digest
-	used, fresh := least{most: room}, least{most: room / leastSize}
-	for k := range u.changed {
-		h := u.held[k]
-		if h != nil && h.wants == 0 && h.sent {
-			without = without.Toggle(h.said)
-		}
-		if room > 0 && (h == nil || h.sent) {
-			used.add(k)
-		} else if room > 0 {
-			fresh.add(k)
-		}
-	}
+	without = u.digest ^ u.idle
 	var vol api.Volume
-	for _, n := range append(used.sorted(), fresh.sorted()...) {
-		k := n.key
-		if vol.Bytes >= room {
+	for vol.Bytes < room {
+		k, ok := u.next()
+		if !ok {
 			break
 		}
-		delete(u.changed, k)
 		h := u.held[k]
 		if h == nil {
 			continue
@@ -69,7 +56,7 @@ func (b *Book[S]) Behind(s S) bool { u := b.subs[s]; return u != nil && len(u.ch
 // has changed so far. Until Recounted the book knows how far Span came.
 func (b *Book[S]) Recount(s S) {
 	if u := b.subs[s]; u != nil {
-		clear(u.changed)
+		u.unchange()
 	}
 	delete(b.dirty, s)
 	b.Recounted(s)
@@ -104,49 +91,38 @@ func (b *Book[S]) Span(s S, after string, room int, v View) (r api.Records, of a
 	return r, of, vol
 }
 
-// leastSize is what the shortest record counts: no more of them than this goes into
-// a room find place in it.
-const leastSize = 100
-
-// least gathers the first of many keys in the order of their names, about most of
-// them: sorting all for each part would cost more than the parts.
-type least struct {
-	most  int
-	all   []named
-	limit string // no key behind it is among them; empty: all are
-}
-
-type named struct {
-	name string
-	key  Key
-}
-
-func (l *least) add(k Key) {
-	name := k.Name()
-	if l.limit != "" && name > l.limit {
+// change notes that there is something to tell of a record. What the subscriber holds
+// is told first.
+func (u *sub) change(k Key) {
+	if u.changed[k] {
 		return
 	}
-	if l.all = append(l.all, named{name, k}); len(l.all) < 2*l.most+2 {
-		return
+	u.changed[k] = true
+	q := &u.fresh
+	if h := u.held[k]; h != nil && h.sent {
+		q = &u.used
 	}
-	l.sorted()
-	n := l.most + 1
-	for n < len(l.all) && l.all[n].name == l.all[n-1].name {
-		n++
-	}
-	if n < len(l.all) {
-		l.all, l.limit = l.all[:n], l.all[n-1].name
-	}
+	heap.Push(q, &item[Key]{k.Name(), k})
 }
 
-func (l *least) sorted() []named {
-	slices.SortFunc(l.all, func(x, y named) int {
-		if x.name != y.name {
-			return cmp.Compare(x.name, y.name)
+// unchange notes that nothing is left to tell.
+func (u *sub) unchange() {
+	clear(u.changed)
+	u.used, u.fresh = nil, nil
+}
+
+// next takes out what is told next.
+func (u *sub) next() (k Key, ok bool) {
+	for _, q := range []*ordered[Key]{&u.used, &u.fresh} {
+		for len(*q) > 0 {
+			k = heap.Pop(q).(*item[Key]).it
+			if u.changed[k] { // Span did not tell it
+				delete(u.changed, k)
+				return k, true
+			}
 		}
-		return CompareKeys(x.key, y.key)
-	})
-	return l.all
+	}
+	return Key{}, false
 }
 
 // told is a record's digest, or that there is no such record.
@@ -157,11 +133,19 @@ type told struct {
 
 // say notes what the subscriber holds now.
 func (u *sub) say(h *holding, now told) {
-	if h.sent {
-		u.digest = u.digest.Toggle(h.said)
+	u.count(h)
+	h.sent, h.said = now.ok, now.digest
+	u.count(h)
+}
+
+// count takes a holding into the digests, or out of them.
+func (u *sub) count(h *holding) {
+	if !h.sent {
+		return
 	}
-	if h.sent, h.said = now.ok, now.digest; now.ok {
-		u.digest = u.digest.Toggle(now.digest)
+	u.digest = u.digest.Toggle(h.said)
+	if h.wants == 0 {
+		u.idle = u.idle.Toggle(h.said)
 	}
 }
 

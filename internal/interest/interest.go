@@ -121,9 +121,12 @@ type sub struct {
 	wants   map[api.Want]*want
 	open    int // wants without an answer
 	held    map[Key]*holding
+	digest  api.Digest // of what it was sent
+	idle    api.Digest // of what of that no want leads to any more
 	changed map[Key]bool
-	digest  api.Digest
-	run     *Run[Key] // through held, while it is told part by part
+	used    ordered[Key] // of changed what it holds; some may be told already
+	fresh   ordered[Key] // and what is new to it
+	run     *Run[Key]    // through held, while it is told part by part
 }
 
 type want struct {
@@ -232,14 +235,15 @@ func (b *Book[S]) Lost(s S) {
 	if u == nil {
 		return
 	}
-	u.digest, u.run = 0, nil
+	u.digest, u.idle, u.run = 0, 0, nil
+	u.unchange()
 	for k, h := range u.held {
 		if h.sent = false; h.wants == 0 {
 			delete(u.held, k)
 			b.unheld(k, s)
 			continue
 		}
-		u.changed[k] = true
+		u.change(k)
 		b.dirty[s] = true
 	}
 }
@@ -326,8 +330,10 @@ func (b *Book[S]) Answer(s S, w api.Want, k Key) {
 		u.open--
 	} else {
 		h := u.held[old]
-		if h.wants--; h.wants == 0 {
-			u.changed[old] = true
+		u.count(h)
+		h.wants--
+		if u.count(h); h.wants == 0 {
+			u.change(old)
 			b.dirty[s] = true
 		}
 	}
@@ -345,8 +351,10 @@ func (b *Book[S]) Answer(s S, w api.Want, k Key) {
 		b.holders[k].subs[s] = true
 		u.run.Add(k)
 	}
+	u.count(h)
 	h.wants++
-	u.changed[k] = true
+	u.count(h)
+	u.change(k)
 	b.dirty[s] = true
 }
 
@@ -368,7 +376,7 @@ func (b *Book[S]) Changed(k Key, know ...S) {
 	h.rev = 0
 	for s := range h.subs {
 		if !slices.Contains(know, s) {
-			b.subs[s].changed[k] = true
+			b.subs[s].change(k)
 			b.dirty[s] = true
 		}
 	}

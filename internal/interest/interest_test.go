@@ -103,6 +103,7 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 				b.Forget(s)
 				holders[s], answers[s] = &Holder{}, map[api.Want]Key{}
 			}
+			counted(t, b, s)
 			for room := rapid.IntRange(1, 2000).Draw(t, "room"); ; {
 				told, _ := b.Flush(s, room, view)
 				if rapid.IntRange(0, 3).Draw(t, "lost") > 0 {
@@ -116,6 +117,7 @@ func TestHoldersHoldWhatTheBookSays(t *testing.T) {
 				recount(t, b, s, holders[s], answers[s], keys, view)
 			}
 			agree(t, holders[s], answers[s], view)
+			counted(t, b, s)
 			if holders[s].Digest() != b.Held(s) || b.Count(s) != len(answers[s]) {
 				t.Fatalf("digest %x, want %x; %d wants of %d", holders[s].Digest(), b.Held(s), b.Count(s), len(answers[s]))
 			}
@@ -176,6 +178,25 @@ func recount(t *rapid.T, b *Book[string], s string, h *Holder, answers map[api.W
 			return
 		}
 		after = of.To
+	}
+}
+
+// counted compares the digests with those of what the subscriber was sent, and of what
+// of that nobody wants.
+func counted(t *rapid.T, b *Book[string], s string) {
+	var all, idle api.Digest
+	if u := b.subs[s]; u != nil {
+		for _, h := range u.held {
+			if h.sent {
+				all = all.Toggle(h.said)
+			}
+			if h.sent && h.wants == 0 {
+				idle = idle.Toggle(h.said)
+			}
+		}
+		if u.digest != all || u.idle != idle {
+			t.Fatalf("it counts %x, of which %x is idle, want %x and %x", u.digest, u.idle, all, idle)
+		}
 	}
 }
 

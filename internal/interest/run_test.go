@@ -108,29 +108,43 @@ func TestARunWalksOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkRecount tells a subscriber all that it holds, part by part.
-func BenchmarkRecount(b *testing.B) {
+// BenchmarkTellAll tells a subscriber all that it should hold, part by part: as what
+// has changed, and as a whole.
+func BenchmarkTellAll(b *testing.B) {
 	for _, many := range []int{5_000, 50_000} {
-		b.Run(fmt.Sprint(many), func(b *testing.B) {
-			book, view := New[string](), says{}
-			for i := range many {
-				w := api.Want{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i)), For: "acme/shop.production.client.production"}
-				book.Add("x", w, epoch)
-				book.Answer("x", w, RouteOf(w.Service))
-				view[RouteOf(w.Service)] = 1
+		book, view := New[string](), says{}
+		for i := range many {
+			w := api.Want{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i)), For: "acme/shop.production.client.production"}
+			book.Add("x", w, epoch)
+			book.Answer("x", w, RouteOf(w.Service))
+			view[RouteOf(w.Service)] = 1
+		}
+		flush := func() (parts int) {
+			book.Lost("x")
+			for more := true; more; more = book.Behind("x") {
+				book.Flush("x", api.PartSize, view)
+				parts++
 			}
-			parts := 0
-			for b.Loop() {
-				book.Recount("x")
-				for of := (api.Span{}); ; {
-					_, of, _ = book.Span("x", of.To, api.PartSize, view)
-					if parts++; of.Last() {
-						break
-					}
+			return parts
+		}
+		recount := func() (parts int) {
+			book.Recount("x")
+			for of := (api.Span{}); ; {
+				_, of, _ = book.Span("x", of.To, api.PartSize, view)
+				if parts++; of.Last() {
+					return parts
 				}
 			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(parts), "ns/part")
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*many), "ns/record")
-		})
+		}
+		for what, tell := range map[string]func() int{"flush": flush, "recount": recount} {
+			b.Run(fmt.Sprintf("%s/%d", what, many), func(b *testing.B) {
+				parts := 0
+				for b.Loop() {
+					parts += tell()
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(parts), "ns/part")
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*many), "ns/record")
+			})
+		}
 	}
 }
