@@ -224,7 +224,7 @@ func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 				}
 			}
 			n.got = nil
-			w.pass(time.Second)
+			w.pass(2 * time.Second)
 		}
 		if len(w.c.nodes[id].measured.peers) == 0 {
 			t.Fatal("it measures nobody")
@@ -235,12 +235,28 @@ func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 		t.Fatalf("nobody links, and it is asked about %v", got)
 	}
 	before := has["n0"]
+	asked("n1")
+	at := func(id api.NodeID) (list []api.ServiceID) { // as it is told before it speaks
+		for _, m := range w.nodes[id].got {
+			if d, ok := m.(api.NetDown); ok && d.Measure != nil {
+				list = d.Between
+			}
+		}
+		return list
+	}
 	w.wants(of(web, 0, 2, near("pre.prod", 5), onNode("n1")))
+	if got := at("n0"); !slices.Equal(got, []api.ServiceID{pre}) {
+		t.Errorf("at once it is asked about %v", got)
+	}
 	if got := asked("n0"); !slices.Equal(got, []api.ServiceID{pre}) || has["n0"] != before.Toggle(pre.Digest()) {
 		t.Errorf("asked about %v", got)
 	}
 	if got := asked("n1"); !slices.Equal(got, []api.ServiceID{web}) {
 		t.Errorf("asked about %v", got)
+	}
+	w.wants(of(pre, 1, 2, onNode("n1")))
+	if got := at("n1"); !slices.Equal(got, []api.ServiceID{pre, web}) {
+		t.Errorf("at once it is asked about %v", got)
 	}
 	w.wants(of(web, 0, 3, onNode("n1"))) // links no more
 	if got := asked("n0"); len(got) != 0 || has["n0"] != before {
