@@ -12,7 +12,7 @@ import (
 func TestReadyWhenItListens(t *testing.T) {
 	w := newWorld(t, 1)
 	h := w.hosts[0]
-	attached := time.Now() // or later
+	attached := time.Now() // at the earliest
 	deaf, server := h.run("deaf", 0, 1), h.run("server", 0, 2)
 	ready := func(k api.Key) bool {
 		all, err := h.sock.Attachments(t.Context())
