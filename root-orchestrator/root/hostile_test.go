@@ -190,3 +190,28 @@ func TestNoFewClustersTakeTheWholeNetwork(t *testing.T) {
 		t.Errorf("when they have rested, e gets %d", got)
 	}
 }
+
+// TestWhatIsAddedAndNeverGoneIsBounded has a cluster add instances of its own and take
+// them away again, without ever saying that nothing of them is left.
+func TestWhatIsAddedAndNeverGoneIsBounded(t *testing.T) {
+	w := newWorld(t, "a")
+	w.apply(1)
+	w.settle()
+	first, s := w.c.clusters["a"].Info.LocalNumbers(), w.c.services[web]
+	for i := range 2*MaxReplicas - 3 { // those of before
+		id := web.Instance(first + 50_000 + i)
+		s.instances[id] = &instance{ID: id, Leaving: true}
+	}
+	for i := range 10 {
+		o := api.Observed{Instance: web.Instance(first + i), Epoch: 1, State: api.Running, Local: true}
+		for range 2 {
+			r := w.twins["a"].report()
+			r.Observed = append(r.Observed, o)
+			w.do(r)
+			o.State, o.Reason = api.Terminated, api.ReasonScaledLocally
+		}
+	}
+	if n := len(s.instances); n != 2*MaxReplicas {
+		t.Errorf("%d instances are kept, want at most %d", n, 2*MaxReplicas)
+	}
+}

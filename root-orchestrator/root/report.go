@@ -235,9 +235,10 @@ func (c *Core) adopt(cl *cluster, o api.Observed) {
 	s := c.services[o.Instance.Service()]
 	n := o.Instance.Number()
 	// An operator scales what its cluster has; whoever has nothing of a service must
-	// not learn its SLA by claiming so.
+	// not learn its SLA by claiming so. Nor is there any number of those that leave,
+	// of which a cluster may never say that they are gone.
 	if s == nil || s.app == nil || s.app.Leaving || s.instances[o.Instance] != nil || n < first || n >= first+100_000 ||
-		s.peers[string(cl.Info.ID)] == 0 || s.app.Replicas[s.id] >= MaxReplicas {
+		s.peers[string(cl.Info.ID)] == 0 || s.app.Replicas[s.id] >= MaxReplicas || len(s.instances) >= 2*MaxReplicas {
 		cl.sentAt = c.now
 		c.emit(cl.Info.ID.Addr(), api.Desired{Gen: cl.gen, From: cl.gen, Drop: []api.InstanceID{o.Instance}, Digest: cl.wanted})
 		return
