@@ -64,6 +64,8 @@ type Engine struct {
 	rx    *receiver
 	drops drops
 
+	fragments atomic.Uint32 // numbers packets that went in fragments
+
 	mu     sync.Mutex // guards what follows, and the fields of peers that say so
 	peers  map[api.PeerKey]*peer
 	active map[*peer]struct{} // those with timers
@@ -95,6 +97,7 @@ func New(cfg Config) (*Engine, error) {
 		peers: map[api.PeerKey]*peer{}, active: map[*peer]struct{}{}, held: map[api.PeerKey]stranger{},
 		tries: map[uint32]*peer{},
 	}
+	e.fragments.Store(uint32(time.Now().UnixNano())) // an earlier life's may still be on their way
 	e.conn.Store(conn)
 	e.lease.Store(&lease{})
 	e.routes.Store(&routes{})

@@ -103,9 +103,15 @@ func (t *transmitter) seal(p *peer, s *session.Session, path Path, frame []byte)
 		return
 	}
 	each, left := t.split.Size()
-	if each > int(p.mtu.Load()) {
+	most := int(p.mtu.Load())
+	// An IPv6 packet that every link has to carry is cut where the way does not: its
+	// sender would make it no shorter.
+	if six := frame[offload.VnetLen]>>4 == 6; each > most && !(six && each <= offload.LeastIPv6) {
+		if six {
+			most = max(most, offload.LeastIPv6)
+		}
 		p.traffic.drops.add(TooLong, left)
-		t.e.tooLong(frame[offload.VnetLen:], int(p.mtu.Load()))
+		t.e.tooLong(frame[offload.VnetLen:], most)
 		return
 	}
 	if t.count > 0 && (p != t.peer || path != t.path) {
@@ -114,33 +120,51 @@ func (t *transmitter) seal(p *peer, s *session.Session, path Path, frame []byte)
 	t.peer, t.path = p, path
 	bytes, packets := 0, 0
 	for t.split.Next(&t.seg) {
-		n := len(t.seg.Packet) + session.Overhead
-		if path.Kind == api.PathRelay {
-			n += relayHeader
-		}
-		if t.count > 0 && (t.ended || n > t.each || t.count == udp.MaxDatagrams || len(t.run)+n > cap(t.run)) {
-			t.flush()
-		}
-		kind := session.Data
-		if t.seg.Partial {
-			kind = session.Partial
-		}
-		sealed := s.Seal(path.header(t.run), kind, t.seg.Packet)
-		if sealed == nil {
+		if len(t.seg.Packet) > most {
+			if !t.cut(s, most) {
+				p.traffic.drops.add(TooLong, 1)
+				continue
+			}
+		} else if !t.add(s, t.seg) {
 			p.traffic.drops.add(NoAnswer, 1)
 			continue
 		}
-		t.run = sealed
-		if t.count == 0 {
-			t.each = n
-		}
-		t.ended = n < t.each
-		t.count++
 		bytes += len(t.seg.Packet)
 		packets++
 	}
 	p.traffic.sentBytes.Add(uint64(bytes))
 	p.traffic.sentPackets.Add(uint64(packets))
+}
+
+// add seals one segment into the run, and reports whether the session still does.
+func (t *transmitter) add(s *session.Session, seg offload.Segment) bool {
+	n := len(seg.Packet) + session.Overhead
+	if t.path.Kind == api.PathRelay {
+		n += relayHeader
+	}
+	if t.count > 0 && (t.ended || n > t.each || t.count == udp.MaxDatagrams || len(t.run)+n > cap(t.run)) {
+		t.flush()
+	}
+	kind := session.Data
+	if seg.Partial {
+		kind = session.Partial
+	}
+	sealed := s.Seal(t.path.header(t.run), kind, seg.Packet)
+	if sealed == nil {
+		return false
+	}
+	t.run = sealed
+	if t.count == 0 {
+		t.each = n
+	}
+	t.ended = n < t.each
+	t.count++
+	return true
+}
+
+// cut adds the segment in fragments.
+func (t *transmitter) cut(s *session.Session, most int) bool {
+	return offload.Fragment(t.seg, most, t.e.fragments.Add(1), func(f []byte) { t.add(s, offload.Segment{Packet: f}) })
 }
 
 // flush sends the run.

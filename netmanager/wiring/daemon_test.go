@@ -1,6 +1,9 @@
 package wiring
 
 import (
+	"bytes"
+	"io"
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +22,31 @@ func TestServiceAddressLeadsToAnotherHost(t *testing.T) {
 			if got, want := client.ask(vip(2), 80), string(server.key.Instance); got != want {
 				t.Errorf("%s answers, want %s", got, want)
 			}
+			// A link that is narrower than what IPv6 packets may be within the tunnel.
+			for _, h := range w.hosts {
+				w.sh("ip", "-n", h.ns, "link", "set", "eth0", "mtu", "1300")
+			}
+			for _, to := range []netip.Addr{vip(2), api.DefaultNetRanges().Twin(vip(2))} {
+				client.backAndForth(to, 80, 300_000)
+			}
 		})
+	}
+}
+
+// backAndForth sends so many bytes to a container that serves, and reads them back.
+func (c *container) backAndForth(to netip.Addr, port, n int) {
+	t := c.host.w.t
+	t.Helper()
+	conn, err := c.dial(to, port)
+	if err != nil {
+		t.Errorf("%s to %s: %v", c.key, to, err)
+		return
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(testTime))
+	go func() { _, _ = conn.Write(bytes.Repeat([]byte("0123456789"), n/10)) }()
+	if got, err := io.CopyN(io.Discard, conn, int64(n)); err != nil { // its name is more
+		t.Errorf("%s to %s: %d of %d bytes came back: %v", c.key, to, got, n, err)
 	}
 }
 
