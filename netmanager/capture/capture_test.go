@@ -68,7 +68,7 @@ func TestTheFileIsPcap(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	mark := []byte("a mark that nobody else sends")
 	f, done := &file{marks: [][]byte{mark}, all: cancel}, make(chan error, 1)
@@ -160,7 +160,7 @@ func TestBothWaysAreSeenUnderEachPlane(t *testing.T) {
 				return p
 			}, api.PathRoute)
 			server, clients := w.C(1), []*dataplanetest.Container{w.C(2), w.C(4)} // beside it, and elsewhere
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			f, done := &file{all: cancel}, make(chan error, 1)
 			var ways []string

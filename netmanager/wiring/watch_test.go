@@ -63,7 +63,7 @@ func TestMovesAreSeenAfterABurst(t *testing.T) {
 		case <-looks:
 		case err := <-failed:
 			t.Fatalf("%s: it ended: %v", what, err)
-		case <-time.After(30 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s is not seen", what)
 		}
 	}

@@ -179,7 +179,7 @@ func (v victim) wait(t *testing.T) {
 	select {
 	case err := <-v.done:
 		v.done <- err
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the guard did not kill")
 	}
 }
@@ -204,7 +204,7 @@ func pidOf(t *testing.T, dir string) int {
 
 func waitGone(t *testing.T, pid int) {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(time.Minute)
 	for syscall.Kill(pid, 0) == nil {
 		select {
 		case <-late:
