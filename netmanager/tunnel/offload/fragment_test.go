@@ -78,3 +78,19 @@ func TestWhatIsNotToBeCutIsNot(t *testing.T) {
 		t.Error("into fragments without content")
 	}
 }
+
+func FuzzFragment(f *testing.F) {
+	f.Add(six(protoUDP, make([]byte, 1240)), 1220, true)
+	f.Add(six(protoFragment, make([]byte, 100)), 56, false)
+	f.Fuzz(func(t *testing.T, packet []byte, mtu int, partial bool) {
+		got := 0
+		ok := Fragment(Segment{Packet: packet, Partial: partial}, min(mtu, MaxPacket), 1, func(f []byte) {
+			if got++; len(f) > mtu {
+				t.Fatalf("a fragment of %d bytes, at most %d", len(f), mtu)
+			}
+		})
+		if !ok && got > 0 {
+			t.Fatalf("%d fragments of what cannot be cut", got)
+		}
+	})
+}
