@@ -113,7 +113,7 @@ func (c *Core) judge(in *instance) {
 			in.Violated = wrong
 			c.changed(in)
 		}
-	case in.Violated != wrong && c.now.Sub(in.saidAt) >= time.Minute: // numbers change all the time
+	case in.Violated != wrong && (c.now.Sub(in.saidAt) >= time.Minute || estimated(in.Violated) && !estimated(wrong)): // numbers change all the time
 		in.Violated, in.saidAt = wrong, c.now
 		c.changed(in)
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -210,8 +211,12 @@ func (c *Core) judgedBy(from end, l sched.Link, b *sched.Bound) string {
 			return fmt.Sprintf("measured by %s at %s", by, c.clock.Real(w.at).UTC().Format("15:04:05 UTC"))
 		}
 	}
-	return "estimated by coordinates"
+	return byCoordinates
 }
+
+const byCoordinates = "estimated by coordinates"
+
+func estimated(violated string) bool { return strings.HasSuffix(violated, byCoordinates) }
 
 // asksAbout are the services of a node that latency links lead from or to.
 func (c *Core) asksAbout(n *node) (out []api.ServiceID) {

@@ -105,6 +105,30 @@ func TestAWayThatIsShorterThanEstimatedKeepsTheSLA(t *testing.T) {
 	}
 }
 
+// Numbers change all the time and are said once a minute; what was only estimated is
+// said as soon as it is known.
+func TestWhatIsKnownIsSaidAtOnce(t *testing.T) {
+	w := line(t, 4, nil)
+	w.wants(of(pre, 0, 1, onNode("n3")), of(web, 0, 1, near("pre.prod", 12), onNode("n2")))
+	w.beat()
+	w.stands("n2", 90)
+	if v := w.violated(web.Instance(0)); !estimated(v) {
+		t.Fatalf("it says %q", v)
+	}
+	w.measures("n3", ms(pre, web, "n2", 50))
+	if v := w.violated(web.Instance(0)); !strings.HasPrefix(v, "latency: 50 ms,") {
+		t.Fatalf("it says %q", v)
+	}
+	w.measures("n3", ms(pre, web, "n2", 70))
+	if v := w.violated(web.Instance(0)); !strings.HasPrefix(v, "latency: 50 ms,") {
+		t.Fatalf("it says %q", v)
+	}
+	w.pass(time.Minute)
+	if v := w.violated(web.Instance(0)); !strings.HasPrefix(v, "latency: 70 ms,") {
+		t.Fatalf("it says %q", v)
+	}
+}
+
 // A link is to the nearest: one that is measured far away says nothing of another.
 func TestAFarInstanceBreaksNothingWhereAnotherIsNear(t *testing.T) {
 	w, on := tiedTo(t, 12)
