@@ -1,8 +1,13 @@
 package lab_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -25,9 +30,10 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 	h.Route("default", "203.0.113.1")
 	o.First = o.Cluster("c1", lab.ClusterOptions{Host: h, Address: "203.0.113.2"})
 	delays := []time.Duration{4 * time.Millisecond, 6 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond}
+	cables := make([]*netlab.Slow, len(delays))
 	for i, d := range delays {
 		h := o.Net.Host(fmt.Sprintf("h%d", i))
-		o.Net.Slow(h, "eth0", fmt.Sprintf("198.51.100.%d/30", 4*i+2), hub, fmt.Sprintf("n%d", i), fmt.Sprintf("198.51.100.%d/30", 4*i+1), d, 0, uint64(i))
+		cables[i] = o.Net.Slow(h, "eth0", fmt.Sprintf("198.51.100.%d/30", 4*i+2), hub, fmt.Sprintf("n%d", i), fmt.Sprintf("198.51.100.%d/30", 4*i+1), d, 0, uint64(i))
 		h.Route("default", fmt.Sprintf("198.51.100.%d", 4*i+1))
 		o.Nodes = append(o.Nodes, o.First.Node(fmt.Sprintf("n%d", i), lab.NodeOptions{Containers: true, CPUs: 2, Host: h, Overlay: true}))
 	}
@@ -39,13 +45,57 @@ func TestPlacementKnowsHowFarNodesAre(t *testing.T) {
 
 	near := lab.Needing(o.Container("near", 1), 1, 100)
 	near.Connectivity = []api.Connectivity{{Target: "db." + lab.Namespace, Constraints: []api.LinkConstraint{{Type: api.LinkLatency, Threshold: 45}}}}
-	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Container("db", 1), 2, 100), "c1", "n0"))) // n0 is full then
+	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Server("db", 1), 2, 100), "c1", "n0"))) // n0 is full then
 	o.Wait("the database runs", o.Running("shop", "db", 1))
-	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Container("db", 1), 2, 100), "c1", "n0"), near))
+	o.Apply(lab.App("shop", lab.On(lab.Needing(o.Server("db", 1), 2, 100), "c1", "n0"), near))
 	o.Wait("what is to be near runs", o.Running("shop", "near", 1))
 	if w := o.Workload(o.ID("shop", "near", 0)); w.Node != "n1" {
 		t.Errorf("it runs on %s", w.Node)
 	}
+	cables[1].Set(60*time.Millisecond, 0)
+	violatedByTCP(t, o, o.ID("shop", "near", 0), "db")
+}
+
+// violatedByTCP waits until an instance breaks its SLA by what its connections to a
+// service on n0 have measured. Coordinates would come to tell the same in minutes.
+func violatedByTCP(t *testing.T, o *lab.Overlay, id api.InstanceID, service string) {
+	t.Helper()
+	at := netip.AddrPortFrom(o.Addresses("shop", service).RoundRobin, 80).String()
+	conn, err := o.Inside(id).Dial(t.Context(), "tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answers := bufio.NewReader(conn)
+	took := lab.Stopwatch()
+	says := regexp.MustCompile(`^latency: \d{3} ms, need 45 ms to db\.\S+; measured by \d+ connections? at \d\d:\d\d:\d\d UTC$`)
+	said := ""
+	lab.Within(t, 3*time.Minute, "its SLA is broken by what TCP measured", func() error {
+		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: db\r\n\r\n"); err != nil {
+			return err
+		}
+		resp, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			return err
+		}
+		if _, err := o.First.API.OwnNodes().Routes(t.Context(), "n0"); err != nil { // who looks has connections looked at
+			return err
+		}
+		v := o.Instance(id).Violated
+		if v != said {
+			said = v
+			t.Logf("after %s: %s", took().Round(100*time.Millisecond), v)
+		}
+		if !says.MatchString(v) {
+			return fmt.Errorf("it says %q", v)
+		}
+		return nil
+	})
 }
 
 // learned waits until what the cluster has learned of how far nodes are from each
