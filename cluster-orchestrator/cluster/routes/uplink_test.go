@@ -59,7 +59,7 @@ func (r *rootTwin) wanted() (d api.Digest) {
 // TestTheRootIsToldAllWhileItChanges has wants, exports and addresses that fill
 // several reports come and go between those, and some of the reports lost.
 func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
-	const many = 6000
+	const many = 4000
 	rng := rand.New(rand.NewPCG(3, 4))
 	b := New("munich")
 	b.SetHosted(Place{Node: "n1", Instance: client.Instance(0)}, true)
