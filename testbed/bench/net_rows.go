@@ -153,6 +153,10 @@ var netRows = []row{
 		of: figure{"ebpf-vxlan", "connects"}, base: figure{"routed", "connects"},
 	},
 	{
+		name: "vxlan-connects-alone", what: "the kernel's VXLAN alone, without a semantic address ÷ routed veth",
+		of: figure{"vxlan", "connects"}, base: figure{"routed", "connects"},
+	},
+	{
 		name: "vxlan-connects-nft", what: "the same by nftables", limit: 0.7,
 		of: figure{"nft-vxlan", "connects"}, base: figure{"routed", "connects"},
 	},

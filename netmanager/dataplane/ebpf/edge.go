@@ -98,6 +98,13 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 
 	// Connection tracking sees nothing of flows within the ranges, wrapped or not.
 	raw := add(&nftables.Chain{Name: "raw", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw})
+	rawOut := add(&nftables.Chain{Name: "raw-out", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw})
+	input := add(&nftables.Chain{Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
+	if n.VXLAN != 0 { // first, for that is each packet of some flows
+		raw(proto(unix.IPPROTO_UDP), port(n.VXLAN), local(), exprs{&expr.Notrack{}}, accept())
+		rawOut(proto(unix.IPPROTO_UDP), port(n.VXLAN), exprs{&expr.Notrack{}}, accept())
+		input(proto(unix.IPPROTO_UDP), port(n.VXLAN), marked(0), elsewhere(r.Instances), accept())
+	}
 	raw(marked(markRefuse), proto(unix.IPPROTO_TCP), exprs{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
 	raw(marked(markRefuse), exprs{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}})
 	raw(marked(markDone), exprs{&expr.Notrack{}})
@@ -105,7 +112,6 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 		raw(source(p), destination(p), exprs{&expr.Notrack{}})
 	}
 
-	rawOut := add(&nftables.Chain{Name: "raw-out", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw})
 	// While the resolver is away for a moment nobody is told so: who is told fails, who
 	// hears nothing asks again. The query is known by its own header: the kernel may say in
 	// the resolver's name what is about others, too.
@@ -113,10 +119,6 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, is(dataplane.PortUnreachable),
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: dataplane.AboutTo, Len: 4}, is(api.ResolverAddr.AsSlice()),
 	}, drop())
-	if n.VXLAN != 0 {
-		raw(proto(unix.IPPROTO_UDP), port(n.VXLAN), local(), exprs{&expr.Notrack{}})
-		rawOut(proto(unix.IPPROTO_UDP), port(n.VXLAN), exprs{&expr.Notrack{}})
-	}
 
 	pre := add(&nftables.Chain{Name: "ports", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest})
 	own := add(&nftables.Chain{Name: "own-ports", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest})
@@ -140,7 +142,6 @@ func (e *edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	// The host's own call to a published port of localhost.
 	post(source(dataplane.Loopback), destination(r.Instances), exprs{&expr.Masq{}})
 
-	input := add(&nftables.Chain{Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
 	input(marked(markOut), accept())
 	input(marked(markClosed), established(), accept())
 	for _, l4 := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {

@@ -1,6 +1,9 @@
 package ebpf
 
-import "testing"
+import (
+	"net/netip"
+	"testing"
+)
 
 // NewClassifier is New as on a kernel without tcx.
 func NewClassifier(prefix string) (*Plane, error) {
@@ -20,3 +23,19 @@ func Small(t testing.TB) {
 
 // Hooks are how many programs the plane has attached, as far as it remembers.
 func (p *Plane) Hooks() int { return len(p.hooks) }
+
+// Places are how many of each kind there are, and which of them have flows that a opened.
+func (p *Plane) Places(t testing.TB, a netip.Addr) (each int, of [kinds][]int) {
+	t.Helper()
+	all, err := dump[uint32, objectsTuple](p.o.TlPlaces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	each = int(p.o.TlPlaces.MaxEntries()) / kinds
+	for at, flow := range all {
+		if flow.Src == be32(a) {
+			of[int(at)/each] = append(of[int(at)/each], int(at)%each)
+		}
+	}
+	return each, of
+}

@@ -12,7 +12,7 @@ import (
 )
 
 // layout is LAYOUT of bpf/types.h.
-const layout = 3
+const layout = 4
 
 // A flow takes two entries of flowCost bytes of the kernel's memory; 1/1024 of the
 // machine's is for connections, as much for all else that was answered, and as much

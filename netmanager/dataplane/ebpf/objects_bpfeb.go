@@ -137,9 +137,13 @@ type objectsSlot struct {
 }
 
 type objectsTraffic struct {
-	_    structs.HostLayout
-	To   uint64
-	From uint64
+	_       structs.HostLayout
+	To      uint64
+	From    uint64
+	In      uint32
+	Gen     uint32
+	Checked uint32
+	Pad     uint32
 }
 
 type objectsTuple struct {
@@ -165,6 +169,7 @@ const (
 	objectsMapTlEndpoints = "tl_endpoints"
 	objectsMapTlFlows     = "tl_flows"
 	objectsMapTlFragments = "tl_fragments"
+	objectsMapTlNew       = "tl_new"
 	objectsMapTlOpen      = "tl_open"
 	objectsMapTlPeers     = "tl_peers"
 	objectsMapTlPlaces    = "tl_places"
@@ -240,6 +245,7 @@ type objectsMapSpecs struct {
 	TlEndpoints *ebpf.MapSpec `ebpf:"tl_endpoints"`
 	TlFlows     *ebpf.MapSpec `ebpf:"tl_flows"`
 	TlFragments *ebpf.MapSpec `ebpf:"tl_fragments"`
+	TlNew       *ebpf.MapSpec `ebpf:"tl_new"`
 	TlOpen      *ebpf.MapSpec `ebpf:"tl_open"`
 	TlPeers     *ebpf.MapSpec `ebpf:"tl_peers"`
 	TlPlaces    *ebpf.MapSpec `ebpf:"tl_places"`
@@ -285,6 +291,7 @@ type objectsMaps struct {
 	TlEndpoints *ebpf.Map `ebpf:"tl_endpoints"`
 	TlFlows     *ebpf.Map `ebpf:"tl_flows"`
 	TlFragments *ebpf.Map `ebpf:"tl_fragments"`
+	TlNew       *ebpf.Map `ebpf:"tl_new"`
 	TlOpen      *ebpf.Map `ebpf:"tl_open"`
 	TlPeers     *ebpf.Map `ebpf:"tl_peers"`
 	TlPlaces    *ebpf.Map `ebpf:"tl_places"`
@@ -306,6 +313,7 @@ func (m *objectsMaps) Close() error {
 		m.TlEndpoints,
 		m.TlFlows,
 		m.TlFragments,
+		m.TlNew,
 		m.TlOpen,
 		m.TlPeers,
 		m.TlPlaces,

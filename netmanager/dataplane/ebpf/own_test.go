@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -213,6 +214,43 @@ func TestFloodsMoveNoAnsweredFlow(t *testing.T) {
 			if err := f.Echo(); err != nil {
 				t.Errorf("after %s: %v", flood.what, err)
 			}
+		}
+	}
+	// It had its share, and few of anyone's.
+	for _, h := range w.Hosts {
+		each, of := h.Plane.(*ebpf.Plane).Places(t, w.C(2).Addr)
+		for kind, places := range of {
+			var quarters [4]int
+			for _, at := range places {
+				quarters[4*at/each]++
+			}
+			n := len(places)
+			if n > each/4 || kind > 0 && (n < each/8 || slices.Min(quarters[:]) < n/8) { // first packets make way for others
+				t.Errorf("on %s, of %d places of kind %d whoever flooded has %d, in each quarter %d", h.Name, each, kind, n, quarters)
+			}
+		}
+	}
+}
+
+// Who resets a connection has its place again soon: other than for each of many that
+// follow one another, which would cost each a search.
+func TestPlacesOfResetConnectionsAreHadAgain(t *testing.T) {
+	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
+	w.C(4).Serve("c4", 80)
+	s := service(1, 4, w.C(4).Addr)
+	w.Hosts[0].MustApply(plane.Change{SetServices: []plane.Service{s}})
+	const connections = 3000
+	for range connections {
+		c, err := w.C(1).Dial("tcp", netip.AddrPortFrom(s.Address, 80), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+	}
+	for _, h := range w.Hosts {
+		if _, of := h.Plane.(*ebpf.Plane).Places(t, w.C(1).Addr); len(of[2]) > connections*3/4 || len(of[2]) == 0 {
+			t.Errorf("on %s %d connections in a row took %d places", h.Name, connections, len(of[2]))
 		}
 	}
 }

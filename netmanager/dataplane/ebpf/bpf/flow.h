@@ -53,15 +53,11 @@ static __always_inline int may(__u32 from, __u32 to)
 	return bpf_map_lookup_elem(&tl_allowed, &pair) != NULL;
 }
 
-// ident is whose instance has address a: 0 if that is not known.
-static __always_inline __u32 ident(__be32 a)
+// remote is whose instance elsewhere has address a: 0 if that is not known.
+static __always_inline __u32 remote(__be32 a)
 {
-	struct endpoint *e = bpf_map_lookup_elem(&tl_endpoints, &a);
-	struct remote *r;
+	struct remote *r = bpf_map_lookup_elem(&tl_sources, &a);
 
-	if (e)
-		return e->ident;
-	r = bpf_map_lookup_elem(&tl_sources, &a);
 	if (!r)
 		r = bpf_map_lookup_elem(&tl_backends, &a);
 	return r ? r->ident : 0;
@@ -122,6 +118,9 @@ __noinline int forget(const struct tuple *t, const struct flow *f)
 #define TRIES 16
 #define BESIDE 8 // places of an owner that lie side by side
 
+// After so many turns it is seen whether the first place of all may be had again.
+#define AGAIN 128
+
 // spot is the n-th of the places that an owner has for flows of a kind. Which they are is
 // as good as chance: who has all its own, has few of anyone's.
 static __always_inline __u32 spot(const struct settings *s, __be32 owner, __u32 kind, __u32 n)
@@ -136,9 +135,20 @@ static __always_inline __u32 spot(const struct settings *s, __be32 owner, __u32 
 	return kind * s->places + ((h * BESIDE + n % BESIDE) & (s->places - 1));
 }
 
-// place gives a flow, t as its opener sends, one of the opener's places, by turns: what
-// closed long ago comes first. Where none is found free, the flow that was silent longest
-// among those looked at makes way, and one of the opener's own before another's.
+// spare says whether the flow in a place, of which it was found as f, has no more need
+// of it.
+static __always_inline int spare(const struct flow *f, __u32 at, __u32 now)
+{
+	if (!f || f->place != at)
+		return 1;
+	return f->flags & FLOW_CLOSED && now - f->seen >= (f->flags & FLOW_RESET ? RESET : LINGER);
+}
+
+// place gives a flow, t as its opener sends, one of the opener's places, by turns, which
+// begin anew as soon as who had the first has no more need of them: so few places follow
+// one another as can be, and the processor has them in its cache. Where that is not free,
+// others by chance, all over the share. Where none of them is, the flow that was silent
+// longest among those looked at makes way, and one of the opener's own before another's.
 __noinline __u32 place(const struct settings *s, const struct tuple *t, __u32 kind)
 {
 	__u32 now = ticks(), at = 0, best = 0, most = 0, *turn, n;
@@ -151,27 +161,35 @@ __noinline __u32 place(const struct settings *s, const struct tuple *t, __u32 ki
 	if (!turn)
 		return 0;
 	n = __sync_fetch_and_add(turn, 1);
+	if (n % AGAIN == 0) {
+		at = spot(s, t->src, kind, now % AGAIN);
+		who = bpf_map_lookup_elem(&tl_places, &at);
+		if (who && (!who->src || spare(find(who), at, now)))
+			n = 0, *turn = 1;
+	}
 	for (__u32 i = 0; i < TRIES; i++) {
 		__u32 idle;
 
+		if (i == 1) // another owner may have the turns begin anew all the time
+			n = bpf_get_prandom_u32();
 		at = spot(s, t->src, kind, n + i * (s->share / TRIES + 1));
 		who = bpf_map_lookup_elem(&tl_places, &at);
 		if (!who)
 			return 0;
 		if (!who->src)
 			goto take;
-		f = find(who);
-		if (!f || f->place != at)
+		old = *who;
+		f = find(&old);
+		if (spare(f, at, now)) {
+			if (f && f->place == at)
+				forget(&old, f);
 			goto take;
+		}
 		// One that nothing has passed yet has just begun.
 		idle = f->seen ? (now - f->seen) >> 2 : 0;
-		if (f->flags & FLOW_CLOSED && idle >= (f->flags & FLOW_RESET ? RESET : LINGER) >> 2) {
-			best = at;
-			break;
-		}
 		if (f->flags & FLOW_CLOSED)
 			idle |= 1U << 31;
-		if (who->src == t->src)
+		if (old.src == t->src)
 			idle |= 1U << 30;
 		if (idle >= most)
 			most = idle, best = at;
@@ -245,12 +263,20 @@ static __always_inline int came_by(struct __sk_buff *skb, const struct settings 
 		       key.remote_ipv6[2] == peer->via[2] && key.remote_ipv6[3] == peer->via[3];
 	}
 	if (peer->path & PATH_ROUTE) {
+		struct traffic *known = bpf_map_lookup_elem(&tl_traffic, &peer->id);
 		struct bpf_fib_lookup fib = {.family = peer->family, .ifindex = in};
+		__u32 now = ticks();
 		long r;
 
+		if (known && known->in == in && known->gen == s->gen && now - known->checked < CHECKED)
+			return 1;
 		__builtin_memcpy(fib.ipv6_dst, peer->via, sizeof(fib.ipv6_dst));
 		r = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
-		return (r == BPF_FIB_LKUP_RET_SUCCESS || r == BPF_FIB_LKUP_RET_NO_NEIGH) && fib.ifindex == in;
+		if ((r != BPF_FIB_LKUP_RET_SUCCESS && r != BPF_FIB_LKUP_RET_NO_NEIGH) || fib.ifindex != in)
+			return 0;
+		if (known)
+			known->in = in, known->gen = s->gen, known->checked = now;
+		return 1;
 	}
 	return 0;
 }
@@ -297,8 +323,8 @@ static __always_inline void route(struct __sk_buff *skb, const struct settings *
 // from, whether policy allows the flow, and where its packets go. GO: it stands.
 __noinline int check(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *f)
 {
-	__u32 sender, receiver, in, where;
-	struct endpoint *from, *to;
+	__u32 caller, in, where;
+	struct endpoint *from, *to, *here;
 	const struct tuple *t;
 	struct peer *peer;
 
@@ -327,18 +353,14 @@ __noinline int check(struct __sk_buff *skb, const struct settings *s, const stru
 	}
 	// Whose an address is now goes before whose it was. What is forgotten does not
 	// end flows.
-	sender = ident(t->src), receiver = ident(f->dst);
-	if (f->flags & FLOW_ANSWER) {
-		if (receiver)
-			f->from = receiver;
-		if (from && from->ident != f->to && !may(f->from, from->ident))
-			return denied();
-	} else {
-		if (sender)
-			f->from = sender;
-		if (to && to->ident != f->to && !may(f->from, to->ident))
-			return denied();
-	}
+	if (f->flags & FLOW_ANSWER)
+		caller = to ? to->ident : remote(f->dst), here = from;
+	else
+		caller = from ? from->ident : remote(t->src), here = to;
+	if (caller)
+		f->from = caller;
+	if (here && here->ident != f->to && !may(f->from, here->ident))
+		return denied();
 	if (!may(f->from, f->to))
 		return denied();
 	f->how = HOW_STACK;
@@ -426,74 +448,62 @@ static __always_inline int choose(struct service *svc, __be32 *backend)
 	return GO;
 }
 
-// admit makes both directions of a new flow from t to backend. A tuple that
-// another flow has behind its backend already gets another source port there.
-static __always_inline int admit(const struct packet *p, __be32 backend, __u32 from, __u32 to)
+// admit has both directions of new flow f be known, which goes from t. Old is one that
+// has ended under the same name, or NULL. A tuple that another flow has behind its
+// backend already gets another source port there.
+__noinline int admit(const struct settings *s, const struct packet *p, struct flow *f, const struct flow *old)
 {
-	const struct tuple *t = &p->t;
-	struct flow f = {
-		// Who is answered by itself must not see its own address come in.
-		.src = backend == t->src ? t->dst : t->src,
-		.dst = backend,
-		.sport = t->sport,
-		.dport = t->dport,
-		.from = from,
-		.to = to,
-		.isn = p->begins ? p->isn : 0,
-	};
-	struct flow back = {
-		.src = t->dst,
-		.dst = t->src,
-		.sport = t->dport,
-		.dport = t->sport,
-		.flags = FLOW_ANSWER,
-		.from = from,
-		.to = to,
-	};
-	struct flow *taken = find(t);
+	struct flow back = {.flags = FLOW_ANSWER};
+	const struct tuple *t;
 	struct tuple key;
 
-	if (taken)
-		forget(t, taken); // one that has ended, under the same name
+	if (!s || !p || !f)
+		return TC_DROP;
+	t = &p->t;
+	back.src = t->dst, back.dst = t->src, back.sport = t->dport, back.dport = t->sport;
+	back.from = f->from, back.to = f->to;
+	if (old)
+		forget(t, old);
 	for (int i = 0; i < 8; i++) {
-		key = turned(t, &f);
-		taken = find(&key);
-		if (!taken || taken->flags & FLOW_CLOSED ||
-		    (taken->src == back.src && taken->dst == back.dst && taken->sport == back.sport && taken->dport == back.dport))
+		key = turned(t, f);
+		old = find(&key);
+		if (!old || old->flags & FLOW_CLOSED ||
+		    (old->src == back.src && old->dst == back.dst && old->sport == back.sport && old->dport == back.dport))
 			goto free;
-		if (!f.sport || (t->proto != IPPROTO_TCP && !checksum(t->proto)))
+		if (!f->sport || (t->proto != IPPROTO_TCP && !checksum(t->proto)))
 			break;
-		f.sport = (__be16)bpf_get_prandom_u32() | bpf_htons(0x8000);
+		f->sport = (__be16)bpf_get_prandom_u32() | bpf_htons(0x8000);
 	}
 	return TC_DROP;
 free:
-	if (taken)
-		forget(&key, taken);
-	if (bpf_map_update_elem(&tl_flows, &key, &back, BPF_ANY) || bpf_map_update_elem(&tl_flows, t, &f, BPF_ANY))
+	if (old)
+		forget(&key, old);
+	f->place = back.place = place(s, t, BRIEF);
+	if (bpf_map_update_elem(&tl_flows, &key, &back, BPF_ANY) || bpf_map_update_elem(&tl_flows, t, f, BPF_ANY))
 		return TC_DROP;
 	return GO;
 }
 
-// begin is what becomes of a packet that belongs to no flow. GO: it does now.
-__noinline int begin(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
+// begin is what becomes of a packet that belongs to no flow. GO: it does once f, which
+// begin fills in, has been checked and admitted.
+__noinline int begin(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *f)
 {
-	__u32 from, to, in, where;
+	__u32 in, where;
 	const struct tuple *t;
 	struct service *svc;
-	struct endpoint *e;
-	__be32 backend;
+	struct endpoint *from, *to;
 	int r;
 
-	if (!s || !p)
+	if (!s || !p || !f)
 		return TC_DROP;
 	t = &p->t;
 	in = p->in, where = p->where;
-	backend = t->dst;
-	e = bpf_map_lookup_elem(&tl_endpoints, &t->src);
-	if (e) {
-		if (in != e->ifindex && in != s->hold)
+	*f = (struct flow){.src = t->src, .dst = t->dst, .sport = t->sport, .dport = t->dport, .isn = p->begins ? p->isn : 0};
+	from = bpf_map_lookup_elem(&tl_endpoints, &t->src);
+	if (from) {
+		if (in != from->ifindex && in != s->hold)
 			return forged();
-		from = e->ident;
+		f->from = from->ident;
 	} else {
 		if (where == LEAVE)
 			return forged();
@@ -501,38 +511,32 @@ __noinline int begin(struct __sk_buff *skb, const struct settings *s, const stru
 			return in == s->hold ? TC_DROP : forged();
 		if (!bpf_map_lookup_elem(&tl_endpoints, &t->dst))
 			return TC_NEXT;
-		if (in != s->hold) {
+		f->from = remote(t->src);
+		if (!f->from) {
 			struct peer *peer = peer_of(t->src);
 
-			if (!peer || !came_by(skb, s, peer, p))
-				return forged();
+			return in == s->hold || (peer && came_by(skb, s, peer, p)) ? hold(s, in) : forged();
 		}
-		from = ident(t->src);
-		if (!from)
-			return hold(s, in);
 	}
-	if (is_service(s, t->dst)) {
-		svc = bpf_map_lookup_elem(&tl_services, &t->dst);
-		if (!svc)
-			return hold(s, in);
-		to = svc->ident;
-		if (!may(from, to))
-			return denied();
-		if (!svc->slots) {
-			skb->mark = MARK_REFUSE;
-			return TC_NEXT;
-		}
-		r = choose(svc, &backend);
-		if (r != GO)
-			return r;
-	} else {
-		to = ident(backend);
-		if (!to)
-			return hold(s, in);
-		if (!may(from, to))
-			return denied();
+	if (!is_service(s, t->dst)) {
+		to = bpf_map_lookup_elem(&tl_endpoints, &t->dst);
+		f->to = to ? to->ident : remote(t->dst);
+		return f->to ? GO : hold(s, in);
 	}
-	return admit(p, backend, from, to);
+	svc = bpf_map_lookup_elem(&tl_services, &t->dst);
+	if (!svc)
+		return hold(s, in);
+	f->to = svc->ident;
+	if (!may(f->from, f->to))
+		return denied();
+	if (!svc->slots) {
+		skb->mark = MARK_REFUSE;
+		return TC_NEXT;
+	}
+	r = choose(svc, &f->dst);
+	if (f->dst == t->src) // who is answered by itself must not see its own address come in
+		f->src = t->dst;
+	return r;
 }
 
 // emit sends the packet the way of its flow.
@@ -572,31 +576,40 @@ static __always_inline int emit(struct __sk_buff *skb, const struct packet *p, s
 static __always_inline int pass(struct __sk_buff *skb, const struct settings *s, const struct packet *p, int l2,
 				enum where where)
 {
-	struct flow *f = find(&p->t);
+	struct flow *f = find(&p->t), *new;
 	__u32 in = p->in;
 	__u32 now = ticks();
 	struct tuple to;
-	int r;
+	int r = GO;
 
 	if (!f || !lives(s, p, f, now)) {
-		r = begin(skb, s, p);
+		new = bpf_map_lookup_elem(&tl_new, &(__u32){0});
+		if (!new)
+			return TC_DROP;
+		r = begin(skb, s, p, new);
+		if (r == GO)
+			r = check(skb, s, p, new);
 		if (r != GO)
 			return r;
-		f = find(&p->t);
+		new->seen = now;
+		new->ack = p->ack;
+		r = admit(s, p, new, f);
+		f = p->ends ? find(&p->t) : new;
 		if (!f)
 			return TC_DROP;
-		f->place = place(s, &p->t, BRIEF);
+	} else {
+		if (f->in != in || f->gen != s->gen || now - f->checked >= CHECKED)
+			r = check(skb, s, p, f);
+		if (r == GO && !f->seen && f->flags & FLOW_ANSWER && p->ends != 2)
+			settle(s, &p->t, f);
+		if (r == GO) {
+			f->seen = now;
+			if (p->ack)
+				f->ack = p->ack;
+		}
 	}
-	if (f->in != in || f->gen != s->gen || now - f->checked >= CHECKED) {
-		r = check(skb, s, p, f);
-		if (r != GO)
-			return r;
-	}
-	if (!f->seen && f->flags & FLOW_ANSWER && p->ends != 2)
-		settle(s, &p->t, f);
-	f->seen = now;
-	if (p->ack)
-		f->ack = p->ack;
+	if (r != GO)
+		return r;
 	if (p->ends)
 		ended(p, f);
 	if (f->peer) {

@@ -88,6 +88,14 @@ struct {
 	__type(value, __u32);
 } tl_turns SEC(".maps");
 
+// A flow that is being made, for which the stack has no room.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct flow);
+} tl_new SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);

@@ -11,7 +11,7 @@
 
 // LAYOUT is raised when a map's meaning changes without its size: maps of
 // another layout are not adopted.
-#define LAYOUT 3
+#define LAYOUT 4
 
 // Marks of packets on their way through the host's stack.
 #define MARK_DONE 0x74720001   // a program has dealt with it; the last hop lets it pass
@@ -88,6 +88,9 @@ struct peer {
 
 struct traffic {
 	__u64 to, from; // bytes
+	// The device that its packets may come by, as found under settings' gen and
+	// when, in ticks.
+	__u32 in, gen, checked, _pad;
 };
 
 struct counts {
