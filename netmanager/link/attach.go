@@ -156,7 +156,7 @@ func (l *Links) hostEnd(a Attachment, dev netlink.Link) error {
 			return err
 		}
 		err := l.nl.RouteReplace(&netlink.Route{
-			LinkIndex: index, Dst: host(addr), Scope: netlink.SCOPE_LINK, Protocol: routeProtocol,
+			LinkIndex: index, Dst: host(addr), Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol,
 		})
 		if err != nil {
 			return fmt.Errorf("route to %s: %w", addr, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// routeProtocol marks our routes (rtm_protocol; 0 to 42 and 186 to 197 are others').
-const routeProtocol = 116
+// RouteProtocol marks our routes (rtm_protocol; 0 to 42 and 186 to 197 are others').
+const RouteProtocol = 116
 
 // Links are the devices and routes of one netmanager.
 type Links struct {

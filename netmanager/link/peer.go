@@ -45,7 +45,7 @@ func (l *Links) SetPeer(n plane.Node, p plane.Peer) error {
 	for _, s := range p.Subnets {
 		for _, dst := range both(n.Ranges, s) {
 			r := way(dst.Addr().Is6())
-			r.Dst, r.Protocol, r.MTU = network(dst), routeProtocol, p.MTU
+			r.Dst, r.Protocol, r.MTU = network(dst), RouteProtocol, p.MTU
 			if err := l.nl.RouteReplace(r); err != nil && !(dst.Addr().Is6() && noIPv6(err)) {
 				return fmt.Errorf("route %s to peer %s: %w", dst, p.Key, err)
 			}
@@ -190,9 +190,9 @@ func (l *Links) SetPeers(n plane.Node, peers []plane.Peer) error {
 // ours are the routes that carry our mark, as far as they are seen.
 func (l *Links) ours() (out []netip.Prefix, failed error) {
 	for _, f := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := l.nl.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+		routes, err := l.nl.RouteListFiltered(f, &netlink.Route{Protocol: RouteProtocol}, netlink.RT_FILTER_PROTOCOL)
 		for n := 0; errors.Is(err, netlink.ErrDumpInterrupted) && n < 3; n++ { // others' came or went meanwhile
-			routes, err = l.nl.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
+			routes, err = l.nl.RouteListFiltered(f, &netlink.Route{Protocol: RouteProtocol}, netlink.RT_FILTER_PROTOCOL)
 		}
 		// On a host whose routes never rest most are seen all the same.
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) && !(f == netlink.FAMILY_V6 && noIPv6(err)) {
@@ -212,7 +212,7 @@ func (l *Links) ours() (out []netip.Prefix, failed error) {
 
 func (l *Links) unroute(dst netip.Prefix) error {
 	// Of whatever scope: the tunnel's routes have another than those by a gateway.
-	err := l.nl.RouteDel(&netlink.Route{Dst: network(dst), Protocol: routeProtocol, Scope: netlink.SCOPE_NOWHERE})
+	err := l.nl.RouteDel(&netlink.Route{Dst: network(dst), Protocol: RouteProtocol, Scope: netlink.SCOPE_NOWHERE})
 	if err != nil && !none(err) {
 		return fmt.Errorf("take the route to %s away: %w", dst, err)
 	}

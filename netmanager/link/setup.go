@@ -46,7 +46,7 @@ func (l *Links) Setup(n plane.Node, local netip.Addr) error {
 	}
 	r := n.Ranges
 	for _, p := range []netip.Prefix{r.Instances, r.Services, r.Instances6, r.Services6} {
-		err := l.nl.RouteReplace(&netlink.Route{LinkIndex: hold.Attrs().Index, Dst: network(p), Scope: netlink.SCOPE_LINK, Protocol: routeProtocol})
+		err := l.nl.RouteReplace(&netlink.Route{LinkIndex: hold.Attrs().Index, Dst: network(p), Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol})
 		if err != nil && !(p.Addr().Is6() && noIPv6(err)) {
 			return fmt.Errorf("route %s to %s: %w", p, n.Hold, err)
 		}

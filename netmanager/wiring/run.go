@@ -233,7 +233,7 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 	m.mu.Lock()
 	m.says = self
 	m.mu.Unlock()
-	m.moved()
+	m.moved(false)
 	m.log.Info("netmanager runs", "cluster", m.creds.Cluster, "key", m.key, "listen", m.tunnel.engine.Local())
 	if err := daemon.Notify(daemon.Ready); err != nil {
 		m.log.Warn("systemd not told", "err", err)
@@ -325,8 +325,9 @@ var (
 	errNoLease  = errors.New("the cluster has not given this node its part of the network yet")
 )
 
-// moved looks where the machine is, and says so where that changed.
-func (m *manager) moved() {
+// moved looks where the machine is, and says so where that changed. Which networks are
+// closed hangs on those that the machine is connected to.
+func (m *manager) moved(networks bool) {
 	var ranges api.NetRanges
 	if err := m.loop.Read(context.Background(), func() {
 		if l, ok := m.core.Lease(); ok {
@@ -349,9 +350,9 @@ func (m *manager) moved() {
 		m.log.Info("this machine's addresses", "addresses", p.own)
 		m.tunnel.moved(p)
 		m.sayWhere()
-		if !first {
-			m.orders.order(resync{})
-		}
+	}
+	if !first && (!same || networks) {
+		m.orders.order(resync{})
 	}
 }
 

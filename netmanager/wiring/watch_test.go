@@ -1,7 +1,6 @@
 package wiring
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,82 +11,132 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/netmanager/link"
 )
 
-// The library's subscription ends with the first overflow of its socket, which a host
-// that starts many containers while the core is busy brings about.
-func TestMovesAreSeenAfterABurst(t *testing.T) {
+// elsewhere is a network namespace of which watchPlace tells.
+type elsewhere struct {
+	t      *testing.T
+	ns     string
+	looks  chan bool // whether networks may be others
+	failed chan error
+	nudge  chan struct{}
+}
+
+// watchElsewhere watches a new namespace; during is called with the first look.
+func watchElsewhere(t *testing.T, during func()) *elsewhere {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
-	looks, hold := make(chan struct{}, 1000), make(chan struct{})
-	failed := make(chan error, 1)
+	e := &elsewhere{t: t, looks: make(chan bool, 1000), failed: make(chan error, 1), nudge: make(chan struct{}, 1)}
 	enter := make(chan int, 1)
-	nudge := make(chan struct{}, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	first := true
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			failed <- err
+			e.failed <- err
 			return
 		}
 		enter <- unix.Gettid()
-		failed <- watchPlace(ctx, slog.New(slog.DiscardHandler), nudge, func() {
-			looks <- struct{}{}
-			if first { // a look takes a while: the core is busy, the relay is told
+		e.failed <- watchPlace(t.Context(), slog.New(slog.DiscardHandler), e.nudge, func(networks bool) {
+			e.looks <- networks
+			if first {
 				first = false
-				<-hold
+				during()
 			}
 		})
 	}()
-	var tid int
 	select {
-	case tid = <-enter:
-	case err := <-failed:
+	case tid := <-enter:
+		e.ns = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), tid)
+	case err := <-e.failed:
 		t.Fatal(err)
 	}
-	ns := fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), tid)
-	ip := func(batch string) {
-		t.Helper()
-		cmd := exec.Command("nsenter", "--net="+ns, "ip", "-batch", "-")
-		cmd.Stdin = strings.NewReader(batch)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+	return e
+}
+
+func (e *elsewhere) ip(batch string) {
+	e.t.Helper()
+	cmd := exec.Command("nsenter", "--net="+e.ns, "ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(batch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		e.t.Fatalf("%v: %s", err, out)
 	}
-	look := func(what string) {
-		t.Helper()
-		select {
-		case <-looks:
-		case err := <-failed:
-			t.Fatalf("%s: it ended: %v", what, err)
-		case <-time.After(time.Minute):
-			t.Fatalf("%s is not seen", what)
-		}
+}
+
+func (e *elsewhere) look(what string) (networks bool) {
+	e.t.Helper()
+	select {
+	case networks = <-e.looks:
+	case err := <-e.failed:
+		e.t.Fatalf("%s: it ended: %v", what, err)
+	case <-time.After(time.Minute):
+		e.t.Fatalf("%s is not seen", what)
 	}
-	nudge <- struct{}{}
-	look("the nudge") // which is heard only once it watches
+	return networks
+}
+
+// settled is how many looks there were, once all is at rest.
+func (e *elsewhere) settled() (n int) {
+	time.Sleep(2 * settleTime)
+	for ; len(e.looks) > 0; n++ {
+		<-e.looks
+	}
+	return n
+}
+
+// The library's subscription ends with the first overflow of its socket, which a host
+// that starts many containers while the core is busy brings about.
+func TestMovesAreSeenAfterABurst(t *testing.T) {
+	hold := make(chan struct{})
+	e := watchElsewhere(t, func() { <-hold }) // a look takes a while: the core is busy, the relay is told
+	e.nudge <- struct{}{}
+	e.look("the nudge") // which is heard only once it watches
 	var burst strings.Builder
 	burst.WriteString("link set lo up\n")
 	for i := range 4000 {
 		fmt.Fprintf(&burst, "addr add 198.18.%d.%d/32 dev lo\n", i>>8, i&255)
 	}
-	ip(burst.String())
+	e.ip(burst.String())
 	close(hold)
-	look("the burst")
+	e.look("the burst")
 	// Of the burst more may follow; what counts is that the moves after it never end to
 	// be seen.
 	for i := range 3 {
-		for len(looks) > 0 {
-			<-looks
+		time.Sleep(watchPause)
+		e.settled()
+		e.ip(fmt.Sprintf("addr add 192.0.2.%d/32 dev lo\n", i+1))
+		e.look("a move after the burst")
+	}
+}
+
+// A VPN comes, or is told of another network, long after we began: by a route alone.
+func TestNetworksThatComeByARouteAreSeen(t *testing.T) {
+	e := watchElsewhere(t, func() {})
+	e.nudge <- struct{}{}
+	if e.look("the nudge") {
+		t.Error("a nudge counts as another network")
+	}
+	// Without addresses of the kernel's own making, which come when it likes.
+	e.ip("link add v0 type veth peer name v1\nlink set v0 addrgenmode none\nlink set v1 addrgenmode none\n" +
+		"link set lo up\nlink set v0 up\nlink set v1 up\naddr add 192.0.2.1/24 dev v0\n")
+	for !e.look("the device's network") {
+	}
+	for _, other := range []string{
+		"route add 100.64.5.0/24 dev v0", "route add 2001:db8:5::/64 dev v0 table 52", "route del 100.64.5.0/24 dev v0",
+	} {
+		e.settled()
+		// Ours, what goes by a router and what is the machine itself connect it to nobody.
+		e.ip("route replace 10.30.0.0/16 dev v0 proto " + fmt.Sprint(link.RouteProtocol) + "\nroute replace 198.51.100.0/24 via 192.0.2.9\n" +
+			"route replace local 192.0.2.77 dev lo\n")
+		if n := e.settled(); n > 0 {
+			t.Errorf("routes that connect us to nobody are seen before %q", other)
 		}
-		time.Sleep(2*settleTime + watchPause)
-		for len(looks) > 0 {
-			<-looks
+		e.ip(other + "\n")
+		if !e.look(other) {
+			t.Errorf("%q is no other network", other)
 		}
-		ip(fmt.Sprintf("addr add 192.0.2.%d/32 dev lo\n", i+1))
-		look("a move after the burst")
 	}
 }
