@@ -53,23 +53,6 @@ type Overlay interface {
 	Link(ctx context.Context, up bool) error
 }
 
-// Capture bounds a capture of an instance's packets.
-type Capture struct {
-	Instance api.InstanceID
-	For      time.Duration // up to MaxCaptureTime
-	Bytes    int64         // of the file, up to MaxCaptureBytes
-}
-
-// The bounds of a capture, and what holds when none are given. The kernel keeps
-// packets for each capture, and each takes time from the network itself.
-const (
-	MaxCaptures     = 4 // on a node, at a time
-	MaxCaptureTime  = time.Hour
-	MaxCaptureBytes = 1 << 30
-	captureTime     = time.Minute
-	captureBytes    = 64 << 20
-)
-
 // Handler serves the overlay's API.
 func Handler(o Overlay) http.Handler {
 	mux := http.NewServeMux()
@@ -115,16 +98,8 @@ func Handler(o Overlay) http.Handler {
 		}
 		return answer(w)(anyOf(o.Trace(r.Context(), from, to)))
 	})
-	captures := make(chan struct{}, MaxCaptures)
-	handle("GET "+netsock.Capture, func(w http.ResponseWriter, r *http.Request) error {
-		select {
-		case captures <- struct{}{}:
-			defer func() { <-captures }()
-			return capture(o, w, r)
-		default:
-			return fmt.Errorf("%d captures run on this node, and no more at a time: end one, or wait: %w", MaxCaptures, api.ErrUnavailable)
-		}
-	})
+	captures := newCaptures()
+	handle("GET "+netsock.Capture, func(w http.ResponseWriter, r *http.Request) error { return captures.serve(o, w, r) })
 	handle("GET "+netsock.Up, func(w http.ResponseWriter, r *http.Request) error { return events(o, w, r) })
 	handle("POST "+netsock.Down, func(w http.ResponseWriter, r *http.Request) error {
 		var d api.NetDown
@@ -179,30 +154,6 @@ func withKey(fn func(context.Context, api.Key) error) func(http.ResponseWriter, 
 		}
 		return done(w, fn(r.Context(), api.Key{Instance: id, Epoch: api.Epoch(epoch)}))
 	}
-}
-
-func capture(o Overlay, w http.ResponseWriter, r *http.Request) error {
-	id, err := api.ParseInstanceID(r.FormValue("instance"))
-	if err != nil {
-		return err
-	}
-	c := Capture{Instance: id, For: captureTime, Bytes: captureBytes}
-	if s := r.FormValue("seconds"); s != "" {
-		n, err := strconv.ParseUint(s, 10, 16)
-		if c.For = time.Duration(n) * time.Second; err != nil || c.For == 0 || c.For > MaxCaptureTime {
-			return fmt.Errorf("seconds=%.40q is no number up to %d: %w", s, int(MaxCaptureTime.Seconds()), api.ErrInvalid)
-		}
-	}
-	if s := r.FormValue("bytes"); s != "" {
-		if c.Bytes, err = strconv.ParseInt(s, 10, 64); err != nil || c.Bytes <= 0 || c.Bytes > MaxCaptureBytes {
-			return fmt.Errorf("bytes=%.40q is no number up to %d: %w", s, MaxCaptureBytes, api.ErrInvalid)
-		}
-	}
-	s := &stream{w: w, to: http.NewResponseController(w), kind: "application/vnd.tcpdump.pcap"}
-	if err := o.Capture(r.Context(), c, s); err != nil && !s.begun {
-		return err // else the file ends early, which its reader sees
-	}
-	return nil
 }
 
 func events(o Overlay, w http.ResponseWriter, r *http.Request) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http/httptest"
@@ -232,22 +233,30 @@ func TestCapture(t *testing.T) {
 func TestCapturesAreFew(t *testing.T) {
 	f, c, _ := start(t)
 	f.goesOn = true
-	open := func() (io.ReadCloser, error) { return c.Open(t.Context(), netsock.Capture+"?instance="+esc(key)) }
-	var first io.ReadCloser
-	for range MaxCaptures {
-		r, err := open()
+	open := func(tenant string) (io.ReadCloser, error) {
+		return c.Open(t.Context(), netsock.Capture+"?instance="+url.QueryEscape(tenant+"/shop.prod.web.prod#0"))
+	}
+	began := map[string]io.ReadCloser{}
+	for i := range MaxCaptures {
+		tenant := fmt.Sprintf("tenant%d", i/MaxOfTenant)
+		r, err := open(tenant)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		first = r
+		began[tenant] = r
+		if i == MaxOfTenant-1 {
+			if _, err := open(tenant); !errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), "2 captures of tenant0 run on this node") {
+				t.Errorf("one more of the tenant's: %v", err)
+			}
+		}
 	}
-	if _, err := open(); !errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), "4 captures run on this node") {
+	if _, err := open("another"); !errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), "4 captures run on this node") {
 		t.Errorf("one more: %v", err)
 	}
-	first.Close()
+	began["tenant0"].Close()
 	for { // nobody tells when the netmanager has noticed
-		r, err := open()
+		r, err := open("tenant0")
 		if err == nil {
 			r.Close()
 			return
