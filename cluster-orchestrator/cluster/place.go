@@ -258,8 +258,8 @@ func (c *Core) unassign(in *instance, held bool) {
 }
 
 // escalate moves an instance that keeps failing on its node, whose devices the node
-// lost, or that finds no address there, to another, as long as there is one that it was not tried on; then the
-// root may look elsewhere.
+// lost, or that finds no address there, to another, as long as there is one that it
+// was not tried on; then the root may look elsewhere.
 func (c *Core) escalate(in *instance, reason api.Reason) {
 	if in.Leaving || in.Withdrawn {
 		return

@@ -81,8 +81,8 @@ func (p *packet) extend(b []byte) {
 }
 
 // refusable reports whether an ICMP error may answer the packet: never a fragment
-// but the first, a group's address, or an error (RFC 1122, 3.2.2; RFC 4443, 2.4), which what
-// cannot be read to its end may be.
+// but the first, a group's address, or an error (RFC 1122, 3.2.2; RFC 4443, 2.4),
+// which what cannot be read to its end may be.
 func (p packet) refusable(b []byte) bool {
 	if p.later || p.cut || p.dst.IsMulticast() || p.src.IsMulticast() || p.src.IsUnspecified() || p.src.IsLoopback() {
 		return false

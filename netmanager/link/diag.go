@@ -28,9 +28,9 @@ const (
 	diagInfo       = 2
 )
 
-// dump hands the sockets that a request is about to fn, each as the kernel describes it,
-// until fn has enough: then whole is false, and the netlink socket has more to tell still. buf has
-// room for what the kernel tells at once.
+// dump hands the sockets that a request is about to fn, each as the kernel describes
+// it, until fn has enough: then whole is false, and the netlink socket has more to tell
+// still. buf has room for what the kernel tells at once.
 func dump(fd int, buf []byte, r diagRequest, fn func([]byte) bool) (whole bool, err error) {
 	req := make([]byte, unix.SizeofNlMsghdr+diagRequestLen)
 	*(*unix.NlMsghdr)(unsafe.Pointer(&req[0])) = unix.NlMsghdr{

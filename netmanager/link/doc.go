@@ -15,11 +15,11 @@
 // namespace of either end: nothing is left that has to be swept up one by one.
 //
 // Beside our own devices it changes two things on a host. It lets it forward
-// (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), and puts back in Remove what was set
-// before, which whoever calls Setup has kept; a host that gets its IPv6 address by router advertisements needs
-// net.ipv6.conf.<device>.accept_ra=2 to keep doing so. And a device that leads to
-// a peer by plain routes gets a second link-local address, made of the node's IPv4
-// address there (Via6), by which peers route IPv6.
+// (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), and puts back in Remove what
+// was set before, which whoever calls Setup has kept; a host that gets its IPv6 address
+// by router advertisements needs net.ipv6.conf.<device>.accept_ra=2 to keep doing so.
+// And a device that leads to a peer by plain routes gets a second link-local address,
+// made of the node's IPv4 address there (Via6), by which peers route IPv6.
 //
 // Calls are made one at a time, on a thread in the network namespace that New was called in.
 package link

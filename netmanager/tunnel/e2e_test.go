@@ -101,19 +101,26 @@ func TestDatagramsOfEverySizeArrive(t *testing.T) {
 		a.exec("ping", "-c1", "-w20", at.String()) // the kernel takes its time to know an IPv6 address as its own
 		in := b.packets(netip.AddrPortFrom(at, 0).String())
 		out := a.dial("udp", in.LocalAddr().String())
-		buf := make([]byte, 1<<16)
 		for _, n := range []int{1, 100, 1352, 1372, 1373, 1472, 4000, 20000, 60000} { // from 1373 on in fragments
-			want := noise(n)
-			if _, err := out.Write(want); err != nil {
-				t.Fatal(err)
-			}
-			in.SetReadDeadline(time.Now().Add(20 * time.Second))
-			got, err := in.Read(buf)
-			if err != nil || !bytes.Equal(buf[:got], want) {
-				t.Fatalf("%d bytes to %s: got %d, %v", n, at, got, err)
+			if err := arrives(in, out, noise(n)); err != nil {
+				t.Fatalf("%d bytes to %s: %v", n, at, err)
 			}
 		}
 	}
+}
+
+// arrives sends a datagram, and reports how it did not come out as it went in.
+func arrives(in, out net.Conn, want []byte) error {
+	if _, err := out.Write(want); err != nil {
+		return err
+	}
+	_ = in.SetReadDeadline(time.Now().Add(20 * time.Second))
+	buf := make([]byte, 1<<16)
+	got, err := in.Read(buf)
+	if err == nil && !bytes.Equal(buf[:got], want) {
+		err = fmt.Errorf("got %d other bytes", got)
+	}
+	return err
 }
 
 func TestRunsOfDatagramsKeepTheirBounds(t *testing.T) {
@@ -184,16 +191,9 @@ func TestANarrowLinkIsNoBlackHole(t *testing.T) {
 		}
 		in := b.packets(netip.AddrPortFrom(at, 0).String())
 		out := a.dial("udp", in.LocalAddr().String())
-		buf := make([]byte, 1<<16)
 		for _, n := range []int{1172, 1173, 1200, 1232, 1233, 4000} { // QUIC's least is 1200
-			want := noise(n)
-			if _, err := out.Write(want); err != nil {
-				t.Fatal(err)
-			}
-			in.SetReadDeadline(time.Now().Add(20 * time.Second))
-			got, err := in.Read(buf)
-			if err != nil || !bytes.Equal(buf[:got], want) {
-				t.Errorf("%d bytes to %s: got %d, %v", n, at, got, err)
+			if err := arrives(in, out, noise(n)); err != nil {
+				t.Errorf("%d bytes to %s: %v", n, at, err)
 			}
 		}
 	}

@@ -3,13 +3,14 @@ package nft
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
 )
 
 // host is what the plane needs of the kernel beside its table: routes, to know
@@ -78,8 +79,7 @@ func (h *host) index(name string) int {
 	return link.Attrs().Index
 }
 
-// networks are those that the host is directly connected to, by devices that
-// are not ours and whichever table leads there: VPNs have tables of their own.
+// networks are those that the host is connected to by devices that are not ours.
 func (h *host) networks() ([]netip.Prefix, error) {
 	ours := map[int]bool{}
 	links, err := h.nl.LinkList()
@@ -96,20 +96,10 @@ func (h *host) networks() ([]netip.Prefix, error) {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range routes {
-			if r.Type != unix.RTN_UNICAST || r.Dst == nil || r.Gw != nil || r.Via != nil || len(r.MultiPath) > 0 || ours[r.LinkIndex] {
-				continue
-			}
-			p, ok := prefixOf(r.Dst)
-			if ok && p.Bits() > 0 {
+			if p, ok := dataplane.Connected(r); ok && !ours[r.LinkIndex] {
 				out = append(out, p)
 			}
 		}
 	}
 	return out, nil
-}
-
-func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
-	a, ok := netip.AddrFromSlice(n.IP)
-	ones, _ := n.Mask.Size()
-	return netip.PrefixFrom(a.Unmap(), ones), ok
 }

@@ -1,0 +1,20 @@
+package dataplane
+
+import (
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Connected is the network that the host is connected to by a route: one by a device and
+// no router, in whichever table, for VPNs have tables of their own. ok is false for all
+// other routes, and for a default one.
+func Connected(r netlink.Route) (p netip.Prefix, ok bool) {
+	if r.Type != unix.RTN_UNICAST || r.Dst == nil || r.Gw != nil || r.Via != nil || len(r.MultiPath) > 0 {
+		return p, false
+	}
+	a, ok := netip.AddrFromSlice(r.Dst.IP)
+	ones, _ := r.Dst.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), ones), ok && ones > 0
+}
