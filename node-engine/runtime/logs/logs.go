@@ -20,6 +20,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/treeline-edge/treeline/api"
 )
 
@@ -173,9 +175,13 @@ func (d *Dir) Read(ctx context.Context, id string, tail int, ended <-chan struct
 	return r, nil
 }
 
-// restsAtEnd is how many looks must find nothing before a log counts as whole: a
-// workload's end is known before the last of its output has been copied.
-const restsAtEnd = 5
+// A workload's end is known before the last of its output has been copied. A log
+// is whole when nobody has it open for writing any more; where that cannot be
+// told, or does not come about, when so many looks found nothing.
+const (
+	restsAtEnd     = 5   // where the file system has no leases
+	restsOfWriters = 100 // 10 s, should a writer stay for good
+)
 
 // reader reads the old part, then the current one, then waits for more.
 type reader struct {
@@ -185,7 +191,9 @@ type reader struct {
 	cur    *os.File
 	pos    int64
 	ended  <-chan struct{}
-	rests  int // looks that found nothing since the workload ended
+	over   bool // the workload has ended
+	whole  bool // nothing more will be written
+	rests  int  // looks that found nothing since the workload ended
 }
 
 func (r *reader) Read(p []byte) (int, error) {
@@ -213,24 +221,48 @@ func (r *reader) Read(p []byte) (int, error) {
 		if err != nil && err != io.EOF {
 			return 0, err
 		}
-		if r.ended == nil || r.rests == restsAtEnd {
+		if r.ended == nil || r.whole {
 			return 0, io.EOF
 		}
-		ended := r.ended
-		if r.rests > 0 {
-			ended = nil // known already; give what copies the output time to finish
-		}
-		select {
-		case <-ended:
-			r.rests++
-		case <-r.ctx.Done():
+		if !r.wait() {
 			return 0, io.EOF
-		case <-time.After(pollEvery):
-			if r.rests > 0 {
-				r.rests++
-			}
 		}
 	}
+}
+
+// wait waits until another look is due, and is false when the reader's context ends.
+func (r *reader) wait() bool {
+	if r.over {
+		writers, known := hasWriters(r.cur)
+		r.rests++
+		r.whole = known && !writers || !known && r.rests >= restsAtEnd || r.rests >= restsOfWriters
+		if r.whole {
+			return true // what came since the last look
+		}
+	}
+	ended := r.ended
+	if r.over {
+		ended = nil
+	}
+	select {
+	case <-ended:
+		r.over = true
+	case <-r.ctx.Done():
+		return false
+	case <-time.After(pollEvery):
+	}
+	return true
+}
+
+// hasWriters reports whether anybody has the file open for writing, and whether
+// that could be told: a read lease is to be had only if nobody has (fcntl(2)).
+func hasWriters(f *os.File) (writers, known bool) {
+	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+		return false, err == nil
+	}
+	return true, errors.Is(err, unix.EAGAIN)
 }
 
 func (r *reader) Close() error {

@@ -91,6 +91,37 @@ func TestFollowSurvivesACutAndEndsWithTheWorkload(t *testing.T) {
 	}
 }
 
+// A shim may copy the last output long after its workload's end is known.
+func TestFollowWaitsForWhoeverStillWrites(t *testing.T) {
+	d, write := fixture(t, 1<<20)
+	path, err := d.Create("w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shim.Close()
+	ended := make(chan struct{})
+	close(ended)
+	r, err := d.Read(t.Context(), "w", -1, ended)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for rd := r.(*reader); rd.rests <= restsAtEnd; {
+		if !rd.wait() || rd.whole {
+			t.Fatalf("whole after %d looks, while somebody writes", rd.rests)
+		}
+	}
+	write("last\n")
+	shim.Close()
+	if all, err := io.ReadAll(r); err != nil || string(all) != "last\n" {
+		t.Errorf("read %q, %v", all, err)
+	}
+}
+
 func TestNamesDoNotLeadOut(t *testing.T) {
 	d, _ := fixture(t, 64)
 	for _, id := range []string{"../x", "/etc/passwd", "a/../../x"} {
@@ -116,13 +147,14 @@ func fixture(t *testing.T, limit int64) (d *Dir, write func(string)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close(); d.Close() })
+	t.Cleanup(func() { d.Close() })
 	return d, func(s string) {
 		t.Helper()
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
 		if _, err := f.WriteString(s); err != nil {
 			t.Fatal(err)
 		}
