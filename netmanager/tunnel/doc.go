@@ -27,6 +27,7 @@
 //	SendRaw(to netip.AddrPort, datagram []byte) error              // first byte RawType or more
 //	Receive(from Path, datagram []byte)                            // what came over a relay's TLS; not from Control
 //	Stats() []Stats
+//	Total() Total                                                  // of gone peers too
 //
 // Until SetPath is called for a peer, data goes where its handshake came from, or
 // through the relay among its tries if that was a relay.

@@ -246,7 +246,14 @@ func TestRebindKeepsThePortAndTheSession(t *testing.T) {
 func TestADroppedPeerIsForgotten(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
+	before := b.Total()
+	if s := b.Stats()[0]; before.SentBytes == 0 || before.SentBytes != s.SentBytes || before.ReceivedBytes != s.ReceivedBytes {
+		t.Errorf("all in all %+v, of the one peer %+v", before, s)
+	}
 	b.DropPeer(a.Public())
+	if n := b.Total(); n != before { // a counter never falls
+		t.Errorf("%+v became %+v", before, n)
+	}
 	out := a.dial("udp", netip.AddrPortFrom(b.addr(), 9).String())
 	out.Write([]byte("still there?"))
 	eventually(t, "its messages mean nothing", func() bool { return b.Engine.Drops()[Unknown] > 0 })
@@ -256,6 +263,9 @@ func TestADroppedPeerIsForgotten(t *testing.T) {
 	}
 	b.SetPeer(a.record())
 	a.exec("ping", "-c1", "-w20", b.addr().String())
+	if n := b.Total(); n.SentBytes <= before.SentBytes || n.ReceivedBytes <= before.ReceivedBytes {
+		t.Errorf("%+v became %+v", before, n)
+	}
 }
 
 func TestAnUnknownPeerIsAskedAboutAndThenAnswered(t *testing.T) {

@@ -73,6 +73,7 @@ type Engine struct {
 	held   map[api.PeerKey]stranger
 	stamp  uint64 // of our last initiation
 	events []Event
+	gone   Total // of the peers that were dropped
 	closed bool
 }
 
@@ -204,6 +205,7 @@ func (e *Engine) DropPeer(key api.PeerKey) {
 		return
 	}
 	delete(e.peers, key)
+	e.gone.add(&p.traffic)
 	delete(e.active, p)
 	p.send.Store(nil)
 	p.dropped = true

@@ -103,5 +103,32 @@ func (e *Engine) Stats() []Stats {
 	return out
 }
 
+// Total is what an engine has carried and dropped since it began, of peers that are
+// gone too: it never falls.
+type Total struct {
+	SentBytes     uint64 // of inner packets, headers included
+	ReceivedBytes uint64
+	Dropped       uint64 // packets, by whatever cause that is a peer's
+}
+
+func (t *Total) add(c *counters) {
+	t.SentBytes += c.sentBytes.Load()
+	t.ReceivedBytes += c.receivedBytes.Load()
+	for _, n := range c.drops.read() {
+		t.Dropped += n
+	}
+}
+
+// Total says what was seen of all peers there ever were.
+func (e *Engine) Total() Total {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.gone
+	for _, p := range e.peers {
+		t.add(&p.traffic)
+	}
+	return t
+}
+
 // Drops counts packets that no peer is to blame for.
 func (e *Engine) Drops() Drops { return e.drops.read() }

@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
+	tunnels "github.com/treeline-edge/treeline/netmanager/tunnel"
 )
 
 // counters are the netmanager's metrics, written by hand: the Prometheus library
@@ -81,6 +82,7 @@ func head(w io.Writer, kind, name, help string) {
 // seen is what there is to observe at one time.
 type seen struct {
 	peers           []api.PeerStatus
+	tunnel          tunnels.Total
 	pairs           []api.PairStatus
 	attached        int
 	routes, refused int
@@ -90,6 +92,7 @@ func (m *manager) observed(ctx context.Context) (s seen, err error) {
 	if s.peers, err = m.Peers(ctx); err != nil {
 		return s, err
 	}
+	s.tunnel = m.tunnel.engine.Total()
 	err = m.loop.Read(ctx, func() {
 		s.pairs, s.attached = m.core.Pairs(), len(m.core.Attachments())
 		for _, r := range m.core.Routes() {
@@ -128,6 +131,7 @@ func (m *manager) metrics(w http.ResponseWriter, r *http.Request) {
 	line("gauge", "treeline_net_routes", "Services that the node holds a route to.", s.routes)
 	line("gauge", "treeline_net_wants_unmet", "Wants that were refused or are not answered.", s.refused)
 	peerMetrics(w, m.creds.Cluster, s.peers)
+	tunnelMetrics(w, s.tunnel)
 	pairMetrics(w, s.pairs)
 	line("counter", "treeline_net_denied_packets_total", "Packets that policy dropped, as of the last look.", m.meter.denied.Load())
 	line("counter", "treeline_net_forged_packets_total", "Packets whose source was not the sender's, as of the last look.", m.meter.forged.Load())
@@ -148,11 +152,8 @@ func (m *manager) metrics(w http.ResponseWriter, r *http.Request) {
 // nobody's to choose twice, tells the others apart.
 func peerMetrics(w io.Writer, own api.ClusterID, peers []api.PeerStatus) {
 	paths := map[api.PathKind]int{}
-	var tunnel api.Carried
-	var dropped uint64
 	for _, p := range peers {
 		paths[p.Path]++
-		tunnel.Sent, tunnel.Received, dropped = tunnel.Sent+p.Tunnel.Sent, tunnel.Received+p.Tunnel.Received, dropped+p.Dropped
 	}
 	each := func(kind, name, help string, sample func(p api.PeerStatus, say func(value any, more string))) {
 		head(w, kind, name, help)
@@ -164,10 +165,6 @@ func peerMetrics(w io.Writer, own api.ClusterID, peers []api.PeerStatus) {
 				_, _ = fmt.Fprintf(w, "%s{peer=%q,node=%q,cluster=%q%s} %v\n", name, p.Key, p.Node, p.Cluster, more, value)
 			})
 		}
-	}
-	total := func(name, help string, value uint64) {
-		head(w, "counter", name, help)
-		_, _ = fmt.Fprintf(w, "%s %d\n", name, value)
 	}
 	head(w, "gauge", "treeline_net_peers", "Peers by path.")
 	for _, k := range []api.PathKind{api.PathNone, api.PathRoute, api.PathVXLAN, api.PathDirect, api.PathRelay, api.PathRelayTLS} {
@@ -201,9 +198,22 @@ func peerMetrics(w io.Writer, own api.ClusterID, peers []api.PeerStatus) {
 	each("counter", "treeline_net_peer_dropped_packets_total", "Packets to and from a peer that the tunnel dropped.", func(p api.PeerStatus, say func(any, string)) {
 		say(p.Dropped, "")
 	})
-	total("treeline_net_tunnel_sent_bytes_total", "Bytes of packets sent to present peers by the tunnel.", tunnel.Sent)
-	total("treeline_net_tunnel_received_bytes_total", "Bytes of packets received from present peers by the tunnel.", tunnel.Received)
-	total("treeline_net_tunnel_dropped_packets_total", "Packets to and from present peers that the tunnel dropped.", dropped)
+}
+
+// tunnelMetrics are of all peers that there ever were, for a counter must not fall
+// when one goes.
+func tunnelMetrics(w io.Writer, all tunnels.Total) {
+	for _, c := range []struct {
+		name, help string
+		value      uint64
+	}{
+		{"treeline_net_tunnel_sent_bytes_total", "Bytes of packets sent to peers by the tunnel, gone ones too.", all.SentBytes},
+		{"treeline_net_tunnel_received_bytes_total", "Bytes of packets received from peers by the tunnel, gone ones too.", all.ReceivedBytes},
+		{"treeline_net_tunnel_dropped_packets_total", "Packets to and from peers, gone ones too, that the tunnel dropped.", all.Dropped},
+	} {
+		head(w, "counter", c.name, c.help)
+		_, _ = fmt.Fprintf(w, "%s %d\n", c.name, c.value)
+	}
 }
 
 // pairMetrics are of the pairs of services that the core keeps, which are bounded.
