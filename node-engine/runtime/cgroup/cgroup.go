@@ -27,6 +27,8 @@ import (
 const (
 	root      = "/sys/fs/cgroup"
 	cpuPeriod = 100_000 // microseconds, the kernel's default
+
+	removeWithin = 20 * time.Second
 )
 
 // controllers that limits and kills need, where version 1 has them.
@@ -345,14 +347,16 @@ func (g Group) Remove() error {
 	return nil
 }
 
-// removeDir retries while the kernel still clears up after the last process.
+// removeDir retries while the kernel still clears up after the last process, which
+// takes seconds where others have the processors.
 func removeDir(p string) error {
-	for wait := time.Millisecond; ; wait *= 2 {
+	end := time.Now().Add(removeWithin)
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := syscall.Rmdir(p)
 		if err == nil || errors.Is(err, syscall.ENOENT) {
 			return nil
 		}
-		if !errors.Is(err, syscall.EBUSY) || wait > time.Second {
+		if !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
 			return &fs.PathError{Op: "rmdir", Path: p, Err: err}
 		}
 		time.Sleep(wait)

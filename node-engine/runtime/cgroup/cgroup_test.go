@@ -62,6 +62,23 @@ func TestKillLeavesNobody(t *testing.T) {
 	}
 }
 
+// TestRemoveWaitsForWhoIsAboutToGo removes a group that has a process for longer than
+// a moment: what was killed is there until the kernel has cleared it up.
+func TestRemoveWaitsForWhoIsAboutToGo(t *testing.T) {
+	g, err := machine(t)["machine"].Create(fmt.Sprintf("/treeline-test-late-%d", os.Getpid()), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/sleep", "3")
+	if err := g.Start(cmd, nil); err != nil {
+		t.Fatal(err)
+	}
+	go cmd.Wait()
+	if err := g.Remove(); err != nil || g.Exists() {
+		t.Errorf("it is left: %v, %v", g.Exists(), err)
+	}
+}
+
 // TestMemoryLimitKills has the kernel kill what takes more than its limit.
 func TestMemoryLimitKills(t *testing.T) {
 	f := machine(t)["machine"]
