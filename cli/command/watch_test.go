@@ -73,7 +73,7 @@ func TestCtrlCLeavesItRunning(t *testing.T) {
 			cancel()
 		}
 	}
-	code := command.Main(ctx, []string{"apply", "-f", sla, "--timeout", "30s"}, command.IO{
+	code := command.Main(ctx, []string{"apply", "-f", sla, "--timeout", "2m"}, command.IO{
 		In: strings.NewReader(""), Out: io.Discard, Err: &stderr, Now: time.Now, Env: func(k string) string { return r.env[k] },
 	})
 	if code == 0 || !strings.Contains(stderr.String(), "goes on without you") {
@@ -136,5 +136,5 @@ func TestDestructiveCommandsAskAPerson(t *testing.T) {
 	if _, code := ask("y\n"); code != 0 {
 		t.Fatalf("exit %d", code)
 	}
-	r.must("", "wait", "shop", "--for=deleted", "--timeout", "30s")
+	r.must("", "wait", "shop", "--for=deleted", "--timeout", "2m")
 }

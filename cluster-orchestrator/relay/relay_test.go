@@ -15,13 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/internal/relaywire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var (
 	secret = []byte("a node's secret")
@@ -75,7 +74,7 @@ func (p *peer) send(to netip.AddrPort, b []byte) {
 
 func (p *peer) receive() []byte {
 	p.t.Helper()
-	_ = p.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = p.conn.SetReadDeadline(time.Now().Add(time.Minute))
 	buf := make([]byte, 1<<16)
 	n, _, err := p.conn.ReadFromUDPAddrPort(buf)
 	if err != nil {
@@ -329,7 +328,7 @@ func say(t *testing.T, c net.Conn, msg []byte) {
 
 func hear(t *testing.T, c net.Conn, in *bufio.Reader) []byte {
 	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	msg, err := relaywire.ReadMessage(in, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -15,14 +15,13 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon/metrics"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func get(t *testing.T, h http.Handler, path string) (int, string) {
 	t.Helper()

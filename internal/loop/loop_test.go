@@ -10,14 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // counter is a core that counts: it saves and says every number, refuses
 // negative ones, and wakes when it was told to.

@@ -8,13 +8,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/internal/relaywire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // fake is a relay: it answers bindings over UDP unless it is deaf, and takes one
 // connection at a time on the same port.

@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/names"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // book is an overlay that knows what the test writes into it.
 type book struct {

@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"go.uber.org/goleak"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 )
 
 var quietLog = slog.New(slog.DiscardHandler)
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func write(t *testing.T, dir, name, text string) {
 	t.Helper()

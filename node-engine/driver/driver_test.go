@@ -11,14 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // fakeRuntime is a runtime in memory.
 type fakeRuntime struct {

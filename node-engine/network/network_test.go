@@ -11,13 +11,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/internal/netsock"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // netmanager is the other side of the socket, as far as messages go.
 type netmanager struct {

@@ -573,7 +573,7 @@ func TestNothingIsMissedBetweenAnEmptyListAndItsWatch(t *testing.T) {
 		t.Fatalf("a new root lists %v at %d: %v", apps, rev, err)
 	}
 	r.apply("acme", "shop", 1) // before the watch begins
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for change, err := range client.Watch[api.App](ctx, c, client.Apps, client.WatchOptions{Since: rev}) {
 		if err != nil || change.ID != "acme/shop.prod" {

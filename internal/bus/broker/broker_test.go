@@ -10,15 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/broker"
 	"github.com/treeline-edge/treeline/internal/bus/bustest"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // raw is a TLS connection as a node, before any MQTT.
 func raw(t testing.TB, s *system, name string) *tls.Conn {
@@ -130,7 +129,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		conf.GetClientCertificate = nil
 		c, err := tls.Dial("tcp", s.Addr, conf)
 		if err == nil { // TLS 1.3 tells with the first read
-			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
 			_, err = c.Read(make([]byte, 1))
 			c.Close()
 		}
@@ -143,7 +142,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		conf.RootCAs = s.CA.Client(t, "n1").RootCAs
 		c, err := tls.Dial("tcp", s.Addr, conf)
 		if err == nil {
-			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
 			_, err = c.Read(make([]byte, 1))
 			c.Close()
 		}
@@ -166,18 +165,32 @@ func TestStrangersAreRefused(t *testing.T) {
 		})
 	}
 	t.Run("who is revoked", func(t *testing.T) {
+		s.mu.Lock()
 		s.revoked["n9"] = true
+		s.mu.Unlock()
 		c := raw(t, s, "n9")
 		_, _ = c.Write(connectPacket(4, "n9"))
 		expectClosed(t, c)
 	})
-	t.Run("who says nothing", func(t *testing.T) {
-		c := raw(t, s, "n1")
-		expectClosed(t, c) // the deadline is the test broker's 2 s
-	})
 	if s.Stats().Connects.Load() != 0 || s.Stats().Refusals.Load() == 0 {
 		t.Errorf("%d connects, %d refusals", s.Stats().Connects.Load(), s.Stats().Refusals.Load())
 	}
+}
+
+func TestWhoSaysNothingIsNotWaitedForLong(t *testing.T) {
+	const wait = time.Second
+	s := startWith(t, wait)
+	began := time.Now()
+	c, err := tls.Dial("tcp", s.Addr, s.CA.Client(t, "n1"))
+	if err != nil && time.Since(began) >= wait {
+		return // the machine stood still, and it was not waited for either
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	expectClosed(t, c)
 }
 
 // mochi-mqtt panics on a SUBSCRIBE of MQTT 5 that is cut off, and no caller of
@@ -385,7 +398,7 @@ func TestConnectionsOfAnotherListenerAreServed(t *testing.T) {
 }
 
 func TestSilentHandshakesAreBoundedAndEnd(t *testing.T) {
-	s := start(t) // 8 handshakes, 2 s
+	s := startWith(t, 5*time.Second) // 8 at once
 	for range 8 {
 		c, err := net.Dial("tcp", s.Addr)
 		if err != nil {
@@ -424,8 +437,8 @@ func TestNothingIsLostOnTheWayToTheCluster(t *testing.T) {
 	}
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%v of %d each came", got, each)
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("of %d the last did not come", nodes*each)
 	}
 }
 

@@ -19,15 +19,19 @@ import (
 type system struct {
 	bustest.Wire
 	*broker.Broker
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	handshake time.Duration
+	stop      context.CancelFunc
+	wg        sync.WaitGroup
 
 	mu      sync.Mutex // guards revoked
 	revoked map[api.NodeID]bool
 }
 
-func start(t testing.TB) *system {
-	s := &system{Wire: bustest.Wire{CA: bustest.NewCA(t), Addr: "127.0.0.1:0"}, revoked: map[api.NodeID]bool{}}
+func start(t testing.TB) *system { return startWith(t, time.Minute) }
+
+// startWith starts a broker that waits so long for a TLS handshake and CONNECT.
+func startWith(t testing.TB, handshake time.Duration) *system {
+	s := &system{handshake: handshake, Wire: bustest.Wire{CA: bustest.NewCA(t), Addr: "127.0.0.1:0"}, revoked: map[api.NodeID]bool{}}
 	s.Start(t)
 	t.Cleanup(s.Close)
 	return s
@@ -41,7 +45,7 @@ func (s *system) Start(t testing.TB) {
 	}
 	s.Addr = l.Addr().String()
 	s.Broker, err = broker.New(broker.Options{
-		TLS: s.CA.Server(t), Identify: s.identify, HandshakeTimeout: 2 * time.Second, MaxHandshakes: 8, Log: bustest.Quiet(),
+		TLS: s.CA.Server(t), Identify: s.identify, HandshakeTimeout: s.handshake, MaxHandshakes: 8, Log: bustest.Quiet(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -34,24 +35,29 @@ func TestBytesOnTheWire(t *testing.T) {
 	}
 	connect, connectBack := l.Sent.Load(), l.Received.Load()
 
-	sent, writes := l.Sent.Load(), l.Writes.Load()
-	if err := b.Publish(t.Context(), bus.Message{Topic: topic.Alive.Of(id), Payload: make([]byte, 26)}); err != nil {
-		t.Fatal(err)
+	// On a busy machine a ping may come between: what counts is the least of three.
+	var aliveBytes, aliveWrites, leaseBytes []int64
+	for range 3 {
+		sent, writes := l.Sent.Load(), l.Writes.Load()
+		if err := b.Publish(t.Context(), bus.Message{Topic: topic.Alive.Of(id), Payload: make([]byte, 26)}); err != nil {
+			t.Fatal(err)
+		}
+		<-alive
+		aliveBytes, aliveWrites = append(aliveBytes, l.Sent.Load()-sent), append(aliveWrites, l.Writes.Load()-writes)
+
+		received := l.Received.Load()
+		if err := s.Bus().Publish(t.Context(), bus.Message{Topic: topic.Lease.Of(id), Payload: make([]byte, 8)}); err != nil {
+			t.Fatal(err)
+		}
+		<-leases
+		leaseBytes = append(leaseBytes, l.Received.Load()-received)
 	}
-	<-alive
-	aliveBytes := l.Sent.Load() - sent
-	if n := l.Writes.Load() - writes; n != 1 {
+	each := slices.Min(aliveBytes)
+	if n := slices.Min(aliveWrites); n != 1 {
 		t.Errorf("one alive took %d writes, so as many packets", n)
 	}
 
-	received := l.Received.Load()
-	if err := s.Bus().Publish(t.Context(), bus.Message{Topic: topic.Lease.Of(id), Payload: make([]byte, 8)}); err != nil {
-		t.Fatal(err)
-	}
-	<-leases
-	leaseBytes := l.Received.Load() - received
-
-	sent, received = l.Sent.Load(), l.Received.Load()
+	sent, received := l.Sent.Load(), l.Received.Load()
 	deadline := time.After(time.Minute)
 	for l.Received.Load() == received { // the ping's answer, after a second of silence
 		select {
@@ -63,10 +69,10 @@ func TestBytesOnTheWire(t *testing.T) {
 	ping, pong := l.Sent.Load()-sent, l.Received.Load()-received
 
 	const perMinute = 60 / 2.5
-	total := perMinute*float64(aliveBytes) + float64(ping+pong)
+	total := perMinute*float64(each) + float64(ping+pong)
 	t.Logf("connect and subscribe %d + %d back; alive %d; lease of 8 bytes %d; ping %d + %d back; an alive each 2.5 s and a ping a minute: %.0f bytes",
-		connect, connectBack, aliveBytes, leaseBytes, ping, pong, total)
-	if aliveBytes > 80 || total > 2048 {
-		t.Errorf("an alive of 26 bytes costs %d bytes, an idle minute %.0f", aliveBytes, total)
+		connect, connectBack, each, slices.Min(leaseBytes), ping, pong, total)
+	if each > 80 || total > 2048 {
+		t.Errorf("an alive of 26 bytes costs %d bytes, an idle minute %.0f", each, total)
 	}
 }

@@ -13,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 )
 
 // System is one broker with its clients. The suite closes the buses.
@@ -66,14 +65,14 @@ func Run(t *testing.T, d Deviations, make func(t *testing.T) System) {
 		{"a closed bus refuses and stays silent", closes},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			leaks := goleak.IgnoreCurrent()
+			left := leaktest.Since(t)
 			s := make(t)
 			c.test(t, s, d)
 			if t.Failed() {
 				return
 			}
 			s.Close()
-			goleak.VerifyNone(t, leaks)
+			left()
 		})
 	}
 }

@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestBackoffDoublesUpToItsBound(t *testing.T) {
 	const least, most = time.Second, 10 * time.Second

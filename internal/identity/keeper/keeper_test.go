@@ -10,15 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func must[T any](v T, err error) T {
 	if err != nil {

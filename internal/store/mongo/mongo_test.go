@@ -13,10 +13,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.uber.org/goleak"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/freeport"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
 	"github.com/treeline-edge/treeline/internal/store/mongo/mongotest"
@@ -99,7 +99,7 @@ func TestForeignRecordIsCorruption(t *testing.T) {
 }
 
 func TestNoServerIsUnavailable(t *testing.T) {
-	leaks := goleak.IgnoreCurrent()
+	left := leaktest.Since(t)
 	addr, err := freeport.Addr()
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestNoServerIsUnavailable(t *testing.T) {
 	if !errors.Is(err, api.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("got %v, want ErrUnavailable without the password", err)
 	}
-	goleak.VerifyNone(t, leaks)
+	left()
 }
 
 func TestAServerThatStallsIsUnavailable(t *testing.T) {

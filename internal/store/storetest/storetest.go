@@ -22,9 +22,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/leaktest"
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
@@ -68,9 +67,9 @@ func Run(t *testing.T, factory func(t *testing.T) Place, deviations ...Deviation
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			place := factory(t)
-			leaks := goleak.IgnoreCurrent()
+			left := leaktest.Since(t)
 			// Cleanups run last first: the stores are closed by then.
-			t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
+			t.Cleanup(left)
 			test.run(t, place)
 		})
 	}

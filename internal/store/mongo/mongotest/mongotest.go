@@ -115,7 +115,7 @@ func (s *Server) Restart(t testing.TB) {
 	if err := s.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", s.binary, err)
 	}
-	client, err := driver.Connect(options.Client().ApplyURI("mongodb://" + s.Addr).SetServerSelectionTimeout(20 * time.Second))
+	client, err := driver.Connect(options.Client().ApplyURI("mongodb://" + s.Addr).SetServerSelectionTimeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
