@@ -42,6 +42,23 @@ func DefaultNetRanges() NetRanges {
 	}
 }
 
+// The addresses of a node's subnet that no instance gets: the first stands for the
+// node itself where one asks for a peer, the second is kept for it, and the last is
+// the kernel's for broadcasts.
+const (
+	SubnetFirst = 2 // so many at its beginning
+	SubnetLast  = 1 // and at its end
+)
+
+// SubnetHolds is how many instances can have addresses of a node's subnet: 61 of a
+// /26, none of what is no IPv4 prefix or too small.
+func SubnetHolds(p netip.Prefix) int {
+	if !p.IsValid() || !p.Addr().Is4() {
+		return 0
+	}
+	return max(0, 1<<(32-p.Bits())-SubnetFirst-SubnetLast)
+}
+
 // Twin is the IPv6 address that belongs to an IPv4 address of the ranges; the
 // zero Addr for any other.
 func (r NetRanges) Twin(a netip.Addr) netip.Addr {

@@ -161,6 +161,10 @@ func (m Microservice) NeedsNetwork() bool {
 	return m.Port != "" || m.BandwidthIn > 0 || m.BandwidthOut > 0 || len(m.Callers) > 0 || len(m.Calls) > 0 || m.Addresses != nil
 }
 
+// TakesAddress reports whether each instance takes an address on its node's overlay
+// network, where the node has one: a process alone lives on the node's own network.
+func (m Microservice) TakesAddress() bool { return m.Virtualization != "process" }
+
 // Access is who may call the service, as its SLA says.
 func (m Microservice) Access() Access {
 	a := Access{Callers: m.Callers, Calls: m.Calls}

@@ -208,16 +208,9 @@ func (s *slot) told(left api.Resources) api.Slot {
 
 func (k slotKey) compare(o slotKey) int {
 	return cmp.Or(
-		cmp.Compare(k.runtime, o.runtime), cmp.Compare(k.arch, o.arch), cmp.Compare(flag(k.privileged), flag(o.privileged)),
-		cmp.Compare(flag(k.network), flag(o.network)), cmp.Compare(k.areas, o.areas), cmp.Compare(k.addons, o.addons),
+		cmp.Compare(k.runtime, o.runtime), cmp.Compare(k.arch, o.arch), cmp.Compare(one(k.privileged), one(o.privileged)),
+		cmp.Compare(one(k.network), one(o.network)), cmp.Compare(k.areas, o.areas), cmp.Compare(k.addons, o.addons),
 	)
-}
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // spreadOf is where coordinates are: their middle, and how far from it any is.

@@ -111,14 +111,25 @@ func (w *world) checkBooks() {
 		for _, o := range n.observed {
 			known = known.Toggle(o.Digest())
 		}
+		addressed := 0
 		for i, r := range n.booked {
 			used = used.Plus(r.Room)
+			if r.Address {
+				addressed++
+			}
 			if in := n.assigned[i]; in != nil {
 				yields[in.Want.Spec.Urgency()] = yields[in.Want.Spec.Urgency()].Plus(r.Room)
 			}
 			if r.Room.Min(api.Resources{}) != (api.Resources{}) || n.assigned[i] == nil && !n.leaving[i] && n.reserved[i] == nil {
 				w.t.Fatalf("node %s books %v for %s, which it neither has nor had", id, r, i)
 			}
+		}
+		most := 0
+		if n.net.subnet.IsValid() && n.info.Network == api.NetworkOverlay {
+			most = 1<<(32-n.net.subnet.Bits()) - 3
+		}
+		if n.addressed != addressed || c.table.Get(string(id)).Rooms[0].Full != (most > 0 && addressed >= most) {
+			w.t.Fatalf("node %s: %d of %d addresses are taken, counted %d", id, addressed, most, n.addressed)
 		}
 		if n.yields != yields {
 			w.t.Fatalf("node %s: would make way %v, counted %v", id, yields, n.yields)

@@ -31,14 +31,15 @@ func (c *Core) traitsOf(info *api.NodeInfo) traits {
 func (c *Core) refresh(n *node) {
 	old, out, free := c.table.Get(string(n.info.ID)), n.out(), n.traits.capacity.Minus(n.used)
 	if old == nil {
-		old = &sched.Candidate{Out: "unknown"}
+		old = &sched.Candidate{Out: "unknown", Rooms: make([]sched.Room, 1)}
 	}
-	same := n.described && old.Out == out && old.Free == free && old.Capacity == n.traits.capacity
+	was, full := old.Rooms[0].Full, n.full(0)
+	same := n.described && old.Out == out && old.Free == free && old.Capacity == n.traits.capacity && was == full
 	if same && !n.freed && !n.counts && !n.shifted && old.Load == len(n.assigned) && len(old.Ports) == len(n.published) {
 		return
 	}
 	next := c.candidate(n, out)
-	if out == "" && (!n.described || n.freed || n.shifted || old.Out != "" || free != free.Min(old.Free) || moreDevices(old, &next)) {
+	if out == "" && (!n.described || n.freed || n.shifted || old.Out != "" || free != free.Min(old.Free) || was && !full || moreDevices(old, &next)) {
 		c.grown[n.info.ID] = true
 	}
 	if !n.described || n.shifted {
@@ -86,7 +87,7 @@ func (c *Core) candidate(n *node, out string) sched.Candidate {
 	return sched.Candidate{
 		ID: string(n.info.ID), Level: sched.Nodes, Out: out, Capacity: n.traits.capacity, Free: free,
 		Rooms: []sched.Room{{
-			Runtimes: n.info.Runtimes, Arch: n.info.Arch, Privileged: n.info.Privileged, Network: n.info.Network == api.NetworkOverlay,
+			Runtimes: n.info.Runtimes, Arch: n.info.Arch, Privileged: n.info.Privileged, Network: n.info.Network == api.NetworkOverlay, Full: n.full(0),
 			Areas: n.traits.areas, Addons: n.info.Addons, Free: free, Largest: free, Devices: n.devices(),
 		}},
 		Ports: n.published, Own: n.info.Ports, Load: len(n.assigned), Labels: n.info.Labels, Geo: n.traits.geo, Coord: n.coord,
@@ -105,9 +106,6 @@ func (n *node) devices() map[string]int {
 func (n *node) given(id api.InstanceID) []string { return n.observed[id].Devices }
 
 func moreDevices(old, next *sched.Candidate) bool {
-	if len(old.Rooms) != 1 {
-		return true
-	}
 	had := old.Rooms[0].Devices
 	for kind, n := range next.Rooms[0].Devices {
 		if n > had[kind] {
@@ -126,7 +124,7 @@ func (c *Core) without(n *node, id api.InstanceID) sched.Candidate {
 	}
 	r := &cand.Rooms[0]
 	cand.Free = cand.Free.Plus(k.Room)
-	r.Free, r.Largest = cand.Free, cand.Free
+	r.Free, r.Largest, r.Full = cand.Free, cand.Free, n.full(one(k.Address))
 	if len(k.Devices) > 0 {
 		others := maps.Clone(n.booked)
 		delete(others, id)

@@ -171,7 +171,7 @@ func (c *Core) relax(in *instance) {
 func (c *Core) violation(in *instance, n *node) (wrong string, borne time.Duration) {
 	req := in.demand.request
 	// It has what it needs, but a link's speed may have fallen under what is booked.
-	req.Needs, req.Devices, req.Ports = api.Resources{InMbit: req.Needs.InMbit, OutMbit: req.Needs.OutMbit}, nil, nil
+	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{InMbit: req.Needs.InMbit, OutMbit: req.Needs.OutMbit}, nil, nil, false
 	req.Domains = c.shared(in, n)
 	cand := c.candidate(n, "")
 	own := &cand.Rooms[0]

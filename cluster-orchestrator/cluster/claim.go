@@ -11,19 +11,22 @@ import (
 type claim struct {
 	Room    api.Resources `json:"room,omitzero"`
 	Devices []api.Device  `json:"devices,omitempty"` // each kind once, in the order of their names; read only
+	Address bool          `json:"address,omitempty"` // on the node's overlay network, if it has one
 }
 
-func claimOf(m *api.Microservice) claim { return claim{m.Needs(), m.NeedsDevices()} }
+func claimOf(m *api.Microservice) claim { return claim{m.Needs(), m.NeedsDevices(), m.TakesAddress()} }
 
 // IsZero reports whether nothing is claimed.
-func (k claim) IsZero() bool { return k.Room == api.Resources{} && len(k.Devices) == 0 }
+func (k claim) IsZero() bool { return k.Room == api.Resources{} && len(k.Devices) == 0 && !k.Address }
 
-func (k claim) equal(o claim) bool { return k.Room == o.Room && slices.Equal(k.Devices, o.Devices) }
+func (k claim) equal(o claim) bool {
+	return k.Room == o.Room && slices.Equal(k.Devices, o.Devices) && k.Address == o.Address
+}
 
 // max is the larger of both, part by part: what a node may have to keep for an
 // instance that changes.
 func (k claim) max(o claim) claim {
-	r := claim{k.Room.Max(o.Room), k.Devices}
+	r := claim{k.Room.Max(o.Room), k.Devices, k.Address || o.Address}
 	for _, d := range o.Devices {
 		i, found := slices.BinarySearchFunc(r.Devices, d.Name, func(d api.Device, name string) int { return strings.Compare(d.Name, name) })
 		switch {

@@ -228,6 +228,7 @@ func (c *Core) leaseTo(n *node) {
 		c.net.talk[n.info.ID] = true
 	}
 	n.net.subnet = p
+	c.refresh(n)
 	c.saveNode(n)
 	c.setSlot(n)
 	c.member(n)
@@ -249,6 +250,7 @@ func (c *Core) endLease(n *node) {
 	s.resting = append(s.resting, rest{n.net.subnet, c.wall.Add(subnetRest)})
 	c.saveNetwork()
 	n.net.subnet = netip.Prefix{}
+	c.refresh(n)
 	c.net.book.DropMember(n.info.ID)
 	c.nodeNetChanged(n)
 }

@@ -51,6 +51,7 @@ type node struct {
 	drop      map[api.InstanceID]bool           // taken away in this step
 	put       map[api.InstanceID]bool           // given or changed in this step
 	used      api.Resources
+	addressed int                      // how many of those have an address on its network, or get one
 	yields    [urgencies]api.Resources // of that what is booked for assigned instances, by their urgency
 	weight    weight                   // in the sums over all nodes
 	free      map[string]int           // devices by kind; the table refers to it

@@ -219,6 +219,13 @@ func (c *Core) roomWithout(in *instance, n *node, gone map[api.InstanceID]bool, 
 	if !fits(n.traits.capacity.Minus(n.used)) || left != nil && !fits(*left) {
 		return false
 	}
+	freed := 0
+	for id := range gone {
+		freed += one(n.booked[id].Address)
+	}
+	if d.claim.Address && n.full(freed) {
+		return false
+	}
 	for _, p := range d.ports {
 		taken := n.published[p]
 		for id := range gone {
@@ -339,7 +346,7 @@ func (c *Core) spoilt(in *instance, n *node) bool {
 
 // bare is a request without what others may make way for.
 func bare(req sched.Request) sched.Request {
-	req.Needs, req.Devices, req.Ports = api.Resources{}, nil, nil
+	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{}, nil, nil, false
 	return req
 }
 

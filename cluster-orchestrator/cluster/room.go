@@ -13,11 +13,29 @@ func (n *node) book(id api.InstanceID, k claim) {
 	old := n.booked[id]
 	n.used = n.used.Minus(old.Room).Plus(k.Room)
 	n.counts = n.counts || len(old.Devices)+len(k.Devices) > 0
+	n.addressed += one(k.Address) - one(old.Address)
 	n.yield(id, -1)
 	if n.booked[id] = k; k.IsZero() {
 		delete(n.booked, id)
 	}
 	n.yield(id, +1)
+}
+
+func one(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// full reports whether no address of the node's subnet would be left if so many that
+// are booked were free. Where no subnet is known yet nobody can tell.
+func (n *node) full(less int) bool {
+	if n.info.Network != api.NetworkOverlay {
+		return false
+	}
+	holds := api.SubnetHolds(n.net.subnet)
+	return holds > 0 && n.addressed-less >= holds
 }
 
 // urgencies are as many as there are in api.Priorities.

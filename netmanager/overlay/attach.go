@@ -28,9 +28,7 @@ type hostPort struct {
 	protocol string
 }
 
-// The first two addresses of a node's subnet are not handed out: the first stands
-// for the node itself where one asks for a peer, the second is kept for it.
-var poolOptions = ipam.Options{First: 2, Last: 1}
+var poolOptions = ipam.Options{First: api.SubnetFirst, Last: api.SubnetLast}
 
 func (c *Core) attach(a api.Attach) error {
 	if _, err := api.ParseInstanceID(string(a.Instance)); err != nil {

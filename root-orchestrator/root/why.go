@@ -181,6 +181,8 @@ func wouldHelp(r *api.Rejection) string {
 		return "name other places in the SLA's constraints"
 	case sched.ConstraintNetwork:
 		return "join a node with a netmanager"
+	case sched.ConstraintAddress:
+		return "join a node, or end an instance: the nodes' subnets have no address left (network.subnet_bits of the root says how many)"
 	case sched.ConstraintPort:
 		return "publish another port, or join a node: " + r.Have + " on all"
 	case sched.ConstraintVirtualization, sched.ConstraintArch, sched.ConstraintPrivileged:

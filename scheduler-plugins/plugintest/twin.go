@@ -59,7 +59,7 @@ func Fits(req *sched.Request, c sched.Candidate) bool {
 				return false
 			}
 		}
-		return (r.Privileged || !req.Privileged) && (r.Network || !req.Network) &&
+		return (r.Privileged || !req.Privileged) && (r.Network || !req.Network) && !(r.Full && req.Address) &&
 			has(r.Runtimes, req.Virtualization) && (among(req.Arch, r.Arch) || c.Level == sched.Clusters && r.Arch == sched.Untold) &&
 			enough(func(r api.Resources) int64 { return r.MilliCPU }) && enough(func(r api.Resources) int64 { return r.MemoryMB }) &&
 			enough(func(r api.Resources) int64 { return r.StorageMB }) &&

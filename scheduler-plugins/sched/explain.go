@@ -12,7 +12,7 @@ import (
 var order = []string{
 	ConstraintOut, ConstraintAvoid, ConstraintCluster, ConstraintNode, ConstraintPrivileged,
 	ConstraintVirtualization, ConstraintArch, ConstraintNetwork, ConstraintAddons, ConstraintLabels, ConstraintArea, ConstraintGeo,
-	ConstraintDevice, ConstraintPort, ConstraintSpread, ConstraintApart, ConstraintLatency,
+	ConstraintAddress, ConstraintDevice, ConstraintPort, ConstraintSpread, ConstraintApart, ConstraintLatency,
 	ConstraintVCPUs, ConstraintMemory, ConstraintStorage, ConstraintBandwidthIn, ConstraintBandwidthOut, Fits,
 }
 

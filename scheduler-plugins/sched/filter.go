@@ -22,6 +22,7 @@ const (
 	ConstraintLabels         = "labels"         // its labels do not match
 	ConstraintArea           = "area"           // it is not in the area of that name
 	ConstraintGeo            = "geo"            // it is outside a circle or polygon, or too many km from a service
+	ConstraintAddress        = "address"        // no address on its overlay network is left
 	ConstraintDevice         = "device:"        // too few devices of the kind that follows are free
 	ConstraintPort           = "port"           // another instance publishes that port there
 	ConstraintSpread         = "spread"         // enough instances of the service are there
@@ -57,6 +58,7 @@ const (
 	labelsStage
 	areaStage
 	geoStage
+	addressStage
 	deviceStage
 	portStage
 	spreadStage
@@ -113,7 +115,7 @@ func (q *query) roomStage(c *Candidate, r *Room) stage {
 }
 
 // kindStage is the first filter that the room fails of those that look at what
-// does not change as instances come and go.
+// seldom changes as instances come and go.
 func (q *query) kindStage(level Level, r *Room) stage {
 	switch {
 	case q.Privileged && !r.Privileged:
@@ -134,6 +136,9 @@ func (q *query) kindStage(level Level, r *Room) stage {
 		if z := &q.Zones[i]; z.Area != "" && !has(r.Areas, z.Area, level) {
 			return areaStage
 		}
+	}
+	if q.Address && r.Full {
+		return addressStage
 	}
 	return fit
 }

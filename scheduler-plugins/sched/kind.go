@@ -6,23 +6,23 @@ import (
 	"strings"
 )
 
-// kind is what does not change in a node's room as instances come and go.
+// kind is what seldom changes in a node's room as instances come and go.
 type kind struct {
-	runtimes, areas, addons []string
-	arch                    string
-	privileged, network     bool
+	runtimes, areas, addons   []string
+	arch                      string
+	privileged, network, full bool
 }
 
 func kindOf(r *Room) kind {
 	return kind{
 		runtimes: slices.Clone(r.Runtimes), areas: slices.Clone(r.Areas), addons: slices.Clone(r.Addons),
-		arch: r.Arch, privileged: r.Privileged, network: r.Network,
+		arch: r.Arch, privileged: r.Privileged, network: r.Network, full: r.Full,
 	}
 }
 
 // is reports whether the room is of the kind.
 func (k *kind) is(r *Room) bool {
-	return k.arch == r.Arch && k.privileged == r.Privileged && k.network == r.Network &&
+	return k.arch == r.Arch && k.privileged == r.Privileged && k.network == r.Network && k.full == r.Full &&
 		slices.Equal(k.runtimes, r.Runtimes) && slices.Equal(k.areas, r.Areas) && slices.Equal(k.addons, r.Addons)
 }
 
@@ -41,6 +41,9 @@ func kindKey(r *Room) string {
 	}
 	if r.Network {
 		k.WriteByte('n')
+	}
+	if r.Full {
+		k.WriteByte('f')
 	}
 	return k.String()
 }
@@ -73,7 +76,7 @@ func (q *query) judge(kinds *interned[kind]) {
 			continue
 		}
 		k := &s.value
-		room := Room{Runtimes: k.runtimes, Areas: k.areas, Addons: k.addons, Arch: k.arch, Privileged: k.privileged, Network: k.network}
+		room := Room{Runtimes: k.runtimes, Areas: k.areas, Addons: k.addons, Arch: k.arch, Privileged: k.privileged, Network: k.network, Full: k.full}
 		s.verdict = no
 		if q.kindStage(Nodes, &room) == fit {
 			s.verdict = yes

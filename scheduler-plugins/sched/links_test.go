@@ -98,7 +98,7 @@ func TestRequestHasAllThatTheSLASays(t *testing.T) {
 	})
 	munich := api.Geo{Lat: 48.14, Lon: 11.58}
 	want := sched.Request{
-		ID: "i", Needs: api.Resources{StorageMB: 100, InMbit: 3}, Urgency: 3, Convergence: 5 * time.Second, Network: req.Network,
+		ID: "i", Needs: api.Resources{StorageMB: 100, InMbit: 3}, Urgency: 3, Convergence: 5 * time.Second, Network: req.Network, Address: true,
 		Devices: []api.Device{{Name: "acme.com/lidar", Count: 2}, {Name: "gpu", Count: 1}},
 		Addons:  []string{"ocr", "maps"},
 		Labels: []sched.Selector{

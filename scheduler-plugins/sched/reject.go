@@ -46,6 +46,8 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 	case geoStage:
 		r.Constraint = ConstraintGeo
 		q.rejectGeo(c, &r)
+	case addressStage:
+		r.Constraint, r.Need, r.Have = ConstraintAddress, "an address on the node's network", "none left"
 	case deviceStage:
 		d, have := q.fewest(c)
 		r.Constraint = ConstraintDevice + d.Name

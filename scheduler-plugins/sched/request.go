@@ -19,6 +19,7 @@ func RequestFor(id api.InstanceID, m *api.Microservice) Request {
 		Arch:           m.Arch,
 		Privileged:     m.Privileged,
 		Network:        m.NeedsNetwork(),
+		Address:        m.TakesAddress(),
 		Ports:          PortsOf(m),
 		Devices:        m.NeedsDevices(),
 		Urgency:        m.Urgency(),

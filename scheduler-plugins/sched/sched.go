@@ -22,6 +22,7 @@ type Request struct {
 	Arch           []string      `json:"arch,omitempty"` // any of them; empty: any
 	Privileged     bool          `json:"privileged,omitempty"`
 	Network        bool          `json:"network,omitempty"`  // it needs an overlay network
+	Address        bool          `json:"address,omitempty"`  // it takes an address on its node's overlay network, where there is one. Checked where Level is Nodes
 	Ports          []Port        `json:"ports,omitempty"`    // that must be free on the node. Checked where Level is Nodes
 	Clusters       []string      `json:"clusters,omitempty"` // only these; empty: any. Checked where Level is Clusters
 	Nodes          []string      `json:"nodes,omitempty"`    // only these; empty: any. Checked where Level is Nodes
@@ -102,6 +103,7 @@ type Room struct {
 	Arch       string         `json:"arch"`
 	Privileged bool           `json:"privileged,omitempty"`
 	Network    bool           `json:"network,omitempty"` // an overlay network is there
+	Full       bool           `json:"full,omitempty"`    // of nodes: it has no address left
 	Areas      []string       `json:"areas,omitempty"`   // lower case
 	Addons     []string       `json:"addons,omitempty"`
 	Free       api.Resources  `json:"free"`              // at a cluster Σ over the nodes of this kind

@@ -93,6 +93,11 @@ func TestRejections(t *testing.T) {
 			api.Rejection{Constraint: "network", Need: "an overlay network", Have: "none", Shortfall: 1},
 		},
 		{
+			"no address left", asking(func(r *sched.Request) { r.Address, r.Devices = true, []api.Device{{Name: "gpu", Count: 1}} }),
+			as(func(c *sched.Candidate) { c.Rooms[0].Network, c.Rooms[0].Full = true, true }),
+			api.Rejection{Constraint: "address", Need: "an address on the node's network", Have: "none left", Shortfall: 1},
+		},
+		{
 			"port", asking(func(r *sched.Request) { r.Ports = []sched.Port{{"udp", 53}, {"tcp", 80}} }),
 			as(func(c *sched.Candidate) { c.Ports = map[sched.Port]int{{"tcp", 53}: 1, {"tcp", 80}: 1} }),
 			api.Rejection{Constraint: "port", Need: "port 80/tcp free", Have: "port 80/tcp taken", Shortfall: 1},

@@ -1,0 +1,143 @@
+package cluster
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// smallWorld has two nodes with five addresses each.
+func smallWorld(t testing.TB, change func(*Config)) *world {
+	w := line(t, 2, change)
+	ranges := api.DefaultNetRanges()
+	ranges.Subnet = 29
+	w.step(RootNet{api.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{share}}})
+	for _, id := range []api.NodeID{"n0", "n1"} {
+		w.net(id)
+	}
+	return w
+}
+
+func (w *world) on(id api.NodeID) (n int) {
+	for _, in := range w.c.Instances() {
+		if in.Node == id {
+			n++
+		}
+	}
+	return n
+}
+
+func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
+	w := smallWorld(t, func(*Config) {})
+	w.restart() // that they have subnets is known of old, too
+	w.beat()
+	for i := range 11 {
+		w.want[web.Instance(i)] = assignment(i, 1, spec(0, 1))
+	}
+	w.desire()
+	w.beat()
+	w.checkBooks()
+	if a, b := w.on("n0"), w.on("n1"); a != 5 || b != 5 {
+		t.Fatalf("%d and %d instances", a, b)
+	}
+	last := slices.IndexFunc(w.c.Instances(), func(in api.Instance) bool { return in.Node == "" })
+	id := w.c.Instances()[last].ID
+	w.expect(id.Number(), api.Requested, "")
+	in := w.c.instances[id]
+	if want := "0 of 2 nodes fit · 2 address (need an address on the node's network, have none left)"; in.Detail != want || !in.Offered {
+		t.Errorf("it says %q", in.Detail)
+	}
+	// A process lives on its node's own network.
+	m := spec(0, 1)
+	m.Virtualization, m.Name = "process", "tool"
+	for _, n := range []api.NodeID{"n0", "n1"} {
+		info := w.c.nodes[n].info
+		info.Runtimes = []string{"container", "process"}
+		w.step(JoinNode{Info: info})
+		w.speak(n)
+	}
+	w.want["acme/shop.prod.tool.prod#0"] = api.Assignment{Instance: "acme/shop.prod.tool.prod#0", Epoch: api.EpochOf(1, 0), SpecRev: 1, Spec: m}
+	w.desire()
+	w.beat()
+	if in, _ := w.c.Instance("acme/shop.prod.tool.prod#0"); in.State != api.Running {
+		t.Errorf("a process is %s: %s", in.State, in.Detail)
+	}
+	w.expect(id.Number(), api.Requested, "")
+	// One that leaves has its address until its node has let go of it.
+	gone := (id.Number() + 1) % 11
+	node := w.at(gone).Node
+	w.drops(web.Instance(gone))
+	w.checkBooks()
+	w.restart()
+	w.expect(id.Number(), api.Requested, "")
+	w.beat()
+	w.expect(id.Number(), api.Running, node)
+	w.checkBooks()
+	// An update takes its own address again.
+	next := assignment(id.Number(), 2, spec(0, 1))
+	next.SpecRev = 2
+	w.wants(next)
+	w.beat()
+	w.expect(id.Number(), api.Running, node)
+	w.checkBooks()
+}
+
+func TestTheUrgentGetTheLastAddress(t *testing.T) {
+	w := smallWorld(t, func(c *Config) { c.Preempt = true })
+	for i := range 10 {
+		w.want[web.Instance(i)] = classed(i, 1, "low", 0.01)
+	}
+	w.desire()
+	w.beat()
+	w.wants(classed(10, 2, "high", 0.01))
+	in := w.c.instances[web.Instance(10)]
+	kept := in.Reserved
+	if kept == "" {
+		t.Fatalf("nobody makes way: %s", in.Detail)
+	}
+	w.checkBooks()
+	w.pass(15 * time.Second)
+	w.checkBooks()
+	w.expect(10, api.Running, kept)
+	if a, b := w.on("n0"), w.on("n1"); a != 5 || b != 5 {
+		t.Errorf("%d and %d instances", a, b)
+	}
+}
+
+// A plan counts the addresses that it gives away itself.
+func TestAPlanCountsAddresses(t *testing.T) {
+	w := smallWorld(t, func(*Config) {})
+	var r api.ClusterPlanRequest
+	for i := range 11 {
+		r.Instances = append(r.Instances, api.WhyRequest{Instance: web.Instance(i), Spec: spec(0, 1)})
+	}
+	for i, p := range w.c.Plan(r).Instances {
+		if fits := p.Action == "place"; fits != (i < 10) {
+			t.Errorf("instance %d: %+v", i, p)
+		}
+	}
+	w.checkBooks()
+}
+
+// A node that has its subnet late is as full as it is by then.
+func TestASubnetThatComesLateCounts(t *testing.T) {
+	w := line(t, 1, func(*Config) {})
+	for i := range 6 {
+		w.want[web.Instance(i)] = assignment(i, 1, spec(0, 1))
+	}
+	w.desire()
+	w.beat()
+	if n := w.on("n0"); n != 6 { // who knows how many it will have
+		t.Fatalf("%d instances", n)
+	}
+	ranges := api.DefaultNetRanges()
+	ranges.Subnet = 29
+	w.step(RootNet{api.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{share}}})
+	w.net("n0")
+	w.checkBooks()
+	w.wants(assignment(6, 1, spec(0, 1)))
+	w.expect(6, api.Requested, "")
+}
