@@ -178,7 +178,6 @@ var modules = []struct {
 	{"github.com/miekg/dns", []string{"netmanager/resolver"}, "DNS messages, servers and clients"},
 	{"github.com/cilium/ebpf", []string{"netmanager/dataplane/ebpf"}, "loads the data plane's programs and reads their maps, without a C library"},
 	{"github.com/google/nftables", []string{"netmanager/dataplane"}, "the kernel's packet filter by netlink: a change is a few set elements in one transaction"},
-	{"github.com/mdlayher/netlink", []string{"netmanager/dataplane/nft"}, "the socket under google/nftables, which needs a larger buffer"},
 	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/wiring"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
 	{"github.com/vishvananda/netns", []string{"netmanager/link"}, "how vishvananda/netlink is told of a namespace"},
 	{"github.com/tetratelabs/wazero", []string{"scheduler-plugins/outside/wasm"}, "WebAssembly without a C library, with bounds of memory and time"},

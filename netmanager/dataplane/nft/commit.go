@@ -1,36 +1,64 @@
 package nft
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
 
 	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// dial prepares a transaction. Its socket lives for one exchange: what an earlier one
-// left unread would be taken for an answer. A whole table is one message of some
-// megabytes, and is answered line by line.
+// dial prepares to read. Its socket lives for one exchange: what an earlier one left unread
+// would be taken for an answer.
 func (h *host) dial() (*nftables.Conn, error) {
-	const room = 64 << 20
-	return nftables.New(nftables.WithNetNSFd(int(h.ns.Fd())), nftables.WithSockOptions(func(c *netlink.Conn) error {
-		sc, err := c.SyscallConn()
-		if err != nil {
-			return err
-		}
-		var set error
-		err = sc.Control(func(fd uintptr) {
-			set = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, room),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room))
-		})
-		return errors.Join(err, set)
-	}))
+	return nftables.New(nftables.WithNetNSFd(int(h.ns.Fd())))
 }
 
-// flush commits the transaction. The library starts a goroutine for each line of
-// the answer, which on a caller's locked thread is slower by far.
-func flush(conn *nftables.Conn) error {
-	done := make(chan error)
-	go func() { done <- conn.Flush() }()
-	return <-done
+// packetFilter opens the socket that commit sends by. A whole table is one message of some megabytes;
+// what the kernel says to a message shall not have that in it, too.
+func packetFilter() (int, error) {
+	const room = 64 << 20
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return -1, err
+	}
+	return fd, errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, room),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room),
+		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1))
+}
+
+// commit has the kernel do all that is in the batch, or nothing. It answers to messages that failed and
+// to the last, which alone asks for it. It has done so when the sending is over.
+func (h *host) commit(x *batch) error {
+	last := x.seal()
+	if x.err != nil || last == 0 {
+		return x.err
+	}
+	if err := unix.Sendto(h.nft, x.b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("send a transaction: %w", err)
+	}
+	var failed error
+	acknowledged := false
+	for b := make([]byte, 4096); ; {
+		n, _, err := unix.Recvfrom(h.nft, b, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN) && failed == nil && !acknowledged:
+			return errors.New("the kernel gave no answer to a transaction")
+		case errors.Is(err, unix.EAGAIN):
+			return failed
+		case err == nil && n >= unix.SizeofNlMsghdr+4:
+			nr, code := binary.NativeEndian.Uint32(b[8:]), -int32(binary.NativeEndian.Uint32(b[unix.SizeofNlMsghdr:]))
+			acknowledged = acknowledged || nr == last
+			if code == 0 {
+				continue
+			}
+			err = fmt.Errorf("message %d of %d: %w", nr, last, unix.Errno(code))
+		}
+		if failed == nil {
+			failed = err
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
@@ -78,17 +77,17 @@ func immediate(reg uint32, data []byte) exprs {
 }
 
 // in goes on if the key that begins in reg is in the set.
-func in(s *nftables.Set, reg uint32) exprs {
-	return exprs{&expr.Lookup{SourceRegister: reg, SetName: s.Name, SetID: s.ID}}
+func in(s *set, reg uint32) exprs {
+	return exprs{&expr.Lookup{SourceRegister: reg, SetName: s.Name}}
 }
 
 // find goes on with what the map has for the key.
-func find(s *nftables.Set, reg, to uint32) exprs {
-	return exprs{&expr.Lookup{SourceRegister: reg, DestRegister: to, IsDestRegSet: true, SetName: s.Name, SetID: s.ID}}
+func find(s *set, reg, to uint32) exprs {
+	return exprs{&expr.Lookup{SourceRegister: reg, DestRegister: to, IsDestRegSet: true, SetName: s.Name}}
 }
 
 // decide does what the verdict map says.
-func decide(s *nftables.Set, reg uint32) exprs { return find(s, reg, unix.NFT_REG_VERDICT) }
+func decide(s *set, reg uint32) exprs { return find(s, reg, unix.NFT_REG_VERDICT) }
 
 func name16(s string) []byte {
 	b := make([]byte, unix.IFNAMSIZ)

@@ -1,6 +1,8 @@
 package nft_test
 
 import (
+	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
@@ -49,4 +51,32 @@ func TestAnotherVersionsTableIsReplaced(t *testing.T) {
 	h.Kill()
 	h.MustSync(h.State)
 	h.MustUse()
+}
+
+// TestFullSetIsMadeAnew has more come than the kernel was told to make room for, while a flow goes on.
+func TestFullSetIsMadeAnew(t *testing.T) {
+	w := dataplanetest.NewWorld(t, open, api.PathRoute)
+	w.C(4).Serve("c4", 80)
+	f := w.C(1).Open("tcp", netip.AddrPortFrom(w.C(4).Addr, 80))
+	if err := f.Echo(); err != nil {
+		t.Fatal(err)
+	}
+	var c plane.Change
+	const many = 5000
+	for n := range many {
+		c.Allow = append(c.Allow, plane.Pair{From: 1000, To: plane.Ident(n)})
+	}
+	h := w.Hosts[0]
+	h.MustApply(c)
+	if err := f.Echo(); err != nil {
+		t.Error(err)
+	}
+	has := func() int { return strings.Count(h.Output("nft", "list", "set", "inet", "tl", "allowed"), " . 0x") }
+	if n := has(); n < many {
+		t.Errorf("%d pairs of %d", n, many)
+	}
+	h.MustApply(plane.Change{Deny: c.Allow})
+	if n := has(); n >= many {
+		t.Errorf("%d pairs are left", n)
+	}
 }

@@ -19,6 +19,7 @@ type host struct {
 	prefix string
 	ns     *os.File // the namespace
 	nl     *netlink.Handle
+	nft    int // a socket to the packet filter
 	raw    int // sends segments with headers of our own
 	raw6   int
 }
@@ -32,7 +33,10 @@ func newHost(prefix string) (*host, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink: %w", err), ns.Close())
 	}
-	h := &host{prefix: prefix, ns: ns, nl: nl, raw: -1, raw6: -1}
+	h := &host{prefix: prefix, ns: ns, nl: nl, nft: -1, raw: -1, raw6: -1}
+	if h.nft, err = packetFilter(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open a socket to the packet filter: %w", err), h.close())
+	}
 	if h.raw, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW); err != nil {
 		return nil, errors.Join(fmt.Errorf("open a raw socket: %w", err), h.close())
 	}
@@ -45,12 +49,12 @@ func newHost(prefix string) (*host, error) {
 
 func (h *host) close() error {
 	h.nl.Close()
-	for _, fd := range []int{h.raw, h.raw6} {
+	for _, fd := range []int{h.nft, h.raw, h.raw6} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
 	}
-	h.raw, h.raw6 = -1, -1
+	h.nft, h.raw, h.raw6 = -1, -1, -1
 	return h.ns.Close()
 }
 

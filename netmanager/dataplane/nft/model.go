@@ -2,12 +2,11 @@ package nft
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
@@ -23,7 +22,6 @@ type model struct {
 	sources   map[netip.Addr]plane.Ident
 	allowed   map[plane.Pair]bool
 	peers     map[api.PeerKey]peer
-	elements  map[element]value
 	started   int // services that were given turns; says who is first
 }
 
@@ -39,41 +37,36 @@ type peer struct {
 	out string
 }
 
-// element is a set's key; value is what it maps to, and how many objects it is of.
-type element struct {
-	set *nftables.Set
-	key string
-}
-
-type value struct {
-	val  string
-	refs int
-}
-
 func newModel(s *sets) *model {
 	return &model{
 		sets: s, endpoints: map[netip.Addr]plane.Endpoint{}, services: map[netip.Addr]service{},
 		sources: map[netip.Addr]plane.Ident{}, allowed: map[plane.Pair]bool{}, peers: map[api.PeerKey]peer{},
-		elements: map[element]value{},
 	}
 }
 
 // delta is what a change does to the table, and how to take it back.
 type delta struct {
 	*model
-	before map[element]value  // of the elements touched
-	turns  map[netip.Addr]int // of the services touched: turns before, -1 for no service
+	whole  bool                    // of an empty model: it is not taken back
+	before map[*set]map[data]value // of the elements touched
+	turns  map[netip.Addr]int      // of the services touched: turns before, -1 for no service
 	undo   []func()
 }
 
 // step applies c to the model; via says which device leads to a peer.
 func (m *model) step(c plane.Change, via func(netip.Addr) (string, error)) (*delta, error) {
-	d := &delta{model: m, before: map[element]value{}, turns: map[netip.Addr]int{}}
+	d := &delta{model: m, before: map[*set]map[data]value{}, turns: map[netip.Addr]int{}}
 	if err := d.apply(c, via); err != nil {
 		d.back()
 		return nil, err
 	}
 	return d, nil
+}
+
+// fill makes an empty model hold c.
+func (m *model) fill(c plane.Change, via func(netip.Addr) (string, error)) (*delta, error) {
+	d := &delta{model: m, whole: true, turns: map[netip.Addr]int{}}
+	return d, d.apply(c, via)
 }
 
 func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) error {
@@ -150,15 +143,17 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 }
 
 // put replaces what m has at k, nil by nothing, and its elements, which each names.
-func put[K comparable, V any](d *delta, m map[K]V, k K, v *V, each func(V, func(s *nftables.Set, key, val string))) {
+func put[K comparable, V any](d *delta, m map[K]V, k K, v *V, each func(V, func(s *set, key, val data))) {
 	old, had := m[k]
-	d.undo = append(d.undo, func() {
-		if had {
-			m[k] = old
-		} else {
-			delete(m, k)
-		}
-	})
+	if !d.whole {
+		d.undo = append(d.undo, func() {
+			if had {
+				m[k] = old
+			} else {
+				delete(m, k)
+			}
+		})
+	}
 	if had {
 		each(old, d.drop)
 		delete(m, k)
@@ -169,45 +164,45 @@ func put[K comparable, V any](d *delta, m map[K]V, k K, v *V, each func(V, func(
 	}
 }
 
-func (d *delta) endpoint(e plane.Endpoint, do func(*nftables.Set, string, string)) {
-	a := string(four(e.Address))
-	do(d.model.sets.endpoints, string(name16(e.Device))+a, "")
-	do(d.local, a, "")
-	do(d.idents, a, string(native(uint32(e.Ident))))
+func (d *delta) endpoint(e plane.Endpoint, do func(s *set, key, val data)) {
+	a := address(e.Address)
+	do(d.model.sets.endpoints, device(e.Device).and(16, a), data{})
+	do(d.local, a, data{})
+	do(d.idents, a, mark(uint32(e.Ident)))
 	for _, p := range e.Ports {
-		// Concatenations are of whole registers.
-		key, port := string([]byte{protocols[p.Protocol], 0, 0, 0})+string(big16(p.Host))+"\x00\x00", string(big16(p.Instance))+"\x00\x00"
-		do(d.ports, key, a+port)
-		do(d.ports6, key, string(d.node.Ranges.Twin(e.Address).AsSlice())+port)
+		key, at := data{protocols[p.Protocol]}.and(4, port(p.Host)), port(p.Instance)
+		do(d.ports, key, a.and(4, at))
+		do(d.ports6, key, data(append(d.node.Ranges.Twin(e.Address).AsSlice(), at[:4]...)))
 	}
 }
 
 var protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
-func sourceOf(d *delta, at netip.Addr) func(plane.Ident, func(*nftables.Set, string, string)) {
-	return func(id plane.Ident, do func(*nftables.Set, string, string)) {
-		do(d.model.sets.sources, string(four(at)), "")
-		do(d.idents, string(four(at)), string(native(uint32(id))))
+func sourceOf(d *delta, at netip.Addr) func(plane.Ident, func(s *set, key, val data)) {
+	return func(id plane.Ident, do func(*set, data, data)) {
+		a := address(at)
+		do(d.model.sets.sources, a, data{})
+		do(d.idents, a, mark(uint32(id)))
 	}
 }
 
-func pairOf(d *delta, p plane.Pair) func(bool, func(*nftables.Set, string, string)) {
-	return func(_ bool, do func(*nftables.Set, string, string)) {
-		do(d.model.sets.allowed, string(native(uint32(p.From)))+string(native(uint32(p.To))), "")
+func pairOf(d *delta, p plane.Pair) func(bool, func(s *set, key, val data)) {
+	return func(_ bool, do func(*set, data, data)) {
+		do(d.model.sets.allowed, mark(uint32(p.From)).and(4, mark(uint32(p.To))), data{})
 	}
 }
 
-func (d *delta) peer(p peer, do func(*nftables.Set, string, string)) {
+func (d *delta) peer(p peer, do func(s *set, key, val data)) {
 	for _, s := range p.Subnets {
 		for _, sub := range split(s, d.node.Ranges.Subnet) {
 			for _, dev := range p.in {
-				do(d.inward, string(name16(dev))+string(four(sub)), "")
+				do(d.inward, device(dev).and(16, address(sub)), data{})
 			}
 			if p.out != "" {
-				do(d.outward, string(four(sub)), "")
+				do(d.outward, address(sub), data{})
 			}
 			if p.Takes.VXLAN {
-				do(d.outer, string(four(p.Via))+string(four(sub)), "")
+				do(d.outer, address(p.Via).and(4, address(sub)), data{})
 			}
 		}
 	}
@@ -247,36 +242,42 @@ func (d *delta) serve(a netip.Addr, s *plane.Service) {
 	put(d, d.services, a, &service{*s, turnsOf(s.Backends, d.started)}, d.service)
 }
 
-func (d *delta) service(s service, do func(*nftables.Set, string, string)) {
-	a := string(four(s.Address))
-	do(d.idents, a, string(native(uint32(s.Ident))))
-	do(d.model.sets.services, a, serviceChain(s.Address))
+func (d *delta) service(s service, do func(s *set, key, val data)) {
+	a := address(s.Address)
+	do(d.idents, a, mark(uint32(s.Ident)))
+	do(d.model.sets.services, a, data{}) // to its chain
 	for i, b := range s.turns {
-		do(d.slots, a+string(native(uint32(i))), string(four(b)))
-		do(d.backends, string(four(b)), "")
+		do(d.slots, a.and(4, mark(uint32(i))), address(b))
+		do(d.backends, address(b), data{})
 	}
 }
 
-func (d *delta) touch(e element) value {
-	v := d.elements[e]
-	if _, seen := d.before[e]; !seen {
-		d.before[e] = v
+func (d *delta) touch(s *set, key data) value {
+	v := s.has[key]
+	if d.whole {
+		return v
+	}
+	before := d.before[s]
+	if before == nil {
+		before = map[data]value{}
+		d.before[s] = before
+	}
+	if _, seen := before[key]; !seen {
+		before[key] = v
 	}
 	return v
 }
 
-func (d *delta) add(s *nftables.Set, key, val string) {
-	e := element{s, key}
-	d.elements[e] = value{val, d.touch(e).refs + 1}
+func (d *delta) add(s *set, key, val data) {
+	s.has[key] = value{val, d.touch(s, key).refs + 1}
 }
 
-func (d *delta) drop(s *nftables.Set, key, _ string) {
-	e := element{s, key}
-	v := d.touch(e)
+func (d *delta) drop(s *set, key, _ data) {
+	v := d.touch(s, key)
 	if v.refs--; v.refs > 0 {
-		d.elements[e] = v
+		s.has[key] = v
 	} else {
-		delete(d.elements, e)
+		delete(s.has, key)
 	}
 }
 
@@ -285,42 +286,45 @@ func (d *delta) back() {
 	for _, f := range slices.Backward(d.undo) {
 		f()
 	}
-	for e, v := range d.before {
-		if v.refs == 0 {
-			delete(d.elements, e)
-		} else {
-			d.elements[e] = v
+	for s, before := range d.before {
+		for key, v := range before {
+			if v.refs == 0 {
+				delete(s.has, key)
+			} else {
+				s.has[key] = v
+			}
 		}
 	}
 }
 
-// difference is which elements go and which come, by set.
-func (d *delta) difference() (gone, come map[*nftables.Set][]nftables.SetElement) {
-	gone, come = map[*nftables.Set][]nftables.SetElement{}, map[*nftables.Set][]nftables.SetElement{}
-	for e, was := range d.before {
-		now := d.elements[e]
-		if was.refs > 0 && now.refs > 0 && was.val == now.val {
-			continue
-		}
-		if was.refs > 0 {
-			gone[e.set] = append(gone[e.set], d.encode(e, was.val))
-		}
-		if now.refs > 0 {
-			come[e.set] = append(come[e.set], d.encode(e, now.val))
+// gone are the elements of a set that go, and come those that it gets. One that maps to
+// something else now is both.
+func (d *delta) gone(s *set) iter.Seq2[data, data] {
+	return func(yield func(data, data) bool) {
+		for key, was := range d.before[s] {
+			if now := s.has[key]; was.refs > 0 && (now.refs == 0 || now.data != was.data) && !yield(key, was.data) {
+				return
+			}
 		}
 	}
-	return gone, come
 }
 
-func (d *delta) encode(e element, val string) nftables.SetElement {
-	out := nftables.SetElement{Key: []byte(e.key)}
-	switch {
-	case e.set == d.model.sets.services:
-		out.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: val}
-	case val != "":
-		out.Val = []byte(val)
+func (d *delta) come(s *set) iter.Seq2[data, data] {
+	return func(yield func(data, data) bool) {
+		if d.whole {
+			for key, now := range s.has {
+				if !yield(key, now.data) {
+					return
+				}
+			}
+			return
+		}
+		for key, was := range d.before[s] {
+			if now := s.has[key]; now.refs > 0 && (was.refs == 0 || now.data != was.data) && !yield(key, now.data) {
+				return
+			}
+		}
 	}
-	return out
 }
 
 // state is the model as a plane.Change that makes it of nothing.

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
@@ -55,7 +56,7 @@ func (p *Plane) Sync(_ context.Context, s plane.State) error {
 
 // replace makes the whole table anew from m, which is empty, and c.
 func (p *Plane) replace(m *model, c plane.Change) error {
-	d, err := m.step(c, p.host.device)
+	d, err := m.fill(c, p.host.device)
 	if err != nil {
 		return err
 	}
@@ -69,21 +70,14 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 	if err != nil {
 		return err
 	}
-	conn, err := p.host.dial()
-	if err != nil {
-		return err
-	}
-	p.wipe(conn)
-	t := table{Conn: conn, Table: p.table(), sets: m.sets, node: m.node, most: p.host.share()}
+	x := newBatch()
+	p.wipe(x)
+	t := table{batch: x, Table: p.table(), sets: m.sets, node: m.node, most: p.host.share()}
 	fams := families(m.node.Ranges)
 	away := awayRules(fams, m.node.Open, slices.Concat(m.node.Closed, networks, dataplane.Closed, []netip.Prefix{m.node.Ranges.Instances6, m.node.Ranges.Services6}))
-	if err := t.base(p.host.index(m.node.Hold), away); err != nil {
-		return err
-	}
-	if err := t.write(d); err != nil {
-		return err
-	}
-	if err := flush(conn); err != nil {
+	t.base(p.host.index(m.node.Hold), away)
+	t.write(d)
+	if err := p.host.commit(x); err != nil {
 		return err
 	}
 	p.m, p.base = m, used
@@ -121,26 +115,15 @@ func (p *Plane) Apply(_ context.Context, c plane.Change) error {
 var errAnew = errors.New("the table is made anew")
 
 func (p *Plane) commit(d *delta) error {
-	conn, err := p.host.dial()
-	if err != nil {
-		return err
-	}
-	t := table{Conn: conn, Table: p.table(), sets: d.model.sets, node: d.node}
-	if err := t.write(d); err != nil {
-		return err
-	}
-	return flush(conn)
+	t := table{batch: newBatch(), Table: p.table(), sets: d.model.sets, node: d.node}
+	t.write(d)
+	return p.host.commit(t.batch)
 }
 
 // write puts what the delta does into the transaction.
-func (t table) write(d *delta) error {
-	gone, come := d.difference()
-	for s, es := range gone {
-		for part := range slices.Chunk(es, chunk) {
-			if err := t.SetDeleteElements(s, part); err != nil {
-				return err
-			}
-		}
+func (t table) write(d *delta) {
+	for _, s := range t.all() {
+		t.elements(unix.NFT_MSG_DELSETELEM, s, d.gone(s))
 	}
 	var dead []string
 	for a, was := range d.turns {
@@ -153,9 +136,9 @@ func (t table) write(d *delta) error {
 		case !there || was == len(now.turns):
 			continue
 		case was < 0:
-			t.chain(c, nil, "", 0)
+			t.addChain(t.Table, c)
 		default:
-			t.FlushChain(&nftables.Chain{Table: t.Table, Name: c})
+			t.flushChain(t.Table, c)
 		}
 		if len(now.turns) == 0 {
 			t.rule(c, goTo("refuse"))
@@ -163,21 +146,13 @@ func (t table) write(d *delta) error {
 			t.rule(c, t.turns(len(now.turns)))
 		}
 	}
-	for s, es := range come {
-		for part := range slices.Chunk(es, chunk) {
-			if err := t.SetAddElements(s, part); err != nil {
-				return err
-			}
-		}
+	for _, s := range t.all() {
+		t.elements(unix.NFT_MSG_NEWSETELEM, s, d.come(s))
 	}
 	for _, c := range dead {
-		t.DelChain(&nftables.Chain{Table: t.Table, Name: c})
+		t.delChain(t.Table, c)
 	}
-	return nil
 }
-
-// chunk is how many elements go into one message: an attribute has at most 64 KiB.
-const chunk = 400
 
 // Usage reads the counters.
 func (p *Plane) Usage(context.Context) (plane.Usage, error) {
@@ -216,8 +191,8 @@ func (p *Plane) read() (plane.Usage, error) {
 	if p.m != nil {
 		s = p.m.sets
 	}
-	flows := func(set *nftables.Set, into, base map[netip.Addr]uint64) error {
-		es, err := conn.GetSetElements(set)
+	flows := func(set *set, into, base map[netip.Addr]uint64) error {
+		es, err := conn.GetSetElements(&set.Set)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", set.Name, err)
 		}
@@ -257,15 +232,16 @@ func (p *Plane) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) {
 }
 
 func (p *Plane) readPeers(conn *nftables.Conn) (map[api.PeerKey][2]uint64, error) {
-	bytes := func(s *nftables.Set) (map[string]uint64, error) {
-		es, err := conn.GetSetElements(s)
+	bytes := func(s *set) (map[data]uint64, error) {
+		es, err := conn.GetSetElements(&s.Set)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", s.Name, err)
 		}
-		out := map[string]uint64{}
+		out := map[data]uint64{}
 		for _, e := range es {
-			if e.Counter != nil {
-				out[string(e.Key)] = e.Counter.Bytes
+			var key data
+			if copy(key[:], e.Key); e.Counter != nil {
+				out[key] = e.Counter.Bytes
 			}
 		}
 		return out, nil
@@ -288,10 +264,10 @@ func (p *Plane) readPeers(conn *nftables.Conn) (map[api.PeerKey][2]uint64, error
 		for _, s := range peer.Subnets {
 			for _, sub := range split(s, p.m.node.Ranges.Subnet) {
 				if peer.out != "" {
-					n[0] += out[string(four(sub))]
+					n[0] += out[address(sub)]
 				}
 				for _, dev := range peer.in {
-					n[1] += in[string(name16(dev))+string(four(sub))]
+					n[1] += in[device(dev).and(16, address(sub))]
 				}
 			}
 		}
@@ -302,12 +278,9 @@ func (p *Plane) readPeers(conn *nftables.Conn) (map[api.PeerKey][2]uint64, error
 
 // Remove deletes our tables and the flows through them.
 func (p *Plane) Remove(context.Context) error {
-	conn, err := p.host.dial()
-	if err != nil {
-		return err
-	}
-	p.wipe(conn)
-	if err := flush(conn); err != nil {
+	x := newBatch()
+	p.wipe(x)
+	if err := p.host.commit(x); err != nil {
 		return fmt.Errorf("remove the nft plane: %w", err)
 	}
 	m := p.m
@@ -319,11 +292,11 @@ func (p *Plane) Remove(context.Context) error {
 }
 
 // wipe deletes the tables, whether or not they are there.
-func (p *Plane) wipe(conn *nftables.Conn) {
+func (p *Plane) wipe(x *batch) {
 	for _, f := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		t := &nftables.Table{Name: p.prefix, Family: f}
-		conn.AddTable(t)
-		conn.DelTable(t)
+		x.addTable(t)
+		x.delTable(t)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -58,6 +57,6 @@ func (t table) share(f family) {
 }
 
 // note changes the key's element, and goes on if its expression does.
-func note(s *nftables.Set, key uint32, op int, life time.Duration, each ...expr.Any) exprs {
-	return exprs{&expr.Dynset{SrcRegKey: key, SetID: s.ID, SetName: s.Name, Operation: uint32(op), Timeout: life, Exprs: each}}
+func note(s *set, key uint32, op int, life time.Duration, each ...expr.Any) exprs {
+	return exprs{&expr.Dynset{SrcRegKey: key, SetName: s.Name, Operation: uint32(op), Timeout: life, Exprs: each}}
 }

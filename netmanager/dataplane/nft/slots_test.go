@@ -71,7 +71,8 @@ func TestEveryBackendHasItsTurns(t *testing.T) {
 func TestDeltasAddUp(t *testing.T) {
 	via := func(netip.Addr) (string, error) { return "up0", nil }
 	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(newSets((&Plane{prefix: "tl"}).table()))
+		table := (&Plane{prefix: "tl"}).table()
+		m := newModel(newSets(table))
 		m.node.Ranges = ranges
 		for range rapid.IntRange(1, 20).Draw(t, "changes") {
 			c := drawChange(t)
@@ -83,18 +84,21 @@ func TestDeltasAddUp(t *testing.T) {
 				d.back()
 			}
 		}
-		whole := newModel(m.sets)
-		if _, err := whole.step(m.state(), via); err != nil {
+		whole := newModel(newSets(table))
+		if _, err := whole.fill(m.state(), via); err != nil {
 			t.Fatal(err)
 		}
-		for e, v := range m.elements {
-			// Who is first among backends is not of the state.
-			if w := whole.elements[e]; w.refs != v.refs || e.set != m.slots && w.val != v.val {
-				t.Fatalf("%s %x: %v, and made at once %v", e.set.Name, e.key, v, w)
+		for i, s := range m.all() {
+			same := whole.all()[i]
+			for key, v := range s.has {
+				// Who is first among backends is not of the state.
+				if w := same.has[key]; w.refs != v.refs || s != m.slots && w.data != v.data {
+					t.Fatalf("%s %x: %v, and made at once %v", s.Name, key, v, w)
+				}
 			}
-		}
-		if len(m.elements) != len(whole.elements) {
-			t.Fatalf("%d elements, and made at once %d", len(m.elements), len(whole.elements))
+			if len(s.has) != len(same.has) {
+				t.Fatalf("%s: %d elements, and made at once %d", s.Name, len(s.has), len(same.has))
+			}
 		}
 	})
 }

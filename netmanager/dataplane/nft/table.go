@@ -23,59 +23,45 @@ const (
 	forged = "forged"
 )
 
-// table writes the chains that stay as they are as long as the Node does.
+// table writes the chains that stay as they are as long as the Node does. They are made before
+// their rules, which name one another.
 type table struct {
-	*nftables.Conn
+	*batch
 	*nftables.Table
 	*sets
 	node plane.Node
 	most uint32 // flows that an instance may have at a time
 }
 
-// chain makes a chain; h is nil for one that others go to. The table's chains
-// are made before their rules, which name one another.
-func (t table) chain(name string, h *nftables.ChainHook, kind nftables.ChainType, priority int32) {
-	c := &nftables.Chain{Table: t.Table, Name: name}
-	if h != nil {
-		policy := nftables.ChainPolicyAccept
-		c.Hooknum, c.Type, c.Priority, c.Policy = h, kind, nftables.ChainPriorityRef(nftables.ChainPriority(priority)), &policy
-	}
-	t.AddChain(c)
-}
-
-func (t table) rule(chain string, parts ...exprs) {
-	t.AddRule(&nftables.Rule{Table: t.Table, Chain: &nftables.Chain{Table: t.Table, Name: chain}, Exprs: rule(parts...)})
-}
+func (t table) rule(chain string, parts ...exprs) { t.addRule(t.Table, chain, rule(parts...)) }
 
 // base makes the whole table without what comes and goes.
-func (t table) base(hold int, away [2][]exprs) error {
-	t.AddTable(t.Table)
-	for _, s := range t.all() {
-		if err := t.AddSet(s, nil); err != nil {
-			return err
-		}
+func (t table) base(hold int, away [2][]exprs) {
+	t.addTable(t.Table)
+	for i, s := range t.all() {
+		t.addSet(s, i+1)
 	}
 	for _, c := range []string{denied, forged} {
-		t.AddObj(&nftables.NamedObj{Table: t.Table, Name: c, Type: nftables.ObjTypeCounter, Obj: &expr.Counter{}})
+		t.addCounter(t.Table, c)
 	}
 	filter, nat := nftables.ChainTypeFilter, nftables.ChainTypeNAT
-	t.chain("raw", nftables.ChainHookPrerouting, filter, -300)
-	t.chain("rawout", nftables.ChainHookOutput, filter, -300)
-	t.chain("turn", nftables.ChainHookPrerouting, nat, -100)
-	t.chain("turnout", nftables.ChainHookOutput, nat, -100)
-	t.chain("forward", nftables.ChainHookForward, filter, 0)
-	t.chain("input", nftables.ChainHookInput, filter, 0)
-	t.chain("post", nftables.ChainHookPostrouting, nat, 100)
+	t.addBase(t.Table, "raw", nftables.ChainHookPrerouting, filter, -300)
+	t.addBase(t.Table, "rawout", nftables.ChainHookOutput, filter, -300)
+	t.addBase(t.Table, "turn", nftables.ChainHookPrerouting, nat, -100)
+	t.addBase(t.Table, "turnout", nftables.ChainHookOutput, nat, -100)
+	t.addBase(t.Table, "forward", nftables.ChainHookForward, filter, 0)
+	t.addBase(t.Table, "input", nftables.ChainHookInput, filter, 0)
+	t.addBase(t.Table, "post", nftables.ChainHookPostrouting, nat, 100)
 	for _, name := range []string{"outer", "inside", "outside", "state", "host", "pass", "choose", "give", "refuse", "abroad", forged, denied, "hold"} {
-		t.chain(name, nil, "", 0)
+		t.addChain(t.Table, name)
 	}
 	fams := families(t.node.Ranges)
 	for _, name := range []string{"raw6", "turn6", "turnout6", "forward6"} {
-		t.chain(name, nil, "", 0)
+		t.addChain(t.Table, name)
 	}
 	for _, f := range fams {
 		for _, name := range []string{"source", "stranger", "service", "allowed", "given", "share", "drawn", "wait", "new", "arrive", "leave", "away"} {
-			t.chain(name+f.suffix, nil, "", 0)
+			t.addChain(t.Table, name+f.suffix)
 		}
 	}
 	t.ends()
@@ -99,7 +85,6 @@ func (t table) base(hold int, away [2][]exprs) error {
 		t.rule("away"+f.suffix, goTo("pass"))
 		t.holder(f, hold)
 	}
-	return nil
 }
 
 // ends are the chains that packets end in.
@@ -409,9 +394,9 @@ func (t table) holder(f family, device int) {
 	if f.six() {
 		own.Family, gateway = nftables.TableFamilyIPv6, api.GatewayAddr6
 	}
-	little := table{Conn: t.Conn, Table: own}
-	t.AddTable(own)
-	little.chain("hold", nftables.ChainHookForward, nftables.ChainTypeFilter, 1)
+	little := table{batch: t.batch, Table: own}
+	t.addTable(own)
+	t.addBase(own, "hold", nftables.ChainHookForward, nftables.ChainTypeFilter, 1)
 	marked := rule(meta(expr.MetaKeyMARK, r(12)), is(r(12), native(heldMark)))
 	if device != 0 {
 		little.rule("hold", marked, immediate(r(0), gateway.AsSlice()), immediate(r(4), native(uint32(device))),
