@@ -37,6 +37,9 @@ type Config struct {
 	Ranges api.NetRanges
 	// ClusterPercent is how much of the instance network one cluster gets at most: 25.
 	ClusterPercent int
+	// TenantPercent is how much of the services' addresses one tenant gets at most, with
+	// the tenants below it: 25. What it has beyond, as after a change of this, it keeps.
+	TenantPercent int
 }
 
 func (c Config) withDefaults() Config {
@@ -46,6 +49,7 @@ func (c Config) withDefaults() Config {
 	c.EventsKept = cmp.Or(c.EventsKept, 4096)
 	c.MovesPerHour = cmp.Or(c.MovesPerHour, 4)
 	c.ClusterPercent = cmp.Or(c.ClusterPercent, 25)
+	c.TenantPercent = cmp.Or(c.TenantPercent, 25)
 	if c.Plugin == nil {
 		c.Plugin = rom.Plugin{}
 	}

@@ -132,6 +132,48 @@ func TestAddressesTravelWithAssignmentsAndOutliveTheRoot(t *testing.T) {
 	w.must(Apply{Tenant: "acme", Spec: taken})
 }
 
+func TestATenantGetsItsPartOfTheAddresses(t *testing.T) {
+	w := newWorld(t, "a")
+	w.cfg.TenantPercent = 1
+	w.restart()
+	w.settle()
+	many := func(tenant api.Tenant, name string, n int) error {
+		app := application(1, addressed(&api.Addresses{Instances: []api.AddressRange{{From: 0, To: n - 2, Start: "auto"}}}))
+		app.Name = name
+		return w.do(Apply{Tenant: tenant, Spec: app}).Err
+	}
+	if err := many("acme", "most", 655); err != nil {
+		t.Fatal(err)
+	}
+	saved := len(w.disk)
+	for _, tenant := range []api.Tenant{"acme", "acme/lab"} {
+		if err := many(tenant, "more", 1); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "tenant acme has 655 of the 65534 addresses") {
+			t.Errorf("%s gets another: %v", tenant, err)
+		}
+	}
+	if len(w.disk) != saved {
+		t.Error("it saved something")
+	}
+	if err := many("rival", "more", 1); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	w.must(DeleteApp{App: "acme/most.prod"})
+	w.pass(10 * time.Second)
+	w.restart() // what rests is remembered as whose it was
+	if err := many("acme", "more", 1); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "655 of them at rest") {
+		t.Errorf("while its own rest: %v", err)
+	}
+	if err := many("acme", "most", 655); err != nil {
+		t.Errorf("its own again: %v", err)
+	}
+	w.must(DeleteApp{App: "acme/most.prod"})
+	w.pass(10 * time.Second)
+	w.now = w.now.Add(31 * time.Minute)
+	if err := many("acme", "more", 1); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestARefusedApplyChangesNothing(t *testing.T) {
 	w := newWorld(t, "a")
 	w.apply(1, addressed(&api.Addresses{RoundRobin: "10.30.1.1"}))

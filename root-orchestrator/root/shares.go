@@ -42,8 +42,9 @@ func newNetwork() network {
 	}
 }
 
-// lay lays out the ranges. They are given once, at the first start.
-func (n *network) lay(r api.NetRanges) error {
+// lay lays out the ranges, of whose services' addresses one tenant gets so much in
+// percent. They are given once, at the first start.
+func (n *network) lay(r api.NetRanges, percent int) error {
 	if err := checkRanges(r); err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func (n *network) lay(r api.NetRanges) error {
 		return err
 	}
 	var err error
-	n.addresses, err = addresses.New(r.Services)
+	n.addresses, err = addresses.New(r.Services, max(1, 1<<(32-r.Services.Bits())*percent/100))
 	return err
 }
 
@@ -71,7 +72,7 @@ func (c *Core) restoreNetwork(data []byte) error {
 			r.Ranges, c.cfg.Ranges, api.ErrConflict)
 	}
 	c.net.boot, c.net.resting = r.Boot, r.Resting
-	if err := c.net.lay(r.Ranges); err != nil {
+	if err := c.net.lay(r.Ranges, c.cfg.TenantPercent); err != nil {
 		return err
 	}
 	for _, s := range r.Resting {
@@ -84,6 +85,9 @@ func (c *Core) restoreNetwork(data []byte) error {
 func (c Config) Validate() error {
 	if c.ClusterPercent < 0 || c.ClusterPercent > 100 {
 		return fmt.Errorf("%d %% of the instance network for one cluster, want 1 to 100, or 0 for the default: %w", c.ClusterPercent, api.ErrInvalid)
+	}
+	if c.TenantPercent < 0 || c.TenantPercent > 100 {
+		return fmt.Errorf("%d %% of the services' addresses for one tenant, want 1 to 100, or 0 for the default: %w", c.TenantPercent, api.ErrInvalid)
 	}
 	if c.Ranges == (api.NetRanges{}) {
 		return nil
@@ -100,7 +104,7 @@ func (c *Core) defaultRanges() error {
 	if r == (api.NetRanges{}) {
 		r = api.DefaultNetRanges()
 	}
-	return c.net.lay(r)
+	return c.net.lay(r, c.cfg.TenantPercent)
 }
 
 // restoreShares marks what a cluster has. What two have, as no book of ours says,
@@ -124,7 +128,7 @@ func (c *Core) restoreAddress(d store.Doc) error {
 	if err != nil {
 		return err
 	}
-	c.net.addresses.Rest(r.Service, []netip.Addr{a}, r.Until)
+	c.net.addresses.Rest(r, []netip.Addr{a})
 	return nil
 }
 
@@ -265,7 +269,7 @@ func (c *Core) quote(cl *cluster, used []api.ServiceAddress) {
 		if owner == u.Service || k.quoted[u.Address] || len(k.quoted) >= mostQuoted || !quotable(u.Service) {
 			continue
 		}
-		if owner == "" && c.rest(u.Service, []netip.Addr{u.Address}) == 0 {
+		if owner == "" && c.lay(addresses.Resting{Service: u.Service, Quoted: true}, []netip.Addr{u.Address}) == 0 {
 			continue // it rests already, or is none of ours
 		}
 		if owner != "" {
@@ -289,13 +293,17 @@ func quotable(id api.ServiceID) bool { return len(id) <= longestName }
 // eight parts and four names, and room to spare.
 const longestName = 512
 
-// rest gives addresses back, to be given to nobody else for a while, and says how
-// many of them rest by that.
-func (c *Core) rest(id api.ServiceID, addrs []netip.Addr) int {
-	until := c.wall.Add(addresses.Rest)
-	resting := c.net.addresses.Rest(id, addrs, until)
+// rest gives addresses back, to be given to nobody else for a while.
+func (c *Core) rest(id api.ServiceID, addrs []netip.Addr) {
+	c.lay(addresses.Resting{Service: id}, addrs)
+}
+
+// lay lets addresses rest from now on, and says how many of them do by that.
+func (c *Core) lay(r addresses.Resting, addrs []netip.Addr) int {
+	r.Until = c.wall.Add(addresses.Rest)
+	resting := c.net.addresses.Rest(r, addrs)
 	for _, a := range resting {
-		c.journal.Put(kindAddress, a.String(), addresses.Resting{Service: id, Until: until})
+		c.journal.Put(kindAddress, a.String(), r)
 		c.resolveAll(c.net.book.Of(api.Want{Address: a}))
 	}
 	return len(resting)

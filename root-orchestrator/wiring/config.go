@@ -55,11 +55,12 @@ type NetworkConfig struct {
 	SubnetBits int    `yaml:"subnet_bits" usage:"length of the prefixes that nodes get. 0: 26"`
 
 	ClusterPercent int `yaml:"cluster_percent" usage:"how much of the instances' network one cluster gets at most, in percent. 0: 25"`
+	TenantPercent  int `yaml:"tenant_percent" usage:"how much of the services' network one tenant gets at most, with the tenants below it, in percent. 0: 25"`
 }
 
 // ranges are the network's; the zero value where nothing is said of it.
 func (n NetworkConfig) ranges() (api.NetRanges, error) {
-	if n == (NetworkConfig{ClusterPercent: n.ClusterPercent}) {
+	if n == (NetworkConfig{ClusterPercent: n.ClusterPercent, TenantPercent: n.TenantPercent}) {
 		return api.NetRanges{}, nil
 	}
 	r := api.DefaultNetRanges()
@@ -111,7 +112,7 @@ func (c Config) Validate() error {
 	if err != nil {
 		return err
 	}
-	if err := (root.Config{Ranges: ranges, ClusterPercent: c.Network.ClusterPercent}).Validate(); err != nil {
+	if err := (root.Config{Ranges: ranges, ClusterPercent: c.Network.ClusterPercent, TenantPercent: c.Network.TenantPercent}).Validate(); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	if c.Dead < 0 {
@@ -138,7 +139,7 @@ func (c Config) core(out *outside.Scheduler) root.Config {
 		moves = -1
 	}
 	conf := root.Config{
-		Dead: c.Dead, Ranges: ranges, ClusterPercent: c.Network.ClusterPercent, MovesPerHour: moves,
+		Dead: c.Dead, Ranges: ranges, ClusterPercent: c.Network.ClusterPercent, TenantPercent: c.Network.TenantPercent, MovesPerHour: moves,
 		Plugin: choice.BuiltIn(c.Scheduler), // of a scheduler outside the default takes the place where it fails
 	}
 	if out != nil {

@@ -2,7 +2,7 @@
 // which, and which rest because a service that is gone had them. It is pure and
 // part of the root's core, which journals what it says.
 //
-//	b, err := addresses.New(ranges.Services)
+//	b, err := addresses.New(ranges.Services, most)
 //	have, undo, err := b.Assign(now, "acme/shop.prod.web.prod", spec.Addresses, have)
 package addresses
 
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -21,12 +22,17 @@ import (
 // longer than anybody remembers where it led.
 const Rest = 30 * time.Minute
 
+// reserved are the addresses of a range that nobody gets: its first and its last.
+const reserved = 2
+
 // Book says who has which address. It has one owner.
 type Book struct {
 	pool    *ipam.Pool
 	owners  map[netip.Addr]api.ServiceID
 	resting map[netip.Addr]Resting
 	queue   []netip.Addr // resting, in the order in which their rest ends
+	most    int          // that one tenant has or had, with the tenants below it; 0: any number
+	of      map[api.Tenant]int
 }
 
 // Resting is an address that was given back, and by whom: who had it may have it
@@ -34,15 +40,83 @@ type Book struct {
 type Resting struct {
 	Service api.ServiceID `json:"service"`
 	Until   time.Time     `json:"until"`
+	Quoted  bool          `json:"quoted,omitempty"` // so says a cluster, whose word takes nothing of the tenant's part
 }
 
-// New is a book of a range in which nothing is given.
-func New(p netip.Prefix) (*Book, error) {
-	pool, err := ipam.NewPool(p, ipam.Options{First: 1, Last: 1})
+// New is a book of a range in which nothing is given. No tenant gets more than most
+// of it, with the tenants below it; 0 bounds none.
+func New(p netip.Prefix, most int) (*Book, error) {
+	pool, err := ipam.NewPool(p, ipam.Options{First: 1, Last: reserved - 1})
 	if err != nil {
 		return nil, err
 	}
-	return &Book{pool: pool, owners: map[netip.Addr]api.ServiceID{}, resting: map[netip.Addr]Resting{}}, nil
+	return &Book{
+		pool: pool, owners: map[netip.Addr]api.ServiceID{}, resting: map[netip.Addr]Resting{}, most: most, of: map[api.Tenant]int{},
+	}, nil
+}
+
+// own makes an address a service's, and disown nobody's.
+func (b *Book) own(id api.ServiceID, a netip.Addr) {
+	b.owners[a] = id
+	b.count(id, +1)
+}
+
+func (b *Book) disown(a netip.Addr) {
+	b.count(b.owners[a], -1)
+	delete(b.owners, a)
+}
+
+// lay lets an address rest, and wake ends that.
+func (b *Book) lay(r Resting, a netip.Addr) {
+	b.resting[a] = r
+	b.queue = append(b.queue, a)
+	if !r.Quoted {
+		b.count(r.Service, +1)
+	}
+}
+
+func (b *Book) wake(a netip.Addr) (r Resting, rested bool) {
+	if r, rested = b.resting[a]; rested && !r.Quoted {
+		b.count(r.Service, -1)
+	}
+	delete(b.resting, a)
+	return r, rested
+}
+
+// count keeps what a tenant has of the range and what rests because it had it: who
+// takes and gives back all the time must not wear the range out.
+func (b *Book) count(id api.ServiceID, by int) {
+	t := highest(id)
+	if b.of[t] += by; b.of[t] == 0 {
+		delete(b.of, t)
+	}
+}
+
+// highest is the tenant under whom all are that a service's tenant may be below: it
+// makes as many as it likes.
+func highest(id api.ServiceID) api.Tenant {
+	top, _, _ := strings.Cut(string(id.Tenant()), "/")
+	return api.Tenant(top)
+}
+
+// full reports whether a service's tenant gets no more.
+func (b *Book) full(id api.ServiceID) bool { return b.most > 0 && b.of[highest(id)] >= b.most }
+
+func (b *Book) tooMany(id api.ServiceID) error {
+	t, rest := highest(id), 0
+	for _, r := range b.resting {
+		if !r.Quoted && highest(r.Service) == t {
+			rest++
+		}
+	}
+	return fmt.Errorf("tenant %s has %d of the %d addresses of services, %d of them at rest, and gets no more (network.tenant_percent of the root); "+
+		"delete services or ask for fewer addresses, and wait until those have rested, %s: %w", t, b.of[t], b.size(), rest, Rest, api.ErrConflict)
+}
+
+// size is how many addresses the range has to give.
+func (b *Book) size() int {
+	p := b.pool.Prefix()
+	return 1<<(p.Addr().BitLen()-p.Bits()) - reserved
 }
 
 // Owner is the service that has an address, or none.
@@ -61,8 +135,9 @@ func (b *Book) Mark(id api.ServiceID, have api.ServiceAddresses) api.ServiceAddr
 		if _, rests := b.resting[a]; !rests && b.owners[a] == "" && b.pool.Mark(a) != nil {
 			return netip.Addr{}
 		}
-		delete(b.resting, a)
-		b.owners[a] = id
+		if b.wake(a); b.owners[a] == "" {
+			b.own(id, a)
+		}
 		return a
 	}
 	out := api.ServiceAddresses{RoundRobin: mark(have.RoundRobin), Closest: mark(have.Closest)}
@@ -171,11 +246,14 @@ func (b *Book) choose(now time.Time, id api.ServiceID, role int, text string, ha
 				return a, nil
 			}
 		}
+		if b.full(id) {
+			return netip.Addr{}, fmt.Errorf("an address for %s: %w", id, b.tooMany(id))
+		}
 		a, err := b.pool.Take(now, netip.Addr{})
 		if err != nil {
 			return a, fmt.Errorf("an address for %s: %w", id, err)
 		}
-		b.owners[a] = id
+		b.own(id, a)
 		p.taken = append(p.taken, a)
 		return a, nil
 	}
@@ -206,12 +284,17 @@ func (b *Book) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan) erro
 		if r.Service != id {
 			return api.ErrConflict
 		}
-		delete(b.resting, a)
+		if r.Quoted && b.full(id) { // it would count from now on
+			return api.ErrConflict
+		}
+		b.wake(a)
 		p.woken[a] = r
+	} else if b.full(id) {
+		return api.ErrConflict
 	} else if _, err := b.pool.Take(now, a); err != nil {
 		return err
 	}
-	b.owners[a] = id
+	b.own(id, a)
 	p.taken = append(p.taken, a)
 	return nil
 }
@@ -224,7 +307,7 @@ func (b *Book) because(id api.ServiceID, a netip.Addr, err error) error {
 		}
 		return "a service of another tenant"
 	}
-	if r, ok := b.resting[a]; ok {
+	if r, ok := b.resting[a]; ok && r.Service != id {
 		return fmt.Errorf("%s had it, and it rests until %s: %w", who(r.Service), r.Until.UTC().Format(time.RFC3339), api.ErrConflict)
 	}
 	if of := b.owners[a]; of != "" {
@@ -233,16 +316,18 @@ func (b *Book) because(id api.ServiceID, a netip.Addr, err error) error {
 	if errors.Is(err, api.ErrInvalid) {
 		return fmt.Errorf("it is not one of %s that are given: %w", b.pool.Prefix(), api.ErrInvalid)
 	}
+	if b.full(id) {
+		return b.tooMany(id)
+	}
 	return err
 }
 
 // Undo takes back what a plan took.
 func (b *Book) Undo(p Plan) {
 	for _, a := range p.taken {
-		delete(b.owners, a)
+		b.disown(a)
 		if r, ok := p.woken[a]; ok {
-			b.resting[a] = r
-			b.queue = append(b.queue, a)
+			b.lay(r, a)
 			continue
 		}
 		b.pool.Give(time.Time{}, a)
@@ -271,14 +356,14 @@ func (p Plan) Woken() []netip.Addr {
 
 // Rest lets addresses of a service rest until a moment. Those that it does not
 // have are left alone, but for those that nobody has: they are in use somewhere.
-func (b *Book) Rest(id api.ServiceID, addrs []netip.Addr, until time.Time) (resting []netip.Addr) {
+func (b *Book) Rest(r Resting, addrs []netip.Addr) (resting []netip.Addr) {
 	for _, a := range addrs {
 		if _, rests := b.resting[a]; rests {
 			continue
 		}
 		switch b.owners[a] {
-		case id:
-			delete(b.owners, a)
+		case r.Service:
+			b.disown(a)
 		case "":
 			if b.pool.Mark(a) != nil {
 				continue
@@ -286,8 +371,7 @@ func (b *Book) Rest(id api.ServiceID, addrs []netip.Addr, until time.Time) (rest
 		default:
 			continue
 		}
-		b.resting[a] = Resting{id, until}
-		b.queue = append(b.queue, a)
+		b.lay(r, a)
 		resting = append(resting, a)
 	}
 	return resting
@@ -303,13 +387,11 @@ func (b *Book) Resting(a netip.Addr) (Resting, bool) {
 func (b *Book) Sweep(now time.Time) (over []netip.Addr) {
 	for len(b.queue) > 0 {
 		a := b.queue[0]
-		r, ok := b.resting[a]
-		if ok && r.Until.After(now) {
+		if r, ok := b.resting[a]; ok && r.Until.After(now) {
 			break
 		}
 		b.queue = b.queue[1:]
-		if ok {
-			delete(b.resting, a)
+		if _, rested := b.wake(a); rested {
 			b.pool.Give(now, a)
 			over = append(over, a)
 		}

@@ -22,7 +22,7 @@ const (
 )
 
 func book(t testing.TB, prefix string) *Book {
-	b, err := New(netip.MustParsePrefix(prefix))
+	b, err := New(netip.MustParsePrefix(prefix), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestFixedAddressesAreHonouredOrRefused(t *testing.T) {
 	if err != nil || p.Addresses.RoundRobin != netip.MustParseAddr("10.30.0.7") {
 		t.Fatal(p, err)
 	}
-	b.Rest(db, []netip.Addr{netip.MustParseAddr("10.30.0.9")}, epoch.Add(Rest))
+	b.Rest(Resting{Service: db, Until: epoch.Add(Rest)}, []netip.Addr{netip.MustParseAddr("10.30.0.9")})
 	for _, c := range []struct {
 		who  api.ServiceID
 		want *api.Addresses
@@ -95,12 +95,47 @@ func TestAnExhaustedRangeSaysSo(t *testing.T) {
 	}
 }
 
+func TestNoTenantTakesAllAddresses(t *testing.T) {
+	b, err := New(netip.MustParsePrefix("10.30.0.0/28"), 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	give := func(id api.ServiceID, want *api.Addresses) error {
+		_, err := b.Assign(epoch, id, want, api.ServiceAddresses{})
+		return err
+	}
+	if err := give(web, &api.Addresses{Instances: []api.AddressRange{{From: 0, To: 1, Start: "10.30.0.5"}}}); err != nil {
+		t.Fatal(err)
+	}
+	b.Rest(Resting{Service: web, Until: epoch.Add(Rest)}, []netip.Addr{netip.MustParseAddr("10.30.0.5")})
+	if err := give("acme/lab/a.b.c.d", nil); err != nil { // a tenant below it takes of the same
+		t.Fatal(err)
+	}
+	fixed, free := &api.Addresses{RoundRobin: "10.30.0.9"}, b.Free(epoch)
+	for _, want := range []*api.Addresses{nil, fixed, {Closest: "auto"}} {
+		err := give(db, want)
+		if !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "tenant acme has 4 of the 14 addresses of services, 1 of them at rest, and gets no more") ||
+			!strings.Contains(err.Error(), "network.tenant_percent") || b.Free(epoch) != free {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := give(evil, fixed); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	b.Sweep(epoch.Add(Rest))
+	if err := give(db, nil); err != nil {
+		t.Errorf("one of its own has rested, but %v", err)
+	}
+}
+
 // TestNoAddressIsEverTwoServices assigns, updates, deletes, undoes and restarts at
-// random, and keeps a plain map of who has what.
+// random, and keeps a plain map of who has what. Acme's services have and had no more
+// than its share; what a cluster says that they have does not count.
 func TestNoAddressIsEverTwoServices(t *testing.T) {
+	const most = 20
 	rapid.Check(t, func(t *rapid.T) {
 		prefix := netip.MustParsePrefix("10.30.0.0/27")
-		b, _ := New(prefix)
+		b, _ := New(prefix, most)
 		now := epoch
 		have := map[api.ServiceID]api.ServiceAddresses{}
 		rests := map[netip.Addr]Resting{}
@@ -108,8 +143,8 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 			return rapid.SampledFrom([]string{"", "auto", "auto", "10.30.0.3", "10.30.0.4", "10.30.0.9"}).Draw(t, label)
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			id := api.ServiceID(fmt.Sprintf("acme/a.b.c%d.d", rapid.IntRange(0, 7).Draw(t, "service")))
-			switch rapid.IntRange(0, 5).Draw(t, "do") {
+			id := api.ServiceID(fmt.Sprintf("acme/%sa.b.c%d.d", rapid.SampledFrom([]string{"", "lab/"}).Draw(t, "tenant"), rapid.IntRange(0, 7).Draw(t, "service")))
+			switch rapid.IntRange(0, 6).Draw(t, "do") {
 			case 0, 1, 2:
 				want := &api.Addresses{RoundRobin: text("rr"), Closest: text("closest")}
 				if n := rapid.IntRange(0, 3).Draw(t, "instances"); n > 0 {
@@ -127,28 +162,39 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 					delete(rests, a)
 				}
 				have[id] = p.Addresses
-				for _, a := range b.Rest(id, p.Freed, now.Add(Rest)) {
-					rests[a] = Resting{id, now.Add(Rest)}
+				r := Resting{Service: id, Until: now.Add(Rest)}
+				for _, a := range b.Rest(r, p.Freed) {
+					rests[a] = r
 				}
 			case 3:
-				for _, a := range b.Rest(id, Addresses(have[id]), now.Add(Rest)) {
-					rests[a] = Resting{id, now.Add(Rest)}
+				r := Resting{Service: id, Until: now.Add(Rest)}
+				for _, a := range b.Rest(r, Addresses(have[id])) {
+					rests[a] = r
 				}
 				delete(have, id)
+			case 6:
+				r := Resting{Service: id, Until: now.Add(Rest), Quoted: true}
+				a := prefix.Addr().As4()
+				a[3] += byte(rapid.IntRange(1, 30).Draw(t, "quoted"))
+				if b.Owner(netip.AddrFrom4(a)) == "" {
+					for _, a := range b.Rest(r, []netip.Addr{netip.AddrFrom4(a)}) {
+						rests[a] = r
+					}
+				}
 			case 4:
 				now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "minutes")) * time.Minute)
 				for _, a := range b.Sweep(now) {
 					delete(rests, a)
 				}
 			case 5:
-				b, _ = New(prefix)
+				b, _ = New(prefix, most)
 				for id, a := range have {
 					if got := b.Mark(id, a); fmt.Sprint(got) != fmt.Sprint(a) {
 						t.Fatalf("%s is restored with %v, had %v", id, got, a)
 					}
 				}
 				for a, r := range rests {
-					b.Rest(r.Service, []netip.Addr{a}, r.Until)
+					b.Rest(r, []netip.Addr{a})
 				}
 			}
 			taken := map[netip.Addr]api.ServiceID{}
@@ -164,6 +210,15 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 				if r.Until.After(now) && taken[a] != "" && taken[a] != r.Service {
 					t.Fatalf("%s rests for %s and is %s's", a, r.Service, taken[a])
 				}
+			}
+			counted := len(taken)
+			for _, r := range rests {
+				if !r.Quoted {
+					counted++
+				}
+			}
+			if b.of["acme"] != counted || counted > most {
+				t.Fatalf("acme has %d of %d, counted %d", counted, most, b.of["acme"])
 			}
 			if free := b.Free(now); free != 30-len(taken)-len(rests) {
 				t.Fatalf("%d free, %d taken, %d rest", free, len(taken), len(rests))
