@@ -168,7 +168,7 @@ const lone = `{"sla_version":"v2.0","applications":[{"application_name":%q,"appl
 // until waits for a change after which ok holds of the application's instances.
 func until(t *testing.T, c *client.Client, ok func([]api.Instance) bool) []api.Instance {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	for {
 		all, rev, err := c.Instances(ctx, client.ListOptions{})
@@ -344,28 +344,35 @@ func TestCommandsReachNodes(t *testing.T) {
 		{"why shop/web#0", []string{"room for one more like it", "1 node: 1 could take it"}, 0},
 		{"token list --cluster c1", []string{"USES LEFT", "node"}, 0},
 		{"token revoke 0123456789ab --cluster c1", nil, 6},
-		{"apply -f " + big + " --timeout 2s", nil, 3},
+		{"apply -f " + big + " --timeout SOON", nil, 3},
 		// For each cluster, each node, and by how much; the counts of a line sum up.
 		{"why big/db", []string{
 			"no cluster can host it (0 of 2)", "1 node: 1 memory (need 9999999 MiB, best free",
 			"c1-n1  memory (need 9999999 MiB, have", "c2-n1  memory", "short of", "nearest miss: c", "what would help: ask for",
 		}, 0},
 		{"why big/db -o json", []string{`"candidate": "c1-n1"`}, 0},
-		{"wait big --timeout 500ms", nil, 3},
-		{"delete app big --yes --wait --timeout 30s", nil, 0},
-		{"apply -f " + broken + " --timeout 5s", nil, 4},
-		{"wait broken/db --timeout 500ms", nil, 4},
+		{"wait big --timeout SOON", nil, 3},
+		{"delete app big --yes --wait --timeout 2m", nil, 0},
+		{"apply -f " + broken + " --timeout SOON", nil, 4},
+		{"wait broken/db --timeout SOON", nil, 4},
 		{"why broken/db", []string{"on cluster", "no such file"}, 0},
-		{"delete app broken --yes --wait --timeout 30s", nil, 0},
+		{"delete app broken --yes --wait --timeout 2m", nil, 0},
 		{"scale shop/web 1", nil, 0},
-		{"wait shop/web#2 --for=deleted --timeout 30s", nil, 0},
-		{"delete app shop --yes --wait --timeout 30s", nil, 0},
+		{"wait shop/web#2 --for=deleted --timeout 2m", nil, 0},
+		{"delete app shop --yes --wait --timeout 2m", nil, 0},
 		{"get nodes --cluster c9", nil, 6},
 	} {
 		var out bytes.Buffer
-		said, code := run(t.Context(), &out, strings.Fields(tt.args)...)
+		said, code := run(t.Context(), &out, strings.Fields(strings.ReplaceAll(tt.args, "SOON", "1s"))...)
+		// On a busy machine it may not have come to the answer when the time was over.
+		for _, later := range []string{"10s", "60s"} {
+			if code != tt.code && strings.Contains(tt.args, "SOON") {
+				out.Reset()
+				said, code = run(t.Context(), &out, strings.Fields(strings.ReplaceAll(tt.args, "SOON", later))...)
+			}
+		}
 		// A workload that has just begun may not have written yet.
-		for begun := time.Now(); strings.HasPrefix(tt.args, "logs") && code == 0 && !containsAll(out.String(), tt.want) && time.Since(begun) < 20*time.Second; {
+		for begun := time.Now(); strings.HasPrefix(tt.args, "logs") && code == 0 && !containsAll(out.String(), tt.want) && time.Since(begun) < time.Minute; {
 			out.Reset()
 			said, code = run(t.Context(), &out, strings.Fields(tt.args)...)
 		}

@@ -105,7 +105,7 @@ func serve(t testing.TB, c Config) (r *Resolver, at string) {
 
 func ask(t testing.TB, network, at, name string, kind uint16) *dns.Msg {
 	t.Helper()
-	c := dns.Client{Net: network, Timeout: 20 * time.Second}
+	c := dns.Client{Net: network, Timeout: time.Minute}
 	m, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, kind), at)
 	if err != nil {
 		t.Fatalf("%s %s: %v", name, dns.TypeToString[kind], err)
@@ -205,7 +205,7 @@ func TestWhatIsCutOffIsThereByTCP(t *testing.T) {
 		if size > 0 {
 			q.SetEdns0(size, false)
 		}
-		c := dns.Client{Timeout: 20 * time.Second}
+		c := dns.Client{Timeout: time.Minute}
 		m, _, err := c.Exchange(q, at)
 		if err != nil || !m.Truncated || (m.IsEdns0() != nil) != (size > 0) || m.Question[0].Name != q.Question[0].Name {
 			t.Fatalf("EDNS %d: %v %v", size, err, m)
@@ -222,7 +222,7 @@ func TestALaterEDNSIsRefusedAsSuch(t *testing.T) {
 	q := new(dns.Msg).SetQuestion("web.treeline.", dns.TypeA)
 	q.SetEdns0(1232, false)
 	q.IsEdns0().SetVersion(1)
-	c := dns.Client{Timeout: 20 * time.Second}
+	c := dns.Client{Timeout: time.Minute}
 	if m, _, err := c.Exchange(q, at); err != nil || m.Rcode != dns.RcodeBadVers || m.IsEdns0().Version() != 0 {
 		t.Fatalf("%v %v", err, m)
 	}
@@ -231,7 +231,7 @@ func TestALaterEDNSIsRefusedAsSuch(t *testing.T) {
 func TestANameThatIsNotKnownYetIsAwaited(t *testing.T) {
 	b := newBook()
 	b.heard = make(chan string, 1)
-	r, at := serve(t, Config{Overlay: b, Wait: 30 * time.Second})
+	r, at := serve(t, Config{Overlay: b, Wait: time.Minute})
 	go func() {
 		name := <-b.heard
 		b.write(name, overlay.Answer{Known: true, Found: true, Addrs: []netip.Addr{netip.MustParseAddr("10.30.0.9")}})
@@ -267,7 +267,7 @@ func TestAnUnknownNameIsNoneAfterAWhile(t *testing.T) {
 func TestAnAnswerReachesThoseWhoSpeltItOtherwise(t *testing.T) {
 	b := newBook()
 	b.heard = make(chan string, 10)
-	r, at := serve(t, Config{Overlay: b, Wait: 30 * time.Second})
+	r, at := serve(t, Config{Overlay: b, Wait: time.Minute})
 	var g sync.WaitGroup
 	spellings := []string{"new.treeline.", "NEW.treeline.", "nEw.TreeLine."}
 	for _, name := range spellings {
@@ -334,17 +334,17 @@ func TestTheRestIsForwarded(t *testing.T) {
 	defer dead.Close()
 	servers := []netip.AddrPort{netip.MustParseAddrPort(dead.LocalAddr().String()), upstream(t, 40, "192.0.2.1")}
 	b := newBook()
-	_, at := serve(t, Config{Overlay: b, Servers: servers, Forward: 200 * time.Millisecond})
+	_, at := serve(t, Config{Overlay: b, Servers: servers, Forward: 2 * time.Second})
 	if m := ask(t, "udp", at, "example.org.", dns.TypeA); !m.Truncated || len(m.Answer) == 0 || packed(m) > dns.MinMsgSize {
 		t.Fatalf("without EDNS: %d bytes, %v", packed(m), m.Truncated)
 	}
-	c := dns.Client{UDPSize: 4096, Timeout: 20 * time.Second}
+	_ = dead.Close() // it refuses now, at once
+	c := dns.Client{UDPSize: 4096, Timeout: time.Minute}
 	q := new(dns.Msg).SetQuestion("example.org.", dns.TypeA)
 	q.SetEdns0(65535, false)
 	if m, _, err := c.Exchange(q, at); err != nil || packed(m) > udpSize || m.Truncated || m.IsEdns0() == nil {
 		t.Fatalf("with EDNS: %v %v", err, m)
 	}
-	_ = dead.Close() // it refuses now, at once
 	if m := ask(t, "tcp", at, "example.org.", dns.TypeA); m.Truncated || len(m.Answer) != 40 {
 		t.Fatalf("by TCP: %d answers", len(m.Answer))
 	}
@@ -615,7 +615,7 @@ func TestAnAnswerIsNoAmplifier(t *testing.T) {
 				t.Fatal(err)
 			}
 			buf := make([]byte, 65536)
-			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
 			_, _ = c.Write(raw)
 			n, err := c.Read(buf)
 			c.Close()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
@@ -26,7 +25,6 @@ func TestMongoKeepsRootAndCluster(t *testing.T) {
 	check(t, err)
 	c := newCluster(t, r.anchor(t), tok.Token)
 	c.cfg.Store = daemon.Secret(uri)
-	c.cfg.Dead = 2 * time.Minute
 	c.run(t)
 	_, cfg := c.startNode(t, "n1")
 	rt := cfg.Fake.(*fakeRuntime)

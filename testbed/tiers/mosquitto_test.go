@@ -4,7 +4,6 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
@@ -23,7 +22,6 @@ func startWithMosquitto(t *testing.T, root *fakeRoot) (*tier, *bustest.Mosquitto
 	check(t, err)
 	c := newCluster(t, root.ca.Root(), root.token())
 	c.cfg.Broker.URL = "mqtts://" + addr
-	c.cfg.Dead = time.Minute // the broker is away for a while in these tests
 	c.run(t)
 	return c, bustest.StartMosquittoAt(t, shipped, addr, filepath.Join(c.cfg.Data, cluster.BrokerDir))
 }

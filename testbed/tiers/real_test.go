@@ -56,7 +56,7 @@ func (r *realRoot) anchor(t *testing.T) *x509.Certificate {
 // eventually waits until ok says so: the stores of others tell nobody.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it did not come to be that %s", what)
 		}

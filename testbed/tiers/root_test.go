@@ -254,7 +254,7 @@ func (r *fakeRoot) ask(ctx context.Context, q api.StreamRequest) ([]byte, error)
 // until waits for a report of which ok is true.
 func (r *fakeRoot) until(what string, ok func(api.Report) bool) api.Report {
 	r.t.Helper()
-	deadline := time.After(time.Minute)
+	deadline := time.After(patience)
 	seen := 0
 	for {
 		r.mu.Lock()

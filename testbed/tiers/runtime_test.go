@@ -20,6 +20,7 @@ type fakeRuntime struct {
 	creates int
 	stops   int
 	exits   map[chan<- runtime.Exit]context.Context
+	paused  chan struct{} // creations wait until it is closed; nil: none does
 }
 
 func newRuntime() *fakeRuntime {
@@ -30,7 +31,25 @@ func (f *fakeRuntime) Info(context.Context) (runtime.Info, error) {
 	return runtime.Info{Version: "fake", Runtimes: []string{"container"}}, nil
 }
 
-func (f *fakeRuntime) Create(_ context.Context, w runtime.Workload) error {
+// pause has creations wait until goOn.
+func (f *fakeRuntime) pause() (goOn func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.paused = make(chan struct{})
+	return func() { close(f.paused) }
+}
+
+func (f *fakeRuntime) Create(ctx context.Context, w runtime.Workload) error {
+	f.mu.Lock()
+	paused := f.paused
+	f.mu.Unlock()
+	if paused != nil {
+		select {
+		case <-paused:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.creates++
