@@ -79,14 +79,13 @@ end_further_nodes() {
 # containerd_ready: sets containerd_socket to one that answers: the machine's,
 # which systemd starts where it can, or one of this installation's own.
 containerd_ready() {
-	local i
 	containerd_socket=/run/containerd/containerd.sock
 	if [ ! -f "$state/containerd.pid" ]; then
 		! containerd_answers || return 0
 		if [ -d /run/systemd/system ]; then
 			step "start containerd"
 			systemctl start containerd || fail "systemd cannot start containerd" "see journalctl -u containerd"
-			containerd_answers || fail "containerd does not answer at $containerd_socket" "see journalctl -u containerd"
+			containerd_comes || fail "containerd does not answer at $containerd_socket" "see journalctl -u containerd"
 			return 0
 		fi
 	fi
@@ -104,11 +103,17 @@ containerd_ready() {
 	END
 	setsid containerd --config "$state/containerd/config.toml" >"$state/containerd/log" 2>&1 </dev/null 9>&- &
 	echo $! >"$state/containerd.pid"
-	for ((i = 0; i < 100; i++)); do
-		! containerd_answers || return 0
+	containerd_comes || fail "containerd does not answer at $containerd_socket" "see $state/containerd/log"
+}
+
+# containerd_comes: waits until containerd answers, for a minute at most: a busy
+# machine takes its time to start it.
+containerd_comes() {
+	local end=$((SECONDS + 60))
+	until containerd_answers; do
+		[ $SECONDS -lt $end ] || return 1
 		sleep 0.1
 	done
-	fail "containerd does not answer at $containerd_socket" "see $state/containerd/log"
 }
 
 containerd_answers() { [ -S "$containerd_socket" ] && ctr --address "$containerd_socket" --timeout 3s version >/dev/null 2>&1; }
@@ -164,12 +169,12 @@ unmount_below() {
 }
 
 # front_urls COUNT: asks every node at the port that fronts publish, until COUNT of
-# them have answered who they are and whom they asked, for ten seconds at most;
-# prints lines of "name url".
+# them have answered who they are and whom they asked, for a minute at most; prints
+# lines of "name url".
 front_urls() {
-	local i port host reply found=
+	local port host reply found= end=$((SECONDS + 60))
 	port=$(sed -n 's/.*port: "\([0-9]*\):.*/\1/p' "$state/hello.yaml")
-	for ((i = 0; i < 100; i++)); do
+	while [ $SECONDS -lt $end ]; do
 		for host in $(awk '$2 == "net" && NF == 5 { a[$1] = $4 } END { for (n in a) print a[n] }' "$state/dev.log"); do
 			reply=$({ { printf 'GET / HTTP/1.0\r\n\r\n' >&3 && timeout 6 cat <&3; } 3<>"/dev/tcp/$host/$port"; } 2>/dev/null) || continue
 			case $reply in

@@ -74,10 +74,10 @@ go_ready() {
 
 # end_process PID NAME: ends the process, if the pid is still that program's.
 end_process() {
-	local i
+	local end=$((SECONDS + 60))
 	[ "$(cat "/proc/$1/comm" 2>/dev/null)" = "$2" ] || return 0
 	kill "$1" 2>/dev/null || return 0
-	for ((i = 0; i < 200; i++)); do
+	while [ $SECONDS -lt $end ]; do
 		[ "$(cat "/proc/$1/comm" 2>/dev/null)" = "$2" ] || return 0
 		sleep 0.1
 	done

@@ -59,8 +59,12 @@ func TestUpCommandsDown(t *testing.T) {
 	}
 	script(t, "up", state)
 	down()
-	for _, left := range leftBehind(dir) {
-		t.Errorf("left behind: %s", left)
+	left := leftBehind(dir)
+	for end := time.Now().Add(time.Minute); len(left) > 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		left = leftBehind(dir) // what was told to end may take a moment
+	}
+	for _, l := range left {
+		t.Errorf("left behind: %s", l)
 	}
 }
 
