@@ -108,16 +108,17 @@ func sweep(dir, tenant string) error {
 }
 
 // removeCgroup waits for the kernel, which lets a cgroup go a moment after its
-// last process.
+// last process, on a busy machine seconds.
 func removeCgroup(path string) error {
-	var err error
-	for range 200 {
-		if err = unix.Rmdir(path); err == nil || errors.Is(err, unix.ENOENT) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Rmdir(path)
+		if err == nil || errors.Is(err, unix.ENOENT) {
 			return nil
 		}
-		time.Sleep(5 * time.Millisecond)
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return fmt.Errorf("remove cgroup %s: %w", path, err)
+		}
 	}
-	return fmt.Errorf("remove cgroup %s: %w", path, err)
 }
 
 // processesOf are the live processes of a lab, but for this one and its janitors.

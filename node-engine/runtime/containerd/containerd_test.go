@@ -34,6 +34,7 @@ func TestSuite(t *testing.T) {
 	images := imageDir(t)
 	runtimetest.Run(t, func(t *testing.T) runtimetest.Harness {
 		cfg := testConfig(t, daemon, images)
+		cfg.CallTimeout = 2 * time.Minute // twenty at once, on a busy disk; nobody tries again here
 		return runtimetest.Harness{
 			Open:          func() (runtime.Runtime, error) { return New(cfg, quiet) },
 			Spec:          spec,

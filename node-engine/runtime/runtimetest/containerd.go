@@ -35,7 +35,11 @@ func StartContainerd(t testing.TB) *Containerd {
 	c := &Containerd{Dir: dir, Address: filepath.Join(dir, "c.sock"), t: t}
 	t.Cleanup(func() {
 		c.Kill()
-		if err := os.RemoveAll(dir); err != nil {
+		err := os.RemoveAll(dir)
+		for end := time.Now().Add(patience); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			err = os.RemoveAll(dir) // a shim that is about to end may still have something there
+		}
+		if err != nil {
 			t.Errorf("remove containerd's directory: %v", err)
 		}
 	})
