@@ -6,6 +6,7 @@ import (
 	"time"
 
 	apievents "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/typeurl/v2"
 	"github.com/treeline-edge/treeline/api"
@@ -40,9 +41,13 @@ func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
 func (r *Runtime) watchOnce(ctx context.Context, exits chan<- runtime.Exit) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events, errs := r.c.EventService().Subscribe(ctx,
+	told, errs := r.c.EventService().Subscribe(ctx,
 		fmt.Sprintf(`namespace==%q,topic=="/tasks/exit"`, r.cfg.Namespace),
-		fmt.Sprintf(`namespace==%q,topic=="/tasks/delete"`, r.cfg.Namespace))
+		fmt.Sprintf(`namespace==%q,topic=="/tasks/delete"`, r.cfg.Namespace),
+		fmt.Sprintf(`namespace==%q,topic==%q`, r.cfg.Namespace, hereTopic))
+	if err := subscribed(ctx, r.c.EventService(), told, errs); err != nil {
+		return err
+	}
 	found, err := r.List(ctx) // after subscribing: nobody falls between
 	if err != nil {
 		return err
@@ -54,7 +59,7 @@ func (r *Runtime) watchOnce(ctx context.Context, exits chan<- runtime.Exit) erro
 	}
 	for {
 		select {
-		case env := <-events:
+		case env := <-told:
 			v, err := typeurl.UnmarshalAny(env.Event)
 			if err != nil {
 				continue
@@ -74,6 +79,32 @@ func (r *Runtime) watchOnce(ctx context.Context, exits chan<- runtime.Exit) erro
 			return err
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		}
+	}
+}
+
+// hereTopic is of what we say ourselves, every hereAgain until we hear it.
+const (
+	hereTopic = "/treeline/here"
+	hereAgain = 50 * time.Millisecond
+)
+
+// subscribed returns once events are heard. containerd takes a subscription without a
+// word, and begins it when it likes: of a busy one we would see what ran before that,
+// and never hear that it ended. What comes meanwhile may be dropped.
+func subscribed(ctx context.Context, say events.Publisher, told <-chan *events.Envelope, errs <-chan error) error {
+	for {
+		if err := say.Publish(ctx, hereTopic, &apievents.TaskResumed{}); err != nil {
+			return err
+		}
+		select {
+		case <-told:
+			return nil
+		case err := <-errs:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(hereAgain):
 		}
 	}
 }
