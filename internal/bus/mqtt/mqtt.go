@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	maxInFlight = 64                     // publishes that wait for the wire or an acknowledgement
-	farewell    = 500 * time.Millisecond // for DISCONNECT to reach a broker that still listens
+	maxInFlight = 64              // publishes that wait for the wire or an acknowledgement
+	farewell    = 2 * time.Second // for DISCONNECT to reach a broker that still listens
 	pingTimeout = 10 * time.Second
 	subRefused  = 0x80
 )
