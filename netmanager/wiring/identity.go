@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -115,21 +116,43 @@ func awaitCredentials(ctx context.Context, path string, log *slog.Logger) (crede
 func watchCredentials(ctx context.Context, path string, now credentials, log *slog.Logger, renewed func(credentials)) {
 	tick := time.NewTicker(renewPause)
 	defer tick.Stop()
+	last := renewal{path: path, now: now}
 	for {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		c, err := loadCredentials(path)
-		switch {
+		switch anew, err := last.look(); {
 		case err != nil:
 			log.Warn("the node's certificate cannot be read", "err", err)
-		case !c.pair.Chain[0].Equal(now.pair.Chain[0]):
-			now = c
-			renewed(c)
+		case anew:
+			renewed(last.now)
 		}
 	}
+}
+
+// renewal knows the newest credentials, and the file that they are of.
+type renewal struct {
+	path string
+	now  credentials
+	file fs.FileInfo // nil: not read yet
+}
+
+// look reports whether there are newer ones. A file that nobody replaced is not read: to
+// look through certificates each minute brought three MiB of the program into memory.
+func (r *renewal) look() (anew bool, _ error) {
+	file, err := os.Stat(filepath.Join(r.path, pairFile)) // first: what is replaced meanwhile is read the next time
+	if err == nil && r.file != nil && os.SameFile(file, r.file) && file.ModTime().Equal(r.file.ModTime()) {
+		return false, nil
+	}
+	c, err := loadCredentials(r.path)
+	if err != nil {
+		return false, err
+	}
+	anew = !c.pair.Chain[0].Equal(r.now.pair.Chain[0])
+	r.now, r.file = c, file
+	return anew, nil
 }
 
 // says is what the node says of itself, but for where it is.
