@@ -17,7 +17,7 @@ import (
 // touches far more of a program than its life does, and then now and again.
 const (
 	slimFirst = 5 * time.Second
-	slimEvery = 10 * time.Second
+	slimEvery = 5 * time.Second
 )
 
 // The heap is collected and given back after something was going on, and once it
@@ -25,7 +25,7 @@ const (
 // slimEvery. A collection costs milliseconds.
 const (
 	slimGrown = 2 << 20
-	slimQuiet = 1 << 20
+	slimQuiet = 512 << 10
 )
 
 // Slim gives memory back to the machine that the daemon does not use, until ctx
