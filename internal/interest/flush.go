@@ -188,6 +188,11 @@ func add[L ~[]R, R interface{ Digest() api.Digest }](to *L, rec R, ok bool, h *h
 
 func lose(r *api.Records, vol *api.Volume, k Key) {
 	vol.Want(api.Want{Service: k.Service})
+	gone(r, k)
+}
+
+// gone adds to what is gone.
+func gone(r *api.Records, k Key) {
 	switch k.Kind {
 	case Route:
 		r.Gone = append(r.Gone, k.Service)

@@ -15,6 +15,7 @@ type Holder struct {
 	Peers   map[api.PeerKey]api.Peer
 	Refused map[api.Want]api.Refusal
 	digest  api.Digest
+	run     *Run[Key] // through all of it, while it is told part by part
 }
 
 // Digest is of all that is held.
@@ -60,27 +61,49 @@ func (h *Holder) Take(r api.Records) []Key {
 }
 
 // TakeAll is Take of records that are all there are within a span: what is absent
-// there is gone.
+// there is gone. Of spans that follow one another each costs what it carries.
 func (h *Holder) TakeAll(r api.Records, of api.Span) []Key {
-	r.Gone = absent(r.Gone, h.Routes, r.Routes, of, api.RouteName, func(v api.Route) api.ServiceID { return v.Service })
-	r.GoneSources = absent(r.GoneSources, h.Sources, r.Sources, of, api.SourceName, func(v api.Source) netip.Addr { return v.Address })
-	r.GonePeers = absent(r.GonePeers, h.Peers, r.Peers, of, api.PeerName, func(v api.Peer) api.PeerKey { return v.Key })
-	r.Answered = absent(r.Answered, h.Refused, r.Refused, of, api.RefusalName, func(v api.Refusal) api.Want { return v.Want })
+	named := make(map[Key]bool, len(r.Routes)+len(r.Sources)+len(r.Peers)+len(r.Refused))
+	for _, v := range r.Routes {
+		named[RouteOf(v.Service)] = true
+	}
+	for _, v := range r.Sources {
+		named[SourceOf(v.Address)] = true
+	}
+	for _, v := range r.Peers {
+		named[PeerOf(v.Key)] = true
+	}
+	for _, v := range r.Refused {
+		named[RefusalOf(v.Want, false)] = true
+	}
+	if h.run == nil {
+		h.run = NewRun(Key.Name, CompareKeys)
+	}
+	h.run.Within(of, h.all, len(named), func(k Key) bool {
+		if !named[k] {
+			gone(&r, k) // where it is held no more nothing follows
+		}
+		return named[k]
+	})
+	if of.Last() {
+		h.run = nil
+	}
 	return h.Take(r)
 }
 
-// absent adds to gone what is held within the span and is not among all.
-func absent[K comparable, V any](gone []K, have map[K]V, all []V, of api.Span, name func(K) string, keyOf func(V) K) []K {
-	present := make(map[K]bool, len(all))
-	for _, v := range all {
-		present[keyOf(v)] = true
-	}
-	for k := range have {
-		if !present[k] && of.Has(name(k)) {
-			gone = append(gone, k)
+// all is what is held.
+func (h *Holder) all(yield func(Key) bool) {
+	_ = each(h.Routes, RouteOf, yield) && each(h.Sources, SourceOf, yield) && each(h.Peers, PeerOf, yield) &&
+		each(h.Refused, func(w api.Want) Key { return RefusalOf(w, false) }, yield)
+}
+
+func each[K comparable, V any](m map[K]V, keyOf func(K) Key, yield func(Key) bool) bool {
+	for k := range m {
+		if !yield(keyOf(k)) {
+			return false
 		}
 	}
-	return gone
+	return true
 }
 
 type digester interface{ Digest() api.Digest }
@@ -100,6 +123,8 @@ func set[K comparable, V digester](h *Holder, m map[K]V, k K, v V, changed map[K
 	}
 	if ok {
 		h.digest = h.digest.Toggle(old.Digest())
+	} else {
+		h.run.Add(key)
 	}
 	h.digest = h.digest.Toggle(v.Digest())
 	m[k] = v

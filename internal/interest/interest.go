@@ -11,6 +11,8 @@ package interest
 
 import (
 	"cmp"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -256,6 +258,15 @@ func (b *Book[S]) Subscribers() []S {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// EachWant goes through what a subscriber wants, in no order.
+func (b *Book[S]) EachWant(s S) iter.Seq[api.Want] {
+	u := b.subs[s]
+	if u == nil {
+		return func(func(api.Want) bool) {}
+	}
+	return maps.Keys(u.wants)
 }
 
 // Wants lists what a subscriber wants, in order.

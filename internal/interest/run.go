@@ -11,7 +11,8 @@ import (
 // Run goes through all of something in the order of names, part by part (see
 // api.Span). What there is, is walked and put in order once for all parts, not for
 // each: what comes in between is added, and what went its owner passes by. A part
-// may be repeated.
+// may be repeated. Who tells all cuts the parts (Part), and who is told takes them as
+// they are (Within).
 type Run[T comparable] struct {
 	name    func(T) string
 	compare func(a, b T) int
@@ -58,14 +59,7 @@ func (r *Run[T]) push(i *item[T]) {
 // name is not parted. all is asked for at the beginning, and where the name lies
 // before the last part.
 func (r *Run[T]) Part(after string, all iter.Seq[T], tell func(T) (room bool)) api.Span {
-	if !r.begun || after < r.of.After {
-		r.begin(after, all)
-	}
-	told := r.told
-	r.of, r.told = api.Span{After: after}, nil
-	for _, i := range told {
-		r.push(i)
-	}
+	r.stand(after, all)
 	for room := true; len(r.left) > 0; {
 		if !room {
 			r.of.To = r.told[len(r.told)-1].name
@@ -79,6 +73,34 @@ func (r *Run[T]) Part(after string, all iter.Seq[T], tell func(T) (room bool)) a
 		}
 	}
 	return r.of
+}
+
+// Within calls stays with what lies in a span and there was before, and forgets that of
+// which it says no. So many may come with the span: they are not counted among those
+// that make it cheaper to begin anew.
+func (r *Run[T]) Within(of api.Span, all iter.Seq[T], come int, stays func(T) bool) {
+	r.stand(of.After, all)
+	r.of = of
+	r.spare += come
+	for len(r.left) > 0 && (of.To == "" || r.left[0].name <= of.To) {
+		for _, i := range r.next() {
+			if i.name > of.After && stays(i.it) {
+				r.told = append(r.told, i)
+			}
+		}
+	}
+}
+
+// stand makes ready for the part behind a name, which may be the last one again.
+func (r *Run[T]) stand(after string, all iter.Seq[T]) {
+	if !r.begun || after < r.of.After {
+		r.begin(after, all)
+	}
+	told := r.told
+	r.of, r.told = api.Span{After: after}, nil
+	for _, i := range told {
+		r.push(i)
+	}
 }
 
 func (r *Run[T]) begin(after string, all iter.Seq[T]) {

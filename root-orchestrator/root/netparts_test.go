@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -170,4 +172,64 @@ func TestWhatNoClusterWantsAnyMoreIsForgotten(t *testing.T) {
 		t.Errorf("nothing is wanted, and the root keeps %d wants, of which %d are about services, asks b for %d things, and has %d of them; a holds %x",
 			wants, len(w.c.net.about), len(b.asked), len(b.exports.Sources), w.c.net.book.Held("a"))
 	}
+}
+
+// wanting are parts of a whole in which a cluster wants much, of several tenants.
+func wanting(many, each int) (parts []api.ClusterNet) {
+	var wants []api.Want
+	for i := range many {
+		wants = append(wants, api.Want{
+			Service: api.ServiceID(fmt.Sprintf("t%d/shop.production.service-number-%d.production", i%5, i)),
+			For:     api.ServiceID(fmt.Sprintf("t%d/shop.production.client.production", i%5)),
+		})
+	}
+	slices.SortFunc(wants, func(a, b api.Want) int { return strings.Compare(api.WantName(a), api.WantName(b)) })
+	of := api.Span{}
+	for part := range slices.Chunk(wants, each) {
+		of = api.Span{After: of.To, To: api.WantName(part[len(part)-1])}
+		parts = append(parts, api.ClusterNet{Whole: true, Of: of, Wants: part})
+	}
+	parts[len(parts)-1].Of.To = ""
+	return parts
+}
+
+// TestPartsCostWhatTheyWant has a cluster say again all that it wants, in few parts
+// and in many: together those cost the same.
+func TestPartsCostWhatTheyWant(t *testing.T) {
+	const many = 5000
+	w := newWorld(t, "a")
+	cl := w.c.clusters["a"]
+	cost := func(each int) float64 {
+		parts := wanting(many, each)
+		return testing.AllocsPerRun(1, func() {
+			for i := range parts {
+				w.c.netWants(cl, &parts[i])
+			}
+		}) / many
+	}
+	few := cost(many / 5)
+	if much := cost(many / 100); much > 2*few+2 || w.c.net.book.Count("a") != many {
+		t.Errorf("of %d wants each costs %.1f allocations in 5 parts, %.1f in 100", w.c.net.book.Count("a"), few, much)
+	}
+	last := wanting(many, many/5)[1]
+	last.Wants = last.Wants[:1]
+	if w.c.netWants(cl, &last); w.c.net.book.Count("a") != many-many/5+1 {
+		t.Errorf("it wants %d, after a part with one", w.c.net.book.Count("a"))
+	}
+}
+
+// BenchmarkNetWants is told again the 50,000 wants of a cluster.
+func BenchmarkNetWants(b *testing.B) {
+	w, parts := newWorld(b, "a"), wanting(50_000, 1000)
+	cl := w.c.clusters["a"]
+	take := func() {
+		for i := range parts {
+			w.c.netWants(cl, &parts[i])
+		}
+	}
+	take()
+	for b.Loop() {
+		take()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(parts)), "ns/part")
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
 )
 
 // mostWants bounds what one cluster may want, mostWantsOfTenant what of it may be on
@@ -27,10 +28,17 @@ func (c *Core) netWants(cl *cluster, n *api.ClusterNet) {
 		for _, w := range n.Wants {
 			keep[w] = true
 		}
-		for _, w := range c.net.book.Wants(id) {
-			if !keep[w] && n.Of.Has(api.WantName(w)) {
+		if k.wanting == nil {
+			k.wanting = interest.NewRun(api.WantName, interest.CompareWants)
+		}
+		k.wanting.Within(n.Of, c.net.book.EachWant(id), len(keep), func(w api.Want) bool {
+			if !keep[w] {
 				c.dropWant(ref{Sub: id, Want: w})
 			}
+			return keep[w]
+		})
+		if n.Of.Last() {
+			k.wanting = nil
 		}
 	}
 	for _, w := range n.Dropped {
@@ -51,6 +59,7 @@ func (c *Core) netWants(cl *cluster, n *api.ClusterNet) {
 			continue
 		}
 		c.net.book.Add(id, w, forever)
+		k.wanting.Add(w)
 		k.wants = k.wants.Toggle(w.Digest())
 		k.wantsOf[w.For.Tenant()]++
 		c.resolve(ref{Sub: id, Want: w})

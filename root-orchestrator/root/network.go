@@ -46,9 +46,10 @@ type serviceNet struct {
 
 // clusterNet is a cluster's.
 type clusterNet struct {
-	speaks  bool       // of the network, in this life
-	wants   api.Digest // of all that it wants and that is kept
-	unkept  api.Digest // of what it wants beyond that
+	speaks  bool                    // of the network, in this life
+	wants   api.Digest              // of all that it wants and that is kept
+	unkept  api.Digest              // of what it wants beyond that
+	wanting *interest.Run[api.Want] // through these, while it says all of them part by part
 	wantsOf map[api.Tenant]int
 	full    map[api.Tenant]bool // that want more than is kept
 	exports interest.Holder     // what it said of its own

@@ -3,10 +3,12 @@ package routes
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
 )
 
 // TestWhatIsGoneTakesNoMemory has 3,000 services come, be wanted by nodes and by the
@@ -69,4 +71,65 @@ func TestWhatIsGoneLeavesNothing(t *testing.T) {
 			t.Fatalf("round %d leaves %d entries and %d wants", round, left, wants)
 		}
 	}
+}
+
+// asking are parts of a whole in which the root asks for many services.
+func asking(many, each int) (parts []api.RootNet) {
+	of := api.Span{}
+	var wants []api.Want
+	for i := range many {
+		id, _ := serviceAt(i)
+		wants = append(wants, api.Want{Service: id})
+	}
+	slices.SortFunc(wants, interest.CompareWants)
+	for part := range slices.Chunk(wants, each) {
+		of = api.Span{After: of.To, To: api.WantName(part[len(part)-1])}
+		parts = append(parts, api.RootNet{Ranges: ranges, Whole: true, Of: of, Asked: part})
+	}
+	parts[len(parts)-1].Of.To = ""
+	return parts
+}
+
+// TestPartsCostWhatTheyAsk has the root say again all that it asks for, in few parts
+// and in many: together those cost the same.
+func TestPartsCostWhatTheyAsk(t *testing.T) {
+	const many = 5000
+	b, rev := New("munich"), uint64(0)
+	cost := func(each int) float64 {
+		parts := asking(many, each)
+		return testing.AllocsPerRun(1, func() {
+			for _, m := range parts {
+				rev++
+				m.Rev = rev
+				b.Take(m)
+			}
+		}) / many
+	}
+	few := cost(many / 5)
+	if much := cost(many / 100); much > 2*few+2 || b.root.exports.Count(above) != many {
+		t.Errorf("of %d that are asked for each costs %.1f allocations in 5 parts, %.1f in 100", b.root.exports.Count(above), few, much)
+	}
+	last := asking(many, many/5)[1]
+	rev++
+	last.Rev, last.Asked = rev, last.Asked[:1]
+	if b.Take(last); b.root.exports.Count(above) != many-many/5+1 {
+		t.Errorf("%d are asked for, after a part with one", b.root.exports.Count(above))
+	}
+}
+
+// BenchmarkTakeAsked is told again the 50,000 services that the root asks for.
+func BenchmarkTakeAsked(b *testing.B) {
+	book, rev, parts := New("munich"), uint64(0), asking(50_000, 1000)
+	take := func() {
+		for _, m := range parts {
+			rev++
+			m.Rev = rev
+			book.Take(m)
+		}
+	}
+	take()
+	for b.Loop() {
+		take()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(parts)), "ns/part")
 }

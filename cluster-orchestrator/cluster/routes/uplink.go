@@ -17,6 +17,7 @@ type uplink struct {
 	routes  map[api.ServiceID]api.ServiceAddresses // of foreign, as they are in the index
 	at      map[netip.Prefix]api.PeerKey           // foreign peers by their subnets
 	asked   api.Digest
+	asking  *interest.Run[api.Want] // through what is asked for, while it is told part by part
 
 	wants   map[api.Want]map[api.NodeID]bool // that the root is to answer, and for whom
 	wanted  api.Digest                       // of them
@@ -158,10 +159,17 @@ func (b *Book) Take(m api.RootNet) bool {
 		for _, w := range m.Asked {
 			asked[w] = true
 		}
-		for _, w := range u.exports.Wants(above) {
-			if !asked[w] && m.Of.Has(api.WantName(w)) {
+		if u.asking == nil {
+			u.asking = interest.NewRun(api.WantName, interest.CompareWants)
+		}
+		u.asking.Within(m.Of, u.exports.EachWant(above), len(asked), func(w api.Want) bool {
+			if !asked[w] {
 				m.Unasked = append(m.Unasked, w)
 			}
+			return asked[w]
+		})
+		if m.Of.Last() {
+			u.asking = nil
 		}
 	}
 	for _, k := range take(m.Records) {
@@ -174,6 +182,7 @@ func (b *Book) Take(m api.RootNet) bool {
 	}
 	for _, w := range m.Asked {
 		if u.exports.Add(above, w, forever) {
+			u.asking.Add(w)
 			u.asked = u.asked.Toggle(w.Digest())
 			u.resolve(b, []interest.Ref[string]{{Sub: above, Want: w}})
 		}

@@ -1,0 +1,140 @@
+package interest
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// inParts are routes as a whole that is told so many at a time.
+func inParts(all []api.Route, each int) (parts []api.Records, spans []api.Span) {
+	all = slices.SortedFunc(slices.Values(all), func(a, b api.Route) int { return CompareKeys(RouteOf(a.Service), RouteOf(b.Service)) })
+	of := api.Span{}
+	for part := range slices.Chunk(all, each) {
+		of = api.Span{After: of.To, To: api.RouteName(part[len(part)-1].Service)}
+		parts, spans = append(parts, api.Records{Routes: part}), append(spans, of)
+	}
+	spans[len(spans)-1].To = ""
+	return parts, spans
+}
+
+func manyRoutes(n int) (all []api.Route) {
+	for i := range n {
+		all = append(all, api.Route{Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i)), Rev: 1})
+	}
+	return all
+}
+
+// TestWhatIsHeldIsWhatTheLastWordsSay gives parts in any order, doubled, cut anew and
+// with changes between them, and compares with a map that takes each as it is.
+func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
+	name := func(n int) api.ServiceID { return api.ServiceID(fmt.Sprintf("acme/a.b.c%02d.d", n)) }
+	rapid.Check(t, func(t *rapid.T) {
+		var h Holder
+		held, refused := map[api.ServiceID]bool{}, map[api.Want]bool{}
+		some := rapid.SliceOfDistinct(rapid.IntRange(0, 30), rapid.ID[int])
+		for range rapid.IntRange(1, 30).Draw(t, "messages") {
+			var r api.Records
+			for _, n := range some.Draw(t, "routes") {
+				r.Routes = append(r.Routes, api.Route{Service: name(n), Rev: 1})
+			}
+			for _, n := range some.Draw(t, "refused") {
+				r.Refused = append(r.Refused, api.Refusal{Want: api.Want{Service: name(n)}})
+			}
+			if rapid.Bool().Draw(t, "a change") {
+				for _, n := range some.Draw(t, "gone") {
+					r.Gone = append(r.Gone, name(n))
+					delete(held, name(n))
+				}
+				h.Take(r)
+			} else {
+				edge := func(label string) string {
+					return rapid.SampledFrom([]string{
+						"", "peer x", "q", api.RouteName(name(7)), api.RouteName(name(15)), api.RouteName(name(22)),
+						api.RefusalName(api.Want{Service: name(15)}),
+					}).Draw(t, label)
+				}
+				of := api.Span{After: edge("after"), To: edge("to")}
+				r.Routes = slices.DeleteFunc(r.Routes, func(v api.Route) bool { return !of.Has(api.RouteName(v.Service)) })
+				r.Refused = slices.DeleteFunc(r.Refused, func(v api.Refusal) bool { return !of.Has(api.RefusalName(v.Want)) })
+				maps.DeleteFunc(held, func(id api.ServiceID, _ bool) bool { return of.Has(api.RouteName(id)) })
+				maps.DeleteFunc(refused, func(w api.Want, _ bool) bool { return of.Has(api.RefusalName(w)) })
+				h.TakeAll(r, of)
+			}
+			for _, v := range r.Routes {
+				held[v.Service] = true
+			}
+			for _, v := range r.Refused {
+				refused[v.Want] = true
+			}
+			if !slices.Equal(slices.Sorted(maps.Keys(h.Routes)), slices.Sorted(maps.Keys(held))) || len(h.Refused) != len(refused) {
+				t.Fatalf("it holds %v and %v, should %v and %v", slices.Sorted(maps.Keys(h.Routes)), h.Refused, slices.Sorted(maps.Keys(held)), refused)
+			}
+			for w := range refused {
+				if _, ok := h.Refused[w]; !ok {
+					t.Fatalf("it does not hold that %v is refused", w)
+				}
+			}
+		}
+	})
+}
+
+// TestPartsCostWhatTheyCarry has two that hold much be told it again, in few parts and
+// in many: together those cost the same.
+func TestPartsCostWhatTheyCarry(t *testing.T) {
+	const many = 10_000
+	all := manyRoutes(many)
+	var has Holder
+	has.Take(api.Records{Routes: all})
+	for what, held := range map[string]func() *Holder{
+		"of what it has": func() *Holder { return &has }, "from nothing": func() *Holder { return new(Holder) },
+	} {
+		cost := func(each int) float64 {
+			parts, spans := inParts(all, each)
+			return testing.AllocsPerRun(1, func() {
+				h := held()
+				for i, p := range parts {
+					h.TakeAll(p, spans[i])
+				}
+				if len(h.Routes) != many || h.run != nil {
+					t.Errorf("%s: it holds %d, and goes on: %v", what, len(h.Routes), h.run != nil)
+				}
+			}) / many
+		}
+		few := cost(many / 5)
+		if much := cost(many / 200); much > 2*few+2 {
+			t.Errorf("%s: a record costs %.1f allocations in 5 parts, %.1f in 200", what, few, much)
+		}
+	}
+	// Who never tells the end has nobody remember more than there is.
+	h, parts := Holder{}, 0
+	for i := range 4 * leastSpare {
+		h.TakeAll(api.Records{Routes: all[i : i+1]}, api.Span{To: "route z"})
+		h.Take(api.Records{Sources: []api.Source{{Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}}})
+		h.Take(api.Records{GoneSources: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}})
+		parts++
+	}
+	if n := len(h.run.left) + len(h.run.told); len(h.Routes) != 1 || n > 2*leastSpare {
+		t.Errorf("of %d routes it remembers %d after %d parts", len(h.Routes), n, parts)
+	}
+}
+
+// BenchmarkTakeAll is told 50,000 routes that it has, part by part.
+func BenchmarkTakeAll(b *testing.B) {
+	var h Holder
+	all := manyRoutes(50_000)
+	h.Take(api.Records{Routes: all})
+	parts, spans := inParts(all, 1000)
+	for b.Loop() {
+		for i, p := range parts {
+			h.TakeAll(p, spans[i])
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(parts)), "ns/part")
+}
