@@ -213,6 +213,11 @@ func (m *manager) send(envs []api.Envelope) {
 
 // live begins the core's life, has the kernel follow it, and lets the node engine in.
 func (m *manager) live(ctx context.Context, ln net.Listener) error {
+	host, err := watchHost() // before anything looks at it
+	if err != nil {
+		return err
+	}
+	defer host.end()
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
@@ -244,7 +249,7 @@ func (m *manager) live(ctx context.Context, ln net.Listener) error {
 		daemon.Part{Name: "exits", Run: m.exits.Run},
 		daemon.Part{Name: "sampling", Run: m.sampling.Run},
 		daemon.Part{Name: "socket", Run: func(ctx context.Context) error { return daemon.Serve(ctx, ln, socket.Handler(m), nil) }},
-		daemon.Part{Name: "addresses", Run: func(ctx context.Context) error { return watchPlace(ctx, m.log, m.nudge, m.moved) }},
+		daemon.Part{Name: "addresses", Run: func(ctx context.Context) error { return watchPlace(ctx, m.log, host, m.nudge, m.moved) }},
 		daemon.Part{Name: "certificate", Run: func(ctx context.Context) error {
 			watchCredentials(ctx, m.cfg.Credentials, m.creds, m.log, m.renewed)
 			return nil

@@ -22,12 +22,8 @@ const settleTime = 200 * time.Millisecond
 const watchPause = time.Second
 
 // watchPlace tells of the machine's moves until ctx ends, and with each whether the
-// networks that it is connected to may be others.
-func watchPlace(ctx context.Context, log *slog.Logger, nudge <-chan struct{}, moved func(networks bool)) error {
-	w, err := watchHost()
-	if err != nil {
-		return err
-	}
+// networks that it is connected to may be others. It ends w.
+func watchPlace(ctx context.Context, log *slog.Logger, w watching, nudge <-chan struct{}, moved func(networks bool)) error {
 	defer func() { w.end() }()
 	var rest, again <-chan time.Time
 	networks := false

@@ -39,8 +39,13 @@ func watchElsewhere(t *testing.T, during func()) *elsewhere {
 			e.failed <- err
 			return
 		}
+		w, err := watchHost()
+		if err != nil {
+			e.failed <- err
+			return
+		}
 		enter <- unix.Gettid()
-		e.failed <- watchPlace(t.Context(), slog.New(slog.DiscardHandler), e.nudge, func(networks bool) {
+		e.failed <- watchPlace(t.Context(), slog.New(slog.DiscardHandler), w, e.nudge, func(networks bool) {
 			e.looks <- networks
 			if first {
 				first = false
