@@ -184,3 +184,11 @@ func BenchmarkFirstSync(b *testing.B) {
 		}
 	})
 }
+
+// Whoever ends flows looks through the whole table, which is as large as the machine bears.
+func BenchmarkEnd(b *testing.B) {
+	w := dataplanetest.NewWorld(b, newEBPF, api.PathRoute)
+	for b.Loop() {
+		w.Hosts[0].MustApply(plane.Change{End: []netip.Addr{w.C(4).Addr}})
+	}
+}

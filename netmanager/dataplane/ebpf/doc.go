@@ -9,20 +9,21 @@
 //		err = p.Sync(ctx, state)
 //	}
 //
-// A flow is two entries of one map, one for each direction; connection tracking
-// has no part in it. Beside it is a table of places: for first packets, for connections
-// that were answered, for other flows that were. A flow moves from one to another while
-// its entries stay, and one that closed stays until its place is wanted. Who opens flows may
-// have a quarter of a kind's places, scattered over all, and over that its own make way,
+// A flow has a place in a table, both its directions side by side, and an index finds it by
+// the name of either; connection tracking has no part in it. Places are of three kinds: for
+// first packets, for connections that were answered, for other flows that were. A flow moves
+// from one to another, and one that closed stays until its place is wanted. Who opens flows
+// may have a quarter of a kind's places, scattered over all, and over that its own make way,
 // those that were silent longest first. So it takes more than three who flood to end a
 // flow of another.
-// An entry holds what a packet becomes, the way it goes, and what that rests on: policy,
+//
+// A direction says what a packet becomes, the way it goes, and what that rests on: policy,
 // the device that packets come from, the next hop. Every second, and after every
 // change, the next packet looks at that again. So a change costs what changes, and flows
 // that it does not concern see nothing of it.
 //
-// What is here and what is in C: bpf/types.h is what both sides mean, bpf/flow.h
-// the life of a flow, bpf/plane.c the programs. Tables of the kernel have a Go
+// What is here and what is in C: bpf/types.h is what both sides mean, bpf/table.h the
+// table of flows, bpf/flow.h their life, bpf/plane.c the programs. Tables of the kernel have a Go
 // side each (table.go); a change is a list of steps that can be taken back
 // (tx.go).
 //

@@ -4,56 +4,92 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
-// The flags of bpf/types.h.
+// The packet that tl_end is run for: where its place to begin is, where it says how far
+// the resets reach, where these begin, how many there is room for, and how long one is.
 const (
-	flowAnswer = 1
-	flowClosed = 4
+	endFrom   = 14 // behind the Ethernet header
+	endTo     = endFrom + 4
+	endResets = endTo + 4
+	resets    = 128
+	resetSize = 20
 )
 
 // end ends the flows that go to the instances to, and those that nobody has answered
 // and go to the others. Whoever talks to one from here is told by a reset that fits;
 // everybody's next packet begins a flow anew.
 func (p *Plane) end(to, unanswered []netip.Addr) error {
-	dead, doubted := instances(to), instances(unanswered)
-	var resets []reset
-	flows, err := dump[objectsTuple, objectsFlow](p.o.TlFlows)
-	if err != nil {
-		return fmt.Errorf("end flows: %w", err)
+	all := map[uint32]uint32{} // 1: each of its flows; 0: those that nobody has answered
+	for each, addrs := range [][]netip.Addr{unanswered, to} {
+		for _, a := range addrs {
+			if a.Is4() {
+				all[be32(a)] = uint32(each)
+			}
+		}
 	}
-	for t, f := range flows {
-		opening := t.Proto == unix.IPPROTO_TCP && f.Ack == 0
-		if f.Flags&flowAnswer != 0 || !dead[f.Dst] && (!opening || !doubted[f.Dst]) {
-			continue
+	addrs := slices.Collect(maps.Keys(all))
+	var resets []reset
+	for some := range slices.Chunk(addrs, int(p.o.TlEnding.MaxEntries())) {
+		ending := map[uint32]uint32{}
+		for _, a := range some {
+			ending[a] = all[a]
 		}
-		back := objectsTuple{Src: f.Dst, Dst: f.Src, Sport: f.Dport, Dport: f.Sport, Proto: t.Proto, Family: t.Family}
-		_ = p.o.TlFlows.Delete(back)
-		_ = p.o.TlFlows.Delete(t)
-		if _, here := p.endpoints.have[t.Src]; here && t.Proto == unix.IPPROTO_TCP && !opening && f.Flags&flowClosed == 0 {
-			resets = append(resets, reset{flow: t, seq: f.Ack})
+		these, err := p.over(ending)
+		if err != nil {
+			return fmt.Errorf("end flows: %w", err)
 		}
+		resets = append(resets, these...)
 	}
 	return p.send(resets)
 }
 
-func instances(all []netip.Addr) map[uint32]bool {
-	set := make(map[uint32]bool, len(all))
-	for _, a := range all {
-		if a.Is4() {
-			set[be32(a)] = true
-		}
+// over ends flows by the kernel's own hands, so that none that begins meanwhile is taken
+// for another.
+func (p *Plane) over(ending map[uint32]uint32) (all []reset, err error) {
+	t := newTable[uint32, uint32](p.o.TlEnding)
+	if err := t.load(); err != nil { // of a life that was cut short
+		return nil, err
 	}
-	return set
+	defer func() { err = errors.Join(err, t.become(&tx{}, nil)) }()
+	if err := t.become(&tx{}, ending); err != nil {
+		return nil, err
+	}
+	packet := make([]byte, endResets+resets*resetSize)
+	out := make([]byte, len(packet))
+	for at := uint32(0); at < p.o.TlFlows.MaxEntries(); {
+		binary.NativeEndian.PutUint32(packet[endFrom:], at)
+		run := ebpf.RunOptions{Data: packet, DataOut: out}
+		next, err := p.o.TlEnd.Run(&run)
+		if err != nil {
+			return nil, err
+		}
+		end := int(binary.NativeEndian.Uint32(out[endTo:]))
+		if next <= at || end < endResets || end > len(run.DataOut) {
+			return nil, fmt.Errorf("from place %d to %d, resets to %d of %d bytes", at, next, end, len(run.DataOut))
+		}
+		for b := range slices.Chunk(out[endResets:end], resetSize) {
+			var r reset
+			if _, err := binary.Decode(b, binary.NativeEndian, &r); err != nil {
+				return nil, err
+			}
+			all = append(all, r)
+		}
+		at = next
+	}
+	return all, nil
 }
 
 // reset is what tells the side that opened a TCP flow that it has ended.
 type reset struct {
-	flow objectsTuple
-	seq  uint32 // the byte that it expects next
+	Flow objectsTuple
+	Ack  uint32 // the byte that it expects next
 }
 
 // send sends resets to containers here. One that cannot be sent is not worth an
@@ -71,8 +107,8 @@ func (p *Plane) send(resets []reset) error {
 		defer unix.Close(fd)
 	}
 	for _, r := range resets {
-		src, dst := addr(r.flow.Src), addr(r.flow.Dst)
-		if r.flow.Family == 6 {
+		src, dst := addr(r.Flow.Src), addr(r.Flow.Dst)
+		if r.Flow.Family == 6 {
 			src, dst = p.node.Ranges.Twin(src), p.node.Ranges.Twin(dst)
 			if fds[1] >= 0 {
 				_ = unix.Sendto(fds[1], r.packet(src, dst), 0, &unix.SockaddrInet6{Addr: src.As16()})
@@ -87,12 +123,12 @@ func (p *Plane) send(resets []reset) error {
 // packet is the reset that goes from dst back to src (RFC 9293, section 3.5.2).
 func (r reset) packet(src, dst netip.Addr) []byte {
 	tcp := make([]byte, 20)
-	binary.NativeEndian.PutUint16(tcp[0:], r.flow.Dport)
-	binary.NativeEndian.PutUint16(tcp[2:], r.flow.Sport)
+	binary.NativeEndian.PutUint16(tcp[0:], r.Flow.Dport)
+	binary.NativeEndian.PutUint16(tcp[2:], r.Flow.Sport)
 	tcp[12] = 5 << 4
 	const rst = 4
 	tcp[13] = rst
-	binary.NativeEndian.PutUint32(tcp[4:], r.seq)
+	binary.NativeEndian.PutUint32(tcp[4:], r.Ack)
 	pseudo := append(append([]byte{}, dst.AsSlice()...), src.AsSlice()...)
 	pseudo = append(pseudo, 0, unix.IPPROTO_TCP, 0, byte(len(tcp)))
 	binary.BigEndian.PutUint16(tcp[16:], sum(append(pseudo, tcp...)))

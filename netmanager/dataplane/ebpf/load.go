@@ -12,21 +12,21 @@ import (
 )
 
 // layout is LAYOUT of bpf/types.h.
-const layout = 4
+const layout = 5
 
-// A flow takes two entries of flowCost bytes of the kernel's memory; 1/1024 of the
-// machine's is for connections, as much for all else that was answered, and as much
-// for what was not, within these bounds. A place in a hash takes placeCost
-// bytes before it is taken; no hash has more than 1/1024 for that.
+// A place for a flow takes flowCost bytes of the kernel's memory, its part of the index
+// included; 1/1024 of the machine's is for connections, as much for all else that was
+// answered, and as much for what was not, within these bounds. An entry of a hash takes
+// entryCost bytes before it is there; no hash has more than 1/1024 for that.
 const (
-	flowCost  = 152
-	minFlows  = 1 << 13
-	placeCost = 16
+	flowCost  = 160 + 64/kinds
+	minFlows  = 1 << 12
+	entryCost = 16
 	kinds     = 3 // of flows, each of which has places of its own
 	sharers   = 4 // one address may have opened this part of a kind
 )
 
-var maxFlows uint32 = 1 << 17 // less in tests that fill the maps
+var maxFlows uint32 = 1 << 16 // of a kind; less in tests that fill the maps
 
 // fit makes the maps as large as the machine can bear.
 func fit(spec *ebpf.CollectionSpec, memory uint64) {
@@ -34,10 +34,10 @@ func fit(spec *ebpf.CollectionSpec, memory uint64) {
 	for flows < maxFlows && uint64(flows)*2*flowCost <= memory/1024 {
 		flows *= 2
 	}
-	spec.Maps["tl_flows"].MaxEntries = flows*kinds + flows/8 // so that it never needs to push one out
-	spec.Maps["tl_places"].MaxEntries = flows / 2 * kinds
+	spec.Maps["tl_flows"].MaxEntries = flows * kinds
+	spec.Maps["tl_index"].MaxEntries = flows
 	for _, m := range spec.Maps {
-		for m.Type == ebpf.Hash && uint64(m.MaxEntries)*placeCost > memory/1024 {
+		for m.Type == ebpf.Hash && uint64(m.MaxEntries)*entryCost > memory/1024 {
 			m.MaxEntries /= 2
 		}
 	}

@@ -13,6 +13,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type objectsBucket struct {
+	_    structs.HostLayout
+	Slot [16]uint32
+}
+
 type objectsCounts struct {
 	_      structs.HostLayout
 	Denied uint64
@@ -27,27 +32,13 @@ type objectsEndpoint struct {
 }
 
 type objectsFlow struct {
-	_         structs.HostLayout
-	Src       uint32
-	Dst       uint32
-	Sport     uint16
-	Dport     uint16
-	Flags     uint8
-	How       uint8
-	Mtu       uint16
-	From      uint32
-	To        uint32
-	Gen       uint32
-	Checked   uint32
-	Seen      uint32
-	In        uint32
-	Out       uint32
-	Peer      uint32
-	Isn       uint32
-	Ack       uint32
-	Hop       [4]uint32
-	HopFamily uint32
-	Place     uint32
+	_     structs.HostLayout
+	Name  objectsTuple
+	Claim uint32
+	From  uint32
+	To    uint32
+	Isn   uint32
+	Half  [2]objectsHalf
 }
 
 type objectsFragment struct {
@@ -58,6 +49,26 @@ type objectsFragment struct {
 	Proto  uint8
 	Family uint8
 	Pad    uint16
+}
+
+type objectsHalf struct {
+	_         structs.HostLayout
+	Src       uint32
+	Dst       uint32
+	Sport     uint16
+	Dport     uint16
+	Flags     uint8
+	How       uint8
+	Mtu       uint16
+	Gen       uint32
+	Checked   uint32
+	Seen      uint32
+	In        uint32
+	Out       uint32
+	Peer      uint32
+	Ack       uint32
+	Hop       [4]uint32
+	HopFamily uint32
 }
 
 type objectsNetwork struct {
@@ -114,6 +125,7 @@ type objectsSettings struct {
 	_             structs.HostLayout
 	Layout        uint32
 	Prefix        [12]int8
+	Seed          [5]uint64
 	Gen           uint32
 	Instances     uint32
 	InstancesMask uint32
@@ -166,13 +178,14 @@ const (
 	objectsMapTlClosed    = "tl_closed"
 	objectsMapTlCounts    = "tl_counts"
 	objectsMapTlDevices   = "tl_devices"
+	objectsMapTlEnding    = "tl_ending"
 	objectsMapTlEndpoints = "tl_endpoints"
 	objectsMapTlFlows     = "tl_flows"
 	objectsMapTlFragments = "tl_fragments"
+	objectsMapTlIndex     = "tl_index"
 	objectsMapTlNew       = "tl_new"
 	objectsMapTlOpen      = "tl_open"
 	objectsMapTlPeers     = "tl_peers"
-	objectsMapTlPlaces    = "tl_places"
 	objectsMapTlServices  = "tl_services"
 	objectsMapTlSettings  = "tl_settings"
 	objectsMapTlSlots     = "tl_slots"
@@ -180,6 +193,7 @@ const (
 	objectsMapTlTraffic   = "tl_traffic"
 	objectsMapTlTurns     = "tl_turns"
 	objectsProgTlArrive   = "tl_arrive"
+	objectsProgTlEnd      = "tl_end"
 	objectsProgTlHeld     = "tl_held"
 	objectsProgTlLast     = "tl_last"
 	objectsProgTlLeave    = "tl_leave"
@@ -228,6 +242,7 @@ type objectsSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type objectsProgramSpecs struct {
 	TlArrive *ebpf.ProgramSpec `ebpf:"tl_arrive"`
+	TlEnd    *ebpf.ProgramSpec `ebpf:"tl_end"`
 	TlHeld   *ebpf.ProgramSpec `ebpf:"tl_held"`
 	TlLast   *ebpf.ProgramSpec `ebpf:"tl_last"`
 	TlLeave  *ebpf.ProgramSpec `ebpf:"tl_leave"`
@@ -242,13 +257,14 @@ type objectsMapSpecs struct {
 	TlClosed    *ebpf.MapSpec `ebpf:"tl_closed"`
 	TlCounts    *ebpf.MapSpec `ebpf:"tl_counts"`
 	TlDevices   *ebpf.MapSpec `ebpf:"tl_devices"`
+	TlEnding    *ebpf.MapSpec `ebpf:"tl_ending"`
 	TlEndpoints *ebpf.MapSpec `ebpf:"tl_endpoints"`
 	TlFlows     *ebpf.MapSpec `ebpf:"tl_flows"`
 	TlFragments *ebpf.MapSpec `ebpf:"tl_fragments"`
+	TlIndex     *ebpf.MapSpec `ebpf:"tl_index"`
 	TlNew       *ebpf.MapSpec `ebpf:"tl_new"`
 	TlOpen      *ebpf.MapSpec `ebpf:"tl_open"`
 	TlPeers     *ebpf.MapSpec `ebpf:"tl_peers"`
-	TlPlaces    *ebpf.MapSpec `ebpf:"tl_places"`
 	TlServices  *ebpf.MapSpec `ebpf:"tl_services"`
 	TlSettings  *ebpf.MapSpec `ebpf:"tl_settings"`
 	TlSlots     *ebpf.MapSpec `ebpf:"tl_slots"`
@@ -288,13 +304,14 @@ type objectsMaps struct {
 	TlClosed    *ebpf.Map `ebpf:"tl_closed"`
 	TlCounts    *ebpf.Map `ebpf:"tl_counts"`
 	TlDevices   *ebpf.Map `ebpf:"tl_devices"`
+	TlEnding    *ebpf.Map `ebpf:"tl_ending"`
 	TlEndpoints *ebpf.Map `ebpf:"tl_endpoints"`
 	TlFlows     *ebpf.Map `ebpf:"tl_flows"`
 	TlFragments *ebpf.Map `ebpf:"tl_fragments"`
+	TlIndex     *ebpf.Map `ebpf:"tl_index"`
 	TlNew       *ebpf.Map `ebpf:"tl_new"`
 	TlOpen      *ebpf.Map `ebpf:"tl_open"`
 	TlPeers     *ebpf.Map `ebpf:"tl_peers"`
-	TlPlaces    *ebpf.Map `ebpf:"tl_places"`
 	TlServices  *ebpf.Map `ebpf:"tl_services"`
 	TlSettings  *ebpf.Map `ebpf:"tl_settings"`
 	TlSlots     *ebpf.Map `ebpf:"tl_slots"`
@@ -310,13 +327,14 @@ func (m *objectsMaps) Close() error {
 		m.TlClosed,
 		m.TlCounts,
 		m.TlDevices,
+		m.TlEnding,
 		m.TlEndpoints,
 		m.TlFlows,
 		m.TlFragments,
+		m.TlIndex,
 		m.TlNew,
 		m.TlOpen,
 		m.TlPeers,
-		m.TlPlaces,
 		m.TlServices,
 		m.TlSettings,
 		m.TlSlots,
@@ -337,6 +355,7 @@ type objectsVariables struct {
 // It can be passed to loadObjectsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type objectsPrograms struct {
 	TlArrive *ebpf.Program `ebpf:"tl_arrive"`
+	TlEnd    *ebpf.Program `ebpf:"tl_end"`
 	TlHeld   *ebpf.Program `ebpf:"tl_held"`
 	TlLast   *ebpf.Program `ebpf:"tl_last"`
 	TlLeave  *ebpf.Program `ebpf:"tl_leave"`
@@ -345,6 +364,7 @@ type objectsPrograms struct {
 func (p *objectsPrograms) Close() error {
 	return _ObjectsClose(
 		p.TlArrive,
+		p.TlEnd,
 		p.TlHeld,
 		p.TlLast,
 		p.TlLeave,

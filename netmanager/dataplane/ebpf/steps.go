@@ -1,6 +1,8 @@
 package ebpf
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -64,7 +66,11 @@ func (p *Plane) settings(x *tx, links *links) error {
 	s := objectsSettings{
 		Layout: layout, Gen: old.Gen + 1, InstancesMask: ^uint32(0), ServicesMask: ^uint32(0),
 		Hold: uint32(links.index(p.node.Hold)), Tunnel: uint32(links.index(p.node.Tunnel)),
-		Places: p.o.TlPlaces.MaxEntries() / kinds, Share: p.o.TlPlaces.MaxEntries() / kinds / sharers, Unanswered: p.unanswered, Answered: p.answered,
+		Places: p.o.TlFlows.MaxEntries() / kinds, Share: p.o.TlFlows.MaxEntries() / kinds / sharers, Unanswered: p.unanswered, Answered: p.answered,
+		Seed: old.Seed,
+	}
+	if s.Seed[0] == 0 {
+		s.Seed = seed()
 	}
 	if r.Instances.IsValid() && r.Services.IsValid() { // else nothing is ours
 		s.Instances, s.InstancesMask = be32(r.Instances.Masked().Addr()), mask32(r.Instances.Bits())
@@ -89,6 +95,16 @@ func (p *Plane) settings(x *tx, links *links) error {
 		_ = p.o.TlSettings.Put(uint32(0), old)
 	})
 	return nil
+}
+
+// seed is what the flows' hash begins with. No part of it is 0.
+func seed() (s [5]uint64) {
+	for i := range s {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails
+		s[i] = binary.NativeEndian.Uint64(b[:]) | 1
+	}
+	return s
 }
 
 // networks closes and opens what lies outside the ranges.

@@ -127,36 +127,43 @@ func (t *table[K, V]) become(x *tx, want map[K]V) error {
 // dump reads a map whole. Entries that come or go meanwhile may be missing.
 func dump[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
 	all := map[K]V{}
-	const batch = 4096
+	if err := walk(m, func(k K, v *V) { all[k] = *v }); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// walk gives each entry of a map to f, which may not keep it.
+func walk[K, V any](m *ebpf.Map, f func(K, *V)) error {
+	const batch = 1024
 	keys, values := make([]K, batch), make([]V, batch)
 	var cursor ebpf.MapBatchCursor
-	for {
+	for first := true; ; first = false {
 		n, err := m.BatchLookup(&cursor, keys, values, nil)
 		for i := range n {
-			all[keys[i]] = values[i]
+			f(keys[i], &values[i])
 		}
 		switch {
 		case errors.Is(err, ebpf.ErrKeyNotExist):
-			return all, nil
-		case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, ebpf.ErrIterationAborted):
-			return walk[K, V](m)
+			return nil
+		case first && errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, ebpf.ErrIterationAborted):
+			return step(m, f)
 		case err != nil:
-			return nil, fmt.Errorf("read %s: %w", m, err)
+			return fmt.Errorf("read %s: %w", m, err)
 		}
 	}
 }
 
-// walk is dump where the kernel reads no batches of such a map.
-func walk[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
-	all := map[K]V{}
+// step is walk where the kernel reads no batches of such a map. It may give entries again.
+func step[K, V any](m *ebpf.Map, f func(K, *V)) error {
 	var k K
 	var v V
 	it := m.Iterate()
 	for it.Next(&k, &v) {
-		all[k] = v
+		f(k, &v)
 	}
 	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return nil, fmt.Errorf("read %s: %w", m, err)
+		return fmt.Errorf("read %s: %w", m, err)
 	}
-	return all, nil
+	return nil
 }

@@ -64,9 +64,10 @@ static __always_inline __u32 quoted(struct __sk_buff *skb, const struct settings
 // error passes on an ICMP error about a flow, and drops one about none.
 __noinline int error(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
 {
-	struct tuple t = {}, q, to;
-	__u32 sum, at, l4, where;
-	struct flow *f;
+	struct tuple t = {}, to;
+	__u32 sum, at, l4, where, found;
+	struct flow *flow;
+	struct half *f;
 
 	if (!s || !p)
 		return TC_DROP;
@@ -75,9 +76,11 @@ __noinline int error(struct __sk_buff *skb, const struct settings *s, const stru
 	l4 = quoted(skb, s, at, p->t.family, &t);
 	if (!l4)
 		goto none;
-	f = find(&t);
-	if (!f)
+	found = find(s, &t);
+	flow = of(AT(found));
+	if (!found || !flow)
 		goto none;
+	f = &flow->half[SIDE(found)];
 	to = (struct tuple){f->src, f->dst, f->sport, f->dport, t.proto, t.family, 0};
 	// What is quoted is written first: its length does not change.
 	if (to.src != t.src || to.dst != t.dst) {
@@ -93,18 +96,20 @@ __noinline int error(struct __sk_buff *skb, const struct settings *s, const stru
 			if (bpf_skb_store_bytes(skb, at, &ip, sizeof(ip), 0))
 				return TC_DROP;
 		} else {
-			__be32 old[8], new[8];
 			__u64 d = 0;
 
-			if (bpf_skb_load_bytes(skb, at + 8, old, sizeof(old)))
-				return TC_DROP;
-			full(s, to.dst, new);
-			full(s, to.src, new + 4);
 #pragma unroll
-			for (int i = 0; i < 8; i++)
-				d += differ(old[i], new[i]);
-			if (bpf_skb_store_bytes(skb, at + 8, new, sizeof(new), 0) ||
-			    bpf_l4_csum_replace(skb, sum, 0, fold32(d), 0))
+			for (int side = 0; side < 2; side++) {
+				__be32 old[4], new[4];
+
+				if (bpf_skb_load_bytes(skb, at + 8 + side * 16, old, sizeof(old)))
+					return TC_DROP;
+				full(s, side ? to.src : to.dst, new);
+				d += differ(old[0], new[0]) + differ(old[1], new[1]) + differ(old[2], new[2]) + differ(old[3], new[3]);
+				if (bpf_skb_store_bytes(skb, at + 8 + side * 16, new, sizeof(new), 0))
+					return TC_DROP;
+			}
+			if (bpf_l4_csum_replace(skb, sum, 0, fold32(d), 0))
 				return TC_DROP;
 		}
 	}
@@ -120,10 +125,10 @@ __noinline int error(struct __sk_buff *skb, const struct settings *s, const stru
 			return TC_DROP;
 	}
 	// Then the envelope: an error comes from the other end, or from somewhere between.
-	q.src = p->t.src && p->t.src == t.src ? to.src : 0;
-	q.dst = p->t.dst == t.dst ? to.dst : 0;
 	{
-		__u32 d = addresses(skb, s, ETH_HLEN, t.family, q.src, q.dst);
+		__be32 src = p->t.src && p->t.src == t.src ? to.src : 0;
+		__be32 dst = p->t.dst == t.dst ? to.dst : 0;
+		__u32 d = addresses(skb, s, ETH_HLEN, t.family, src, dst);
 
 		if (t.family == 6 && adjust(skb, sum, IPPROTO_ICMPV6, 6, d))
 			return TC_DROP;

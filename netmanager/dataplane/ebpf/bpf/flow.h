@@ -4,7 +4,7 @@
 // Flows: how they begin, what they rest on, and how they end.
 #pragma once
 
-#include "packet.h"
+#include "table.h"
 
 #ifndef AF_INET
 #define AF_INET 2
@@ -14,13 +14,7 @@
 #define TC_REDIRECT 7
 #define GO 1000 // no verdict yet
 
-// Ticks are 2^20 ns, a little more than a millisecond.
-#define TICKS(seconds) ((__u32)((seconds) * 1000000000ULL >> 20))
-#define LINGER TICKS(1)	 // late packets of a closed connection find their way
-#define RESET (LINGER / 16) // of one that was reset, there are few
 #define CHECKED TICKS(1) // after that, a flow looks again at what it rests on
-
-static __always_inline __u32 ticks(void) { return bpf_ktime_get_coarse_ns() >> 20; }
 
 static __always_inline int denied(void)
 {
@@ -71,167 +65,9 @@ static __always_inline void full(const struct settings *s, __be32 a, __be32 *to)
 	to[0] = prefix[0], to[1] = prefix[1], to[2] = prefix[2], to[3] = a;
 }
 
-// turned is the key of a flow's other direction.
-static __always_inline struct tuple turned(const struct tuple *t, const struct flow *f)
-{
-	return (struct tuple){f->dst, f->src, f->dport, f->sport, t->proto, t->family, 0};
-}
-
 static __always_inline int connected(const struct tuple *t)
 {
 	return t->proto == IPPROTO_TCP || t->proto == PROTO_SCTP;
-}
-
-static __always_inline int same(const struct tuple *a, const struct tuple *b)
-{
-	return a->src == b->src && a->dst == b->dst && a->sport == b->sport && a->dport == b->dport &&
-	       a->proto == b->proto && a->family == b->family;
-}
-
-// find is a direction of a flow, NULL if there is none.
-static __always_inline struct flow *find(const struct tuple *t) { return bpf_map_lookup_elem(&tl_flows, t); }
-
-// forget ends a flow, of which t and f are a direction.
-//
-// It is not static, nor are place, settle, check, begin and error: the kernel proves
-// each by itself, and not once more for every way that leads to it.
-__noinline int forget(const struct tuple *t, const struct flow *f)
-{
-	struct tuple other, back;
-	struct flow *o;
-
-	if (!t || !f)
-		return 0;
-	other = turned(t, f);
-	o = find(&other);
-	if (o) {
-		back = turned(&other, o);
-		if (same(&back, t)) // else another's by now
-			bpf_map_delete_elem(&tl_flows, &other);
-	}
-	bpf_map_delete_elem(&tl_flows, t);
-	return 0;
-}
-
-// TRIES is how many places are looked at for one that is free. While an owner has
-// three quarters of its share or less, a hundred flows end one at most.
-#define TRIES 16
-#define BESIDE 8 // places of an owner that lie side by side
-
-// After so many turns it is seen whether the first place of all may be had again.
-#define AGAIN 128
-
-// spot is the n-th of the places that an owner has for flows of a kind. Which they are is
-// as good as chance: who has all its own, has few of anyone's.
-static __always_inline __u32 spot(const struct settings *s, __be32 owner, __u32 kind, __u32 n)
-{
-	__u32 h;
-
-	n &= s->share - 1;
-	h = owner * 0x9e3779b1 ^ n / BESIDE * 0x85ebca6b;
-	h = (h ^ h >> 15) * 0x2c1b3c6d;
-	h = (h ^ h >> 12) * 0x297a2d39;
-	h ^= h >> 15;
-	return kind * s->places + ((h * BESIDE + n % BESIDE) & (s->places - 1));
-}
-
-// spare says whether the flow in a place, of which it was found as f, has no more need
-// of it.
-static __always_inline int spare(const struct flow *f, __u32 at, __u32 now)
-{
-	if (!f || f->place != at)
-		return 1;
-	return f->flags & FLOW_CLOSED && now - f->seen >= (f->flags & FLOW_RESET ? RESET : LINGER);
-}
-
-// place gives a flow, t as its opener sends, one of the opener's places, by turns, which
-// begin anew as soon as who had the first has no more need of them: so few places follow
-// one another as can be, and the processor has them in its cache. Where that is not free,
-// others by chance, all over the share. Where none of them is, the flow that was silent
-// longest among those looked at makes way, and one of the opener's own before another's.
-__noinline __u32 place(const struct settings *s, const struct tuple *t, __u32 kind)
-{
-	__u32 now = ticks(), at = 0, best = 0, most = 0, *turn, n;
-	struct tuple *who, old;
-	struct flow *f;
-
-	if (!s || !t)
-		return 0;
-	turn = bpf_map_lookup_elem(&tl_turns, &kind);
-	if (!turn)
-		return 0;
-	n = __sync_fetch_and_add(turn, 1);
-	if (n % AGAIN == 0) {
-		at = spot(s, t->src, kind, now % AGAIN);
-		who = bpf_map_lookup_elem(&tl_places, &at);
-		if (who && (!who->src || spare(find(who), at, now)))
-			n = 0, *turn = 1;
-	}
-	for (__u32 i = 0; i < TRIES; i++) {
-		__u32 idle;
-
-		if (i == 1) // another owner may have the turns begin anew all the time
-			n = bpf_get_prandom_u32();
-		at = spot(s, t->src, kind, n + i * (s->share / TRIES + 1));
-		who = bpf_map_lookup_elem(&tl_places, &at);
-		if (!who)
-			return 0;
-		if (!who->src)
-			goto take;
-		old = *who;
-		f = find(&old);
-		if (spare(f, at, now)) {
-			if (f && f->place == at)
-				forget(&old, f);
-			goto take;
-		}
-		// One that nothing has passed yet has just begun.
-		idle = f->seen ? (now - f->seen) >> 2 : 0;
-		if (f->flags & FLOW_CLOSED)
-			idle |= 1U << 31;
-		if (old.src == t->src)
-			idle |= 1U << 30;
-		if (idle >= most)
-			most = idle, best = at;
-	}
-	at = best;
-	who = bpf_map_lookup_elem(&tl_places, &at);
-	if (!who)
-		return 0;
-	old = *who;
-	f = find(&old);
-	if (f)
-		forget(&old, f);
-take:
-	*who = *t;
-	return at;
-}
-
-// leave gives back the place of flow f, t as its opener sends.
-static __always_inline void leave(const struct tuple *t, const struct flow *f)
-{
-	__u32 at = f->place;
-	struct tuple *who = bpf_map_lookup_elem(&tl_places, &at);
-
-	if (who && same(who, t))
-		who->src = 0;
-}
-
-// settle gives a flow that was answered its lasting place: t and f are the answer's.
-__noinline int settle(const struct settings *s, const struct tuple *t, const struct flow *f)
-{
-	struct tuple other;
-	struct flow *o;
-
-	if (!s || !t || !f)
-		return 0;
-	other = turned(t, f);
-	o = find(&other);
-	if (!o)
-		return 0;
-	leave(&other, o);
-	o->place = place(s, &other, connected(t) ? CONNECTION : TALK);
-	return 0;
 }
 
 static __always_inline struct peer *peer_of(__be32 a)
@@ -282,7 +118,7 @@ static __always_inline int came_by(struct __sk_buff *skb, const struct settings 
 }
 
 // route finds the next hop of a flow that leaves for a peer on plain routes.
-static __always_inline void route(struct __sk_buff *skb, const struct settings *s, struct flow *f, int family, __u32 in)
+static __always_inline void route(struct __sk_buff *skb, const struct settings *s, struct half *f, int family, __u32 in)
 {
 	struct bpf_fib_lookup fib = {.ifindex = in}, largest;
 	__u16 mtu = 0;
@@ -319,18 +155,20 @@ static __always_inline void route(struct __sk_buff *skb, const struct settings *
 	f->how = HOW_NEIGH;
 }
 
-// check looks at all that a direction of a flow rests on: where its packets come
-// from, whether policy allows the flow, and where its packets go. GO: it stands.
-__noinline int check(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *f)
+// check looks at all that a side of a flow rests on: where its packets come from,
+// whether policy allows the flow, and where its packets go. GO: it stands.
+__noinline int check(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *flow, __u32 side)
 {
 	__u32 caller, in, where;
 	struct endpoint *from, *to, *here;
 	const struct tuple *t;
+	struct half *f;
 	struct peer *peer;
 
-	if (!s || !p || !f)
+	if (!s || !p || !flow)
 		return TC_DROP;
 	t = &p->t;
+	f = &flow->half[side & 1];
 	in = p->in, where = p->where;
 	from = bpf_map_lookup_elem(&tl_endpoints, &t->src);
 	to = bpf_map_lookup_elem(&tl_endpoints, &f->dst);
@@ -353,15 +191,15 @@ __noinline int check(struct __sk_buff *skb, const struct settings *s, const stru
 	}
 	// Whose an address is now goes before whose it was. What is forgotten does not
 	// end flows.
-	if (f->flags & FLOW_ANSWER)
+	if (side == ANSWERS)
 		caller = to ? to->ident : remote(f->dst), here = from;
 	else
 		caller = from ? from->ident : remote(t->src), here = to;
 	if (caller)
-		f->from = caller;
-	if (here && here->ident != f->to && !may(f->from, here->ident))
+		flow->from = caller;
+	if (here && here->ident != flow->to && !may(flow->from, here->ident))
 		return denied();
-	if (!may(f->from, f->to))
+	if (!may(flow->from, flow->to))
 		return denied();
 	f->how = HOW_STACK;
 	if (to) {
@@ -390,41 +228,28 @@ __noinline int check(struct __sk_buff *skb, const struct settings *s, const stru
 }
 
 // lives says whether the packet belongs to the flow, or the flow has ended.
-static __always_inline int lives(const struct settings *s, const struct packet *p, const struct flow *f, __u32 now)
+static __always_inline int lives(const struct settings *s, const struct packet *p, const struct flow *f, __u32 side, __u32 now)
 {
-	struct tuple other;
-	struct flow *o;
-	__u32 last;
+	int both = f->half[CALLS].seen && f->half[ANSWERS].seen;
 
 	if (connected(&p->t))
-		return !p->begins || f->flags & FLOW_ANSWER || f->isn == p->isn;
-	if (f->seen && now - f->seen < s->unanswered)
-		return 1;
-	other = turned(&p->t, f);
-	o = find(&other);
-	if (!o)
-		return 0;
-	last = !f->seen || (o->seen && (__s32)(o->seen - f->seen) > 0) ? o->seen : f->seen;
-	return now - last < (f->seen && o->seen ? s->answered : s->unanswered);
+		return !p->begins || side == ANSWERS || f->isn == p->isn;
+	return idle(f, now) < (both ? s->answered : s->unanswered);
 }
 
 // ended notes the end of a connection, for its place to be given to others.
-static __always_inline void ended(const struct packet *p, struct flow *f)
+static __always_inline void ended(const struct packet *p, struct flow *f, __u32 side)
 {
-	struct tuple other;
-	struct flow *o;
-	__u32 closed;
+	__u8 closed = p->ends == 2 ? FLOW_CLOSED | FLOW_RESET : FLOW_CLOSED;
+	struct half *from = &f->half[side & 1], *to = &f->half[~side & 1];
 
-	if (f->flags & FLOW_CLOSED)
+	if (from->flags & FLOW_CLOSED)
 		return;
-	f->flags |= FLOW_FIN;
-	other = turned(&p->t, f);
-	o = find(&other);
-	if (!o || (p->ends != 2 && !(o->flags & FLOW_FIN)))
+	from->flags |= FLOW_FIN;
+	if (p->ends != 2 && !(to->flags & FLOW_FIN))
 		return;
-	closed = p->ends == 2 ? FLOW_CLOSED | FLOW_RESET : FLOW_CLOSED;
-	f->flags |= closed;
-	o->flags |= closed;
+	from->flags |= closed;
+	to->flags |= closed;
 }
 
 // choose takes the service's next backend. GO, or a verdict.
@@ -448,62 +273,80 @@ static __always_inline int choose(struct service *svc, __be32 *backend)
 	return GO;
 }
 
-// admit has both directions of new flow f be known, which goes from t. Old is one that
-// has ended under the same name, or NULL. A tuple that another flow has behind its
-// backend already gets another source port there.
-__noinline int admit(const struct settings *s, const struct packet *p, struct flow *f, const struct flow *old)
+// admit gives a new flow, as begin and check have made it, a place, where it is found by
+// both its names. Old is the slot of one that has ended under the same name, or 0. A
+// name that another flow has behind its backend already gets another source port there.
+__noinline int admit(const struct settings *s, const struct packet *p, struct flow *new, __u32 old)
 {
-	struct flow back = {.flags = FLOW_ANSWER};
 	const struct tuple *t;
+	struct half *calls, *answers;
+	__u32 at, other, claim;
 	struct tuple key;
+	struct flow *f;
 
-	if (!s || !p || !f)
+	if (!s || !p || !new)
 		return TC_DROP;
 	t = &p->t;
-	back.src = t->dst, back.dst = t->src, back.sport = t->dport, back.dport = t->sport;
-	back.from = f->from, back.to = f->to;
-	if (old)
-		forget(t, old);
+	calls = &new->half[CALLS];
+	f = of(AT(old));
+	if (old && f)
+		forget(s, AT(old), f->claim);
 	for (int i = 0; i < 8; i++) {
-		key = turned(t, f);
-		old = find(&key);
-		if (!old || old->flags & FLOW_CLOSED ||
-		    (old->src == back.src && old->dst == back.dst && old->sport == back.sport && old->dport == back.dport))
-			goto free;
-		if (!f->sport || (t->proto != IPPROTO_TCP && !checksum(t->proto)))
+		key = (struct tuple){calls->dst, calls->src, calls->dport, calls->sport, t->proto, t->family, 0};
+		other = find(s, &key);
+		if (!other)
+			goto unique;
+		f = of(AT(other));
+		if (f && (f->half[CALLS].flags & FLOW_CLOSED || same(&f->name, t))) {
+			forget(s, AT(other), f->claim);
+			goto unique;
+		}
+		if (!calls->sport || (t->proto != IPPROTO_TCP && !checksum(t->proto)))
 			break;
-		f->sport = (__be16)bpf_get_prandom_u32() | bpf_htons(0x8000);
+		calls->sport = (__be16)bpf_get_prandom_u32() | bpf_htons(0x8000);
 	}
 	return TC_DROP;
-free:
-	if (old)
-		forget(&key, old);
-	f->place = back.place = place(s, t, BRIEF);
-	if (bpf_map_update_elem(&tl_flows, &key, &back, BPF_ANY) || bpf_map_update_elem(&tl_flows, t, f, BPF_ANY))
+unique:
+	at = place(s, t->src, BRIEF);
+	f = of(at);
+	if (!f)
 		return TC_DROP;
-	return GO;
+	f->name = *t, f->from = new->from, f->to = new->to, f->isn = new->isn;
+	f->half[CALLS] = *calls;
+	answers = &f->half[ANSWERS];
+	__builtin_memset(answers, 0, sizeof(*answers));
+	answers->src = t->dst, answers->dst = t->src, answers->sport = t->dport, answers->dport = t->sport;
+	ready(f);
+	claim = f->claim;
+	if (!enter(s, &key, slot(0, at, ANSWERS)) && !enter(s, t, slot(0, at, CALLS)))
+		return GO;
+	forget(s, at, claim);
+	return TC_DROP;
 }
 
-// begin is what becomes of a packet that belongs to no flow. GO: it does once f, which
+// begin is what becomes of a packet that belongs to no flow. GO: it does once new, which
 // begin fills in, has been checked and admitted.
-__noinline int begin(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *f)
+__noinline int begin(struct __sk_buff *skb, const struct settings *s, const struct packet *p, struct flow *new)
 {
 	__u32 in, where;
 	const struct tuple *t;
+	struct half *f;
 	struct service *svc;
 	struct endpoint *from, *to;
 	int r;
 
-	if (!s || !p || !f)
+	if (!s || !p || !new)
 		return TC_DROP;
 	t = &p->t;
 	in = p->in, where = p->where;
-	*f = (struct flow){.src = t->src, .dst = t->dst, .sport = t->sport, .dport = t->dport, .isn = p->begins ? p->isn : 0};
+	f = &new->half[CALLS];
+	*f = (struct half){.src = t->src, .dst = t->dst, .sport = t->sport, .dport = t->dport};
+	new->isn = p->begins ? p->isn : 0;
 	from = bpf_map_lookup_elem(&tl_endpoints, &t->src);
 	if (from) {
 		if (in != from->ifindex && in != s->hold)
 			return forged();
-		f->from = from->ident;
+		new->from = from->ident;
 	} else {
 		if (where == LEAVE)
 			return forged();
@@ -511,8 +354,8 @@ __noinline int begin(struct __sk_buff *skb, const struct settings *s, const stru
 			return in == s->hold ? TC_DROP : forged();
 		if (!bpf_map_lookup_elem(&tl_endpoints, &t->dst))
 			return TC_NEXT;
-		f->from = remote(t->src);
-		if (!f->from) {
+		new->from = remote(t->src);
+		if (!new->from) {
 			struct peer *peer = peer_of(t->src);
 
 			return in == s->hold || (peer && came_by(skb, s, peer, p)) ? hold(s, in) : forged();
@@ -520,14 +363,14 @@ __noinline int begin(struct __sk_buff *skb, const struct settings *s, const stru
 	}
 	if (!is_service(s, t->dst)) {
 		to = bpf_map_lookup_elem(&tl_endpoints, &t->dst);
-		f->to = to ? to->ident : remote(t->dst);
-		return f->to ? GO : hold(s, in);
+		new->to = to ? to->ident : remote(t->dst);
+		return new->to ? GO : hold(s, in);
 	}
 	svc = bpf_map_lookup_elem(&tl_services, &t->dst);
 	if (!svc)
 		return hold(s, in);
-	f->to = svc->ident;
-	if (!may(f->from, f->to))
+	new->to = svc->ident;
+	if (!may(new->from, new->to))
 		return denied();
 	if (!svc->slots) {
 		skb->mark = MARK_REFUSE;
@@ -540,7 +383,7 @@ __noinline int begin(struct __sk_buff *skb, const struct settings *s, const stru
 }
 
 // emit sends the packet the way of its flow.
-static __always_inline int emit(struct __sk_buff *skb, const struct packet *p, struct flow *f, int l2, enum where where)
+static __always_inline int emit(struct __sk_buff *skb, const struct packet *p, const struct half *f, int l2, enum where where)
 {
 	if (where == LAST)
 		return TC_NEXT;
@@ -576,42 +419,48 @@ static __always_inline int emit(struct __sk_buff *skb, const struct packet *p, s
 static __always_inline int pass(struct __sk_buff *skb, const struct settings *s, const struct packet *p, int l2,
 				enum where where)
 {
-	struct flow *f = find(&p->t), *new;
-	__u32 in = p->in;
-	__u32 now = ticks();
+	__u32 found = find(s, &p->t), side = SIDE(found), in = p->in, now = ticks();
+	struct flow *flow = found ? of(AT(found)) : NULL;
+	struct half *f;
 	struct tuple to;
 	int r = GO;
 
-	if (!f || !lives(s, p, f, now)) {
-		new = bpf_map_lookup_elem(&tl_new, &(__u32){0});
-		if (!new)
+	if (!flow || !lives(s, p, flow, side, now)) {
+		flow = bpf_map_lookup_elem(&tl_new, &(__u32){0});
+		side = CALLS;
+		if (!flow)
 			return TC_DROP;
-		r = begin(skb, s, p, new);
+		f = &flow->half[CALLS];
+		r = begin(skb, s, p, flow);
 		if (r == GO)
-			r = check(skb, s, p, new);
+			r = check(skb, s, p, flow, CALLS);
 		if (r != GO)
 			return r;
-		new->seen = now;
-		new->ack = p->ack;
-		r = admit(s, p, new, f);
-		f = p->ends ? find(&p->t) : new;
-		if (!f)
-			return TC_DROP;
+		f->seen = now;
+		f->ack = p->ack;
+		if (p->ends)
+			f->flags |= p->ends == 2 ? FLOW_FIN | FLOW_CLOSED | FLOW_RESET : FLOW_FIN;
+		r = admit(s, p, flow, found);
 	} else {
+		f = &flow->half[side];
 		if (f->in != in || f->gen != s->gen || now - f->checked >= CHECKED)
-			r = check(skb, s, p, f);
-		if (r == GO && !f->seen && f->flags & FLOW_ANSWER && p->ends != 2)
-			settle(s, &p->t, f);
+			r = check(skb, s, p, flow, side);
+		if (r == GO && !f->seen && side == ANSWERS && p->ends != 2) {
+			flow = of(settle(s, AT(found), connected(&p->t) ? CONNECTION : TALK));
+			if (!flow)
+				return TC_DROP;
+			f = &flow->half[side];
+		}
 		if (r == GO) {
 			f->seen = now;
 			if (p->ack)
 				f->ack = p->ack;
+			if (p->ends)
+				ended(p, flow, side);
 		}
 	}
 	if (r != GO)
 		return r;
-	if (p->ends)
-		ended(p, f);
 	if (f->peer) {
 		struct traffic *traffic = bpf_map_lookup_elem(&tl_traffic, &(__u32){f->peer - 1});
 

@@ -2,7 +2,7 @@
 // Copyright the Treeline authors
 //
 // The maps. An entry of a hash costs 16 bytes before it is there, one of flows,
-// places, fragments and traffic all that it has; so a small machine's netmanager
+// their index, fragments and traffic all that it has; so a small machine's netmanager
 // takes smaller ones (load.go).
 #pragma once
 
@@ -32,6 +32,7 @@ HASH(tl_services, __be32, struct service, 32768);
 HASH(tl_slots, struct slot, __be32, 262144);
 HASH(tl_backends, __be32, struct remote, 65536);
 HASH(tl_sources, __be32, struct remote, 65536);
+HASH(tl_ending, __be32, __u32, 4096); // flows to it end; 0: those that nobody has answered
 HASH(tl_allowed, struct pair, __u32, 131072);
 
 #define TRIE(name, k, v, max)                                                                                          \
@@ -61,24 +62,23 @@ struct {
 	__type(value, struct counts);
 } tl_counts SEC(".maps");
 
-// There is room for all flows that have a place. Those that lost it, for two packets
-// were in one place at once, go when there is none.
+// Places for flows of each kind, one kind after another: first packets, what was
+// answered (UDP, echo), connections that were.
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 65536);
-	__type(key, struct tuple);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 12288);
+	__type(key, __u32);
 	__type(value, struct flow);
 } tl_flows SEC(".maps");
 
-// Places for flows of each kind, one kind after another: first packets, what was
-// answered (UDP, echo), connections that were. A place has the name of its flow, as its
-// opener sends; src 0: none.
+// Where a tuple's flow is: by hash. There are as many buckets as places of a kind, so
+// that of all their slots three eighths are taken when every place is.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 98304);
+	__uint(max_entries, 4096);
 	__type(key, __u32);
-	__type(value, struct tuple);
-} tl_places SEC(".maps");
+	__type(value, struct bucket);
+} tl_index SEC(".maps");
 
 // Flows so far that got a place of each kind.
 struct {

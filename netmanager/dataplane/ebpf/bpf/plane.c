@@ -153,4 +153,59 @@ int tl_held(struct __sk_buff *skb)
 	return pass(skb, s, &p, 0, HELD);
 }
 
+// over ends the flow in a place if it goes to an address of tl_ending, and writes the reset
+// that its caller shall hear, if that is here, into the packet at off: where the next one
+// belongs.
+__noinline __u32 over(struct __sk_buff *skb, const struct settings *s, __u32 at, __u32 off)
+{
+	struct flow *f = of(at);
+	struct reset reset;
+	struct half *calls;
+	__u32 claim, *all;
+
+	if (!s || !f)
+		return off;
+	claim = f->claim;
+	calls = &f->half[CALLS];
+	all = bpf_map_lookup_elem(&tl_ending, &calls->dst);
+	if (!all || !(claim & READY))
+		return off;
+	reset = (struct reset){f->name, calls->ack};
+	if (f->name.proto != IPPROTO_TCP)
+		reset.ack = 0;
+	else if (!reset.ack) // nobody has answered: whoever calls asks again
+		all = &claim;
+	if (!*all)
+		return off;
+	if (reset.ack && !(calls->flags & FLOW_CLOSED) && bpf_map_lookup_elem(&tl_endpoints, &reset.flow.src) &&
+	    !bpf_skb_store_bytes(skb, off, &reset, sizeof(reset), 0))
+		off += sizeof(reset);
+	forget(s, at, claim);
+	return off;
+}
+
+// end is run by the netmanager, for a packet of its own. Behind the Ethernet header that
+// has the place where to begin, 0, and room for resets; the 0 becomes where they end. The
+// return value is the place where to go on.
+SEC("tc")
+int tl_end(struct __sk_buff *skb)
+{
+	struct settings *s = settings();
+	const __u32 first = ETH_HLEN + 8, end = first + RESETS * sizeof(struct reset);
+	__u32 at, off = first;
+
+	if (!s || bpf_skb_load_bytes(skb, ETH_HLEN, &at, sizeof(at)))
+		return -1;
+	for (__u32 i = 0; i < ENDS && off < end; i++, at++) {
+		struct flow *f = of(at);
+
+		if (!f)
+			break;
+		if (f->claim)
+			off = over(skb, s, at, off);
+	}
+	bpf_skb_store_bytes(skb, ETH_HLEN + sizeof(at), &off, sizeof(off), 0);
+	return at;
+}
+
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -11,7 +11,7 @@
 
 // LAYOUT is raised when a map's meaning changes without its size: maps of
 // another layout are not adopted.
-#define LAYOUT 4
+#define LAYOUT 5
 
 // Marks of packets on their way through the host's stack.
 #define MARK_DONE 0x74720001   // a program has dealt with it; the last hop lets it pass
@@ -23,7 +23,8 @@
 struct settings {
 	__u32 layout;
 	char prefix[12]; // of the plane's names: whose the programs and maps are
-	__u32 gen;	     // raised by every change: flows look again at what they rest on
+	__u64 seed[5];	 // of the hash of tuples: random, and nobody else's
+	__u32 gen;	 // raised by every change: flows look again at what they rest on
 	__be32 instances, instances_mask;
 	__be32 services, services_mask;
 	__be32 instances6[3]; // the first 96 bits of twins
@@ -115,35 +116,58 @@ enum how {
 };
 
 enum flow_flags {
-	FLOW_ANSWER = 1, // it goes back to who started the flow
-	FLOW_FIN = 2,	 // a FIN was seen in this direction
-	FLOW_CLOSED = 4, // both directions have: its place is another's
+	FLOW_FIN = 1,	 // a FIN was seen in this direction
+	FLOW_CLOSED = 2, // both directions have: its place is another's
+	FLOW_RESET = 4,	 // closed by a reset
 	FLOW_OUT = 8,	 // to a peer; else from one, if peer is not 0
-	FLOW_RESET = 16, // closed by a reset
 };
 
-// One direction of a flow: what its packets become, and how they travel. The
-// key is a packet as it comes; the key of the other direction is this one's
-// outcome, turned round.
-struct flow {
+// One direction of a flow: what its packets become, and how they travel.
+struct half {
 	__be32 src, dst;
 	__be16 sport, dport;
 	__u8 flags;
 	__u8 how;
 	__u16 mtu;
-	__u32 from, to; // idents, of the flow and not of the direction
-	__u32 gen;	// of the settings that it was checked under
-	__u32 checked;	// when, in ticks
-	__u32 seen;	// the last packet, in ticks
-	__u32 in;	// device that packets come from
-	__u32 out;	// device that they go to
-	__u32 peer;	// id + 1
-	__be32 isn;	// TCP: first sequence number, SCTP: initiate tag. Another one is another flow
-	__be32 ack;	// TCP: the last acknowledgement, as a reset needs it
-	__be32 hop[4];	// next hop of HOW_NEIGH; the peer of HOW_VXLAN
+	__u32 gen;     // of the settings that it was checked under
+	__u32 checked; // when, in ticks
+	__u32 seen;    // the last packet, in ticks
+	__u32 in;      // device that packets come from
+	__u32 out;     // device that they go to
+	__u32 peer;    // id + 1
+	__be32 ack;    // TCP: the last acknowledgement, as a reset needs it
+	__be32 hop[4]; // next hop of HOW_NEIGH; the peer of HOW_VXLAN
 	__u32 hop_family;
-	__u32 place; // in tl_places, of the direction of who opened it
 };
+
+enum side { CALLS, ANSWERS };
+
+// A flow, in its place. Packets of its first half come as its name says; those of
+// the other are the first one's outcome, turned round.
+struct flow {
+	struct tuple name;
+	__u32 claim; // whoever writes here has set it first; 0: the place is free
+	__u32 from, to; // idents
+	__be32 isn;	// TCP: first sequence number, SCTP: initiate tag. Another one is another flow
+	struct half half[2];
+};
+
+// Slots of tuples that have this hash: a tag beside the flow's place and side.
+#define SLOTS 16
+
+struct bucket {
+	__u32 slot[SLOTS];
+};
+
+// What tells a TCP flow's caller that it has ended: its name, and the byte that is expected.
+struct reset {
+	struct tuple flow;
+	__be32 ack;
+};
+
+// tl_end looks at so many places at once and has room for so many resets.
+#define ENDS 1024
+#define RESETS 128
 
 // Flows of three kinds have places of their own, so that many of one push out none of
 // another.

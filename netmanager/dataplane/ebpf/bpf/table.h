@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Copyright the Treeline authors
+//
+// The table of flows: their places, who has which, and the index that finds them. The
+// kernel's own hashes cost a connection over VXLAN 12 microseconds, these less than
+// half: both directions lie side by side, and nothing is allocated.
+//
+// Whoever takes a place sets its claim first, by exchange, so that none has two
+// takers; then its former flow leaves the index, then the new one is written, and then
+// it enters the index. Readers take no lock: one that meets a change sees no flow, or
+// notes in the next one's that a packet passed.
+#pragma once
+
+#include "packet.h"
+
+// Ticks are 2^20 ns, a little more than a millisecond.
+#define TICKS(seconds) ((__u32)((seconds) * 1000000000ULL >> 20))
+#define LINGER TICKS(1)	 // late packets of a closed connection find their way
+#define RESET (LINGER / 16) // of one that was reset, there are few
+
+// A slot is a tag, a place and a side. The tag's highest bit is set, so that no slot is 0.
+#define TAG 19
+#define TAGGED (1U << 31)
+#define AT(slot) ((slot) >> 1 & ((1U << (TAG - 1)) - 1))
+#define SIDE(slot) ((slot)&1)
+#define NOWHERE ~0U
+#define BESIDE 64 // buckets of tuples that differ in the last bits of a port
+
+// A claim is 0 (free), even (somebody is writing there) or READY.
+#define READY 1
+
+static __always_inline __u32 ticks(void) { return bpf_ktime_get_coarse_ns() >> 20; }
+
+// of is the flow in a place.
+static __always_inline struct flow *of(__u32 at) { return bpf_map_lookup_elem(&tl_flows, &at); }
+
+// turned is what a flow's answers are called.
+static __always_inline struct tuple turned(const struct flow *f)
+{
+	const struct half *h = &f->half[CALLS];
+
+	return (struct tuple){h->dst, h->src, h->dport, h->sport, f->name.proto, f->name.family, 0};
+}
+
+static __always_inline int same(const struct tuple *a, const struct tuple *b)
+{
+	return a->src == b->src && a->dst == b->dst && a->sport == b->sport && a->dport == b->dport &&
+	       a->proto == b->proto && a->family == b->family;
+}
+
+// named says whether a side of the flow has the name t.
+static __always_inline int named(const struct flow *f, __u32 side, const struct tuple *t)
+{
+	const struct half *h = &f->half[CALLS];
+
+	if (side == CALLS)
+		return same(&f->name, t);
+	return t->src == h->dst && t->dst == h->src && t->sport == h->dport && t->dport == h->sport &&
+	       t->proto == f->name.proto && t->family == f->name.family;
+}
+
+// hashed is strongly universal (multiply-shift; Dietzfelbinger 1996): who does not know
+// the seed finds no tuples that fall into one bucket more often than by chance. Only the
+// last bits of the larger port enter as they are: who calls again and again does so from
+// ports that follow one another, and finds the memory of the last call in the cache.
+static __always_inline __u32 hashed(const struct settings *s, const struct tuple *t)
+{
+	__u32 a = bpf_ntohs(t->sport), b = bpf_ntohs(t->dport), last;
+	__u64 h = s->seed[4];
+
+	if (a > b)
+		last = a % BESIDE, a /= BESIDE;
+	else
+		last = b % BESIDE, b /= BESIDE;
+	h += s->seed[0] * t->src;
+	h += s->seed[1] * t->dst;
+	h += s->seed[2] * (a << 16 | b);
+	h += s->seed[3] * ((__u32)t->proto << 8 | t->family);
+	h >>= 32;
+	return (h >> TAG << TAG) | ((h + last) & ((1U << TAG) - 1));
+}
+
+static __always_inline struct bucket *bucket(const struct settings *s, __u32 hash)
+{
+	hash &= s->places - 1;
+	return bpf_map_lookup_elem(&tl_index, &hash);
+}
+
+static __always_inline __u32 slot(__u32 hash, __u32 at, __u32 side) { return TAGGED | hash >> TAG << TAG | at << 1 | side; }
+
+// find is the slot of a tuple, 0 if no flow has it.
+//
+// It is not static, nor are others here and in flow.h: the kernel proves each by
+// itself, and not once more for every way that leads to it.
+__noinline __u32 find(const struct settings *s, const struct tuple *t)
+{
+	struct bucket *b;
+	__u32 hash, want;
+
+	if (!s || !t)
+		return 0;
+	hash = hashed(s, t);
+	want = slot(hash, 0, 0) >> TAG;
+	b = bucket(s, hash);
+	if (!b)
+		return 0;
+	for (__u32 i = 0; i < SLOTS; i++) {
+		__u32 is = *(volatile __u32 *)&b->slot[((hash >> TAG) + i) & (SLOTS - 1)];
+		struct flow *f;
+
+		if (is >> TAG != want)
+			continue;
+		f = of(AT(is));
+		if (f && named(f, SIDE(is), t))
+			return is;
+	}
+	return 0;
+}
+
+// swap has the tuple's slot be new instead of old: 0 if it was.
+__noinline int swap(const struct settings *s, const struct tuple *t, __u32 old, __u32 new)
+{
+	struct bucket *b;
+	__u32 hash;
+
+	if (!s || !t)
+		return -1;
+	hash = hashed(s, t);
+	b = bucket(s, hash);
+	if (!b)
+		return -1;
+	old = old ? slot(hash, AT(old), SIDE(old)) : 0;
+	new = new ? slot(hash, AT(new), SIDE(new)) : 0;
+	for (__u32 i = 0; i < SLOTS; i++) {
+		__u32 *is = &b->slot[((hash >> TAG) + i) & (SLOTS - 1)];
+
+		if (*(volatile __u32 *)is == old && __sync_val_compare_and_swap(is, old, new) == old)
+			return 0;
+	}
+	return -1;
+}
+
+// take claims a place, whose claim was seen as old, and has its flow leave the index: 0
+// if another was first.
+__noinline __u32 take(const struct settings *s, __u32 at, __u32 old)
+{
+	__u32 mine = (bpf_get_prandom_u32() | 2) & ~READY;
+	struct tuple name, answers;
+	struct flow *f = of(at);
+
+	if (!s || !f || (old && !(old & READY)) || __sync_val_compare_and_swap(&f->claim, old, mine) != old)
+		return 0;
+	if (old) {
+		name = f->name, answers = turned(f);
+		swap(s, &name, slot(0, at, CALLS), 0);
+		swap(s, &answers, slot(0, at, ANSWERS), 0);
+	}
+	return mine;
+}
+
+// ready says that the flow in a place is written. What was written before is seen before.
+static __always_inline void ready(struct flow *f)
+{
+	__u32 mine = f->claim;
+
+	__sync_val_compare_and_swap(&f->claim, mine, mine | READY);
+}
+
+// forget ends the flow in a place, if it still has that claim.
+__noinline int forget(const struct settings *s, __u32 at, __u32 claim)
+{
+	struct flow *f = of(at);
+
+	if (!s || !f || !claim || !take(s, at, claim))
+		return -1;
+	f->claim = 0;
+	return 0;
+}
+
+// idle is for how many ticks the flow has been silent.
+static __always_inline __u32 idle(const struct flow *f, __u32 now)
+{
+	__u32 calls = f->half[CALLS].seen, answers = f->half[ANSWERS].seen;
+
+	return now - (answers && (__s32)(answers - calls) > 0 ? answers : calls);
+}
+
+// spare says whether the flow in a place has no more need of it.
+static __always_inline int spare(const struct flow *f, __u32 now)
+{
+	__u8 flags = f->half[CALLS].flags;
+
+	if (!(f->claim & READY))
+		return !f->claim;
+	return flags & FLOW_CLOSED && idle(f, now) >= (flags & FLOW_RESET ? RESET : LINGER);
+}
+
+// worth is how readily a flow makes way for one that owner opens.
+static __always_inline __u32 worth(const struct flow *f, __be32 owner, __u32 now)
+{
+	__u32 w = idle(f, now) >> 2;
+
+	if (f->half[CALLS].flags & FLOW_CLOSED)
+		w |= 1U << 31;
+	if (f->name.src == owner)
+		w |= 1U << 30;
+	return w;
+}
+
+// enter has a tuple be found, where slot says. In a full bucket, of which there is one of
+// thousands when every place is taken, the flow that is silent longest makes way.
+__noinline int enter(const struct settings *s, const struct tuple *t, __u32 where)
+{
+	__u32 hash, best = NOWHERE, most = 0, now = ticks();
+	struct bucket *b;
+	struct flow *f;
+
+	if (!s || !t)
+		return -1;
+	if (!swap(s, t, 0, where))
+		return 0;
+	hash = hashed(s, t);
+	b = bucket(s, hash);
+	if (!b)
+		return -1;
+	for (__u32 i = 0; i < SLOTS; i++) {
+		__u32 at = AT(b->slot[i]), w;
+
+		f = of(at);
+		if (!f || !(f->claim & READY) || at == AT(where))
+			continue;
+		w = worth(f, t->src, now);
+		if (w >= most)
+			most = w, best = at;
+	}
+	f = of(best);
+	if (!f || forget(s, best, f->claim))
+		return -1;
+	return swap(s, t, 0, where);
+}
+
+// TRIES is how many places are looked at for one that is free. While an owner has
+// three quarters of its share or less, a hundred flows end one at most.
+#define TRIES 16
+#define BLOCK 8 // places of an owner that lie side by side
+
+// After so many turns it is seen whether the first place of all may be had again.
+#define AGAIN 128
+
+// spot is the n-th of the places that an owner has for flows of a kind. Which they are is
+// as good as chance: who has all its own, has few of anyone's.
+static __always_inline __u32 spot(const struct settings *s, __be32 owner, __u32 kind, __u32 n)
+{
+	__u32 h;
+
+	n &= s->share - 1;
+	h = owner * 0x9e3779b1 ^ n / BLOCK * 0x85ebca6b;
+	h = (h ^ h >> 15) * 0x2c1b3c6d;
+	h = (h ^ h >> 12) * 0x297a2d39;
+	h ^= h >> 15;
+	return kind * s->places + ((h * BLOCK + n % BLOCK) & (s->places - 1));
+}
+
+// place claims one of an owner's places, by turns, which begin anew as soon as who had
+// the first has no more need of it: so few places follow one another as can be, and the
+// processor has them in its cache. Where that is not free, others by chance, all over the
+// share. Where none of them is, the flow that was silent longest among those looked at
+// makes way, and one of the opener's own before another's. NOWHERE: others took them all
+// just now.
+__noinline __u32 place(const struct settings *s, __be32 owner, __u32 kind)
+{
+	__u32 now = ticks(), at = 0, best = NOWHERE, most = 0, *turn, n;
+	struct flow *f;
+
+	if (!s)
+		return NOWHERE;
+	turn = bpf_map_lookup_elem(&tl_turns, &kind);
+	if (!turn)
+		return NOWHERE;
+	n = __sync_fetch_and_add(turn, 1);
+	if (n % AGAIN == 0) {
+		f = of(spot(s, owner, kind, now % AGAIN));
+		if (f && spare(f, now))
+			n = 0, *turn = 1;
+	}
+	for (__u32 i = 0; i < TRIES; i++) {
+		__u32 claim, w;
+
+		if (i == 1) // another owner may have the turns begin anew all the time
+			n = bpf_get_prandom_u32();
+		at = spot(s, owner, kind, n + i * (s->share / TRIES + 1));
+		f = of(at);
+		if (!f)
+			return NOWHERE;
+		claim = f->claim;
+		if (spare(f, now)) {
+			if (take(s, at, claim))
+				return at;
+			continue;
+		}
+		if (!(claim & READY))
+			continue;
+		w = worth(f, owner, now);
+		if (w >= most)
+			most = w, best = at;
+	}
+	f = of(best);
+	return f && take(s, best, f->claim) ? best : NOWHERE;
+}
+
+// settle gives a flow that was answered a lasting place, and says which it has.
+__noinline __u32 settle(const struct settings *s, __u32 at, __u32 kind)
+{
+	struct flow *f = of(at), *to;
+	struct tuple name, answers;
+	__u32 new, claim, mine;
+
+	if (!s || !f || at >= s->places) // it has one
+		return at;
+	claim = f->claim;
+	new = place(s, f->name.src, kind);
+	to = of(new);
+	if (!to)
+		return at;
+	mine = (bpf_get_prandom_u32() | 2) & ~READY;
+	if (!(claim & READY) || __sync_val_compare_and_swap(&f->claim, claim, mine) != claim) {
+		to->claim = 0;
+		return at;
+	}
+	to->name = f->name, to->from = f->from, to->to = f->to, to->isn = f->isn;
+	to->half[CALLS] = f->half[CALLS];
+	to->half[ANSWERS] = f->half[ANSWERS];
+	ready(to);
+	name = f->name, answers = turned(f);
+	swap(s, &name, slot(0, at, CALLS), slot(0, new, CALLS));
+	swap(s, &answers, slot(0, at, ANSWERS), slot(0, new, ANSWERS));
+	f->claim = 0;
+	return new;
+}
