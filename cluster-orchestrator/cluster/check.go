@@ -93,9 +93,9 @@ func (c *Core) judge(in *instance) {
 		return
 	}
 	n, due := c.nodes[in.Node], timerKey{what: timerViolated, instance: in.id()}
-	wrong, borne := c.violation(in, n)
+	b := c.violation(in, n)
 	switch {
-	case wrong == "":
+	case b.text == "":
 		c.timers.Clear(due)
 		in.since = time.Time{}
 		if !in.Moving {
@@ -108,16 +108,16 @@ func (c *Core) judge(in *instance) {
 		}
 		return
 	case in.since.IsZero():
-		in.since, in.saidAt = c.now, c.now
-		if in.Violated != wrong {
-			in.Violated = wrong
+		in.since, in.saidAt, in.estimated = c.now, c.now, b.estimated
+		if in.Violated != b.text {
+			in.Violated = b.text
 			c.changed(in)
 		}
-	case in.Violated != wrong && (c.now.Sub(in.saidAt) >= time.Minute || estimated(in.Violated) && !estimated(wrong)): // numbers change all the time
-		in.Violated, in.saidAt = wrong, c.now
+	case in.Violated != b.text && (c.now.Sub(in.saidAt) >= time.Minute || in.estimated && !b.estimated): // numbers change all the time
+		in.Violated, in.saidAt, in.estimated = b.text, c.now, b.estimated
 		c.changed(in)
 	}
-	if over := in.since.Add(borne); c.now.Before(over) {
+	if over := in.since.Add(b.borne); c.now.Before(over) {
 		c.timers.SetEarlier(due, over)
 		return
 	}
@@ -150,7 +150,7 @@ func (c *Core) relieveNext() {
 		if in == nil || in.since.IsZero() || !c.judged(in) {
 			continue
 		}
-		if wrong, _ := c.violation(in, c.nodes[in.Node]); wrong == "" {
+		if c.violation(in, c.nodes[in.Node]).text == "" {
 			c.judge(in) // those before it left
 		} else {
 			c.relieve(in)
@@ -166,9 +166,15 @@ func (c *Core) relax(in *instance) {
 	}
 }
 
-// violation says what of its SLA an instance's place breaks, if anything, and for
-// how long that is borne.
-func (c *Core) violation(in *instance, n *node) (wrong string, borne time.Duration) {
+// breach is what of its SLA an instance's place breaks.
+type breach struct {
+	text      string        // empty: nothing
+	estimated bool          // by coordinates; what is measured may say otherwise
+	borne     time.Duration // for so long
+}
+
+// violation says what of its SLA an instance's place breaks, if anything.
+func (c *Core) violation(in *instance, n *node) (worst breach) {
 	req := in.demand.request
 	// It has what it needs, but a link's speed may have fallen under what is booked.
 	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{InMbit: req.Needs.InMbit, OutMbit: req.Needs.OutMbit}, nil, nil, false
@@ -188,7 +194,7 @@ func (c *Core) violation(in *instance, n *node) (wrong string, borne time.Durati
 		return &res.Rejected[0]
 	}
 	if r := broken(); r != nil {
-		return said(r), sched.RigidnessOf(&in.Want.Spec, r.Constraint)
+		return breach{text: said(r), borne: sched.RigidnessOf(&in.Want.Spec, r.Constraint)}
 	}
 	for _, l := range in.demand.links {
 		b, binds := c.bound(in.id().Service(), l, in.Want.Targets, in.Node)
@@ -196,14 +202,15 @@ func (c *Core) violation(in *instance, n *node) (wrong string, borne time.Durati
 			continue
 		}
 		req.Bounds = []sched.Bound{b}
-		if r := broken(); r != nil && (wrong == "" || l.Rigidness < borne) {
-			wrong, borne = said(r), l.Rigidness
+		if r := broken(); r != nil && (worst.text == "" || l.Rigidness < worst.borne) {
+			worst = breach{text: said(r), borne: l.Rigidness}
 			if l.RTT > 0 && r.Short != "" {
-				wrong = step.Clip(wrong + "; " + c.judgedBy(end{in.id().Service(), in.Node}, l, &b))
+				by, estimated := c.judgedBy(end{in.id().Service(), in.Node}, l, &b)
+				worst.text, worst.estimated = step.Clip(worst.text+"; "+by), estimated
 			}
 		}
 	}
-	return wrong, borne
+	return worst
 }
 
 func said(r *api.Rejection) string {

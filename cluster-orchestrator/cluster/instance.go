@@ -38,18 +38,19 @@ type instance struct {
 	Reserved  api.NodeID     `json:"reserved,omitempty"` // where room is kept for it while others make way
 	Before    claim          `json:"before,omitzero"`    // what an earlier placement may still take on its node
 
-	demand  demand           // of Want
-	asked   string           // the open question to the scheduler outside about it
-	cause   api.Reason       // why it lost its last place
-	until   time.Time        // placing it may search; zero: it has not begun to
-	since   time.Time        // its SLA is violated; zero: it is not
-	saidAt  time.Time        // when Violated was said
-	told    *api.Position    // of where it is, to the root
-	stirred uint64           // as of when placing it was tried last
-	avoid   []string         // nodes that it failed on, under the root's present epoch
-	why     *api.Explanation // why it fits nowhere
-	shown   api.Digest       // of what the root was shown, to change the digest of all
-	inList  bool             // it counts in the digest
+	demand    demand           // of Want
+	asked     string           // the open question to the scheduler outside about it
+	cause     api.Reason       // why it lost its last place
+	until     time.Time        // placing it may search; zero: it has not begun to
+	since     time.Time        // its SLA is violated; zero: it is not
+	saidAt    time.Time        // when Violated was said, and
+	estimated bool             // by coordinates
+	told      *api.Position    // of where it is, to the root
+	stirred   uint64           // as of when placing it was tried last
+	avoid     []string         // nodes that it failed on, under the root's present epoch
+	why       *api.Explanation // why it fits nowhere
+	shown     api.Digest       // of what the root was shown, to change the digest of all
+	inList    bool             // it counts in the digest
 }
 
 // vacancy is a node that may still run an earlier placement: what it claims stays

@@ -3,7 +3,6 @@ package cluster
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -196,11 +195,12 @@ func (c *Core) measured(b *sched.Bound, self api.ServiceID, l sched.Link, only a
 	}
 }
 
-// judgedBy says by what a link's round trip was judged, for people.
-func (c *Core) judgedBy(from end, l sched.Link, b *sched.Bound) string {
+// judgedBy says by what a link's round trip was judged, for people, and whether it was
+// estimated.
+func (c *Core) judgedBy(from end, l sched.Link, b *sched.Bound) (how string, estimated bool) {
 	_, probed := b.Measured[string(from.node)]
 	if l.User != "" && probed {
-		return "measured by probes"
+		return "measured by probes", false
 	}
 	if l.Service != "" {
 		if _, w, ok := c.apart(from, l, b); ok && w.connections > 0 {
@@ -208,15 +208,11 @@ func (c *Core) judgedBy(from end, l sched.Link, b *sched.Bound) string {
 			if w.connections > 1 {
 				by = fmt.Sprintf("%d connections", w.connections)
 			}
-			return fmt.Sprintf("measured by %s at %s", by, c.clock.Real(w.at).UTC().Format("15:04:05 UTC"))
+			return fmt.Sprintf("measured by %s at %s", by, c.clock.Real(w.at).UTC().Format("15:04:05 UTC")), false
 		}
 	}
-	return byCoordinates
+	return "estimated by coordinates", true
 }
-
-const byCoordinates = "estimated by coordinates"
-
-func estimated(violated string) bool { return strings.HasSuffix(violated, byCoordinates) }
 
 // asksAbout are the services of a node that latency links lead from or to.
 func (c *Core) asksAbout(n *node) (out []api.ServiceID) {

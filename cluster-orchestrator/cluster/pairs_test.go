@@ -112,7 +112,7 @@ func TestWhatIsKnownIsSaidAtOnce(t *testing.T) {
 	w.wants(of(pre, 0, 1, onNode("n3")), of(web, 0, 1, near("pre.prod", 12), onNode("n2")))
 	w.beat()
 	w.stands("n2", 90)
-	if v := w.violated(web.Instance(0)); !estimated(v) {
+	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
 		t.Fatalf("it says %q", v)
 	}
 	w.measures("n3", ms(pre, web, "n2", 50))
@@ -125,6 +125,29 @@ func TestWhatIsKnownIsSaidAtOnce(t *testing.T) {
 	}
 	w.pass(time.Minute)
 	if v := w.violated(web.Instance(0)); !strings.HasPrefix(v, "latency: 70 ms,") {
+		t.Fatalf("it says %q", v)
+	}
+}
+
+// Whether it was estimated is not read off what is said: a label may say so.
+func TestALabelIsNoEstimate(t *testing.T) {
+	w := line(t, 1, nil)
+	label := func(note, disk string) { w.relabelled("n0", map[string]string{"note": note, "disk": disk}) }
+	const odd = "estimated by coordinates"
+	label(odd, "ssd")
+	w.wants(of(web, 0, 1, api.Constraint{Type: api.ConstrainLabels, Labels: []string{"note=" + odd, "disk=ssd"}, Rigidness: 3600}))
+	w.beat()
+	label("none", "ssd")
+	first := "labels: note=none, need note=" + odd
+	if v := w.violated(web.Instance(0)); v != first {
+		t.Fatalf("it says %q", v)
+	}
+	label(odd, "hdd")
+	if v := w.violated(web.Instance(0)); v != first {
+		t.Fatalf("at once it says %q", v)
+	}
+	w.pass(time.Minute)
+	if v := w.violated(web.Instance(0)); v != "labels: disk=hdd, need disk=ssd" {
 		t.Fatalf("it says %q", v)
 	}
 }
