@@ -174,6 +174,9 @@ func (t table) dispatch(fams [2]family) {
 	}
 	t.rule("host", resolver, protocol(unix.IPPROTO_ICMP), accept())
 	t.rule("host", goTo(denied))
+	if t.node.VXLAN != 0 {
+		t.rule("rawout", t.vxlan(), four.only(), exprs{&expr.Notrack{}}, accept())
+	}
 	// While it is away for a moment nobody is told so: who is told fails, who hears nothing
 	// asks again. The query is known by its own header: the kernel may say in the
 	// resolver's name what is about others, too.
@@ -225,22 +228,25 @@ func (t table) checkSource(f family) {
 
 	// No instance's address.
 	t.rule(stranger, fromOurs(t.node.Prefix), goTo(c))
-	t.rule(stranger, f.service(f.source), goTo(forged))
-	if t.node.VXLAN == 0 || f.six() {
-		return
+	if t.node.VXLAN != 0 && !f.six() {
+		t.rule(stranger, t.vxlan(), goTo("outer"))
+		// Within: UDP 8, VXLAN 8, Ethernet 14. A clear peer may send what is of its own
+		// subnets; once it is unpacked nobody can tell who sent it.
+		const ethertype, inner = 28, 30
+		outside := network(f.source.at, 4, r(0))
+		t.rule("outer", transport(ethertype, 2, r(12)), is(r(12), big16(unix.ETH_P_IP)),
+			outside, transport(inner+12, 4, r(1)), mask(r(1), t.subnet()), in(t.outer, r(0)), exprs{&expr.Notrack{}}, accept())
+		t.rule("outer", transport(ethertype, 2, r(12)), is(r(12), big16(unix.ETH_P_IPV6)),
+			transport(inner+8, 12, r(12)), is(r(12), high(f.ranges.Instances6)),
+			outside, transport(inner+20, 4, r(1)), mask(r(1), t.subnet()), in(t.outer, r(0)), exprs{&expr.Notrack{}}, accept())
+		t.rule("outer", goTo(forged))
 	}
-	t.rule(stranger, protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)), goTo("outer"))
-	// Within: UDP 8, VXLAN 8, Ethernet 14. A clear peer may send what is of its own
-	// subnets; once it is unpacked nobody can tell who sent it.
-	const ethertype, inner = 28, 30
-	outside := network(f.source.at, 4, r(0))
-	t.rule("outer", transport(ethertype, 2, r(12)), is(r(12), big16(unix.ETH_P_IP)),
-		outside, transport(inner+12, 4, r(1)), mask(r(1), t.subnet()), in(t.outer, r(0)), exprs{&expr.Notrack{}}, accept())
-	t.rule("outer", transport(ethertype, 2, r(12)), is(r(12), big16(unix.ETH_P_IPV6)),
-		transport(inner+8, 12, r(12)), is(r(12), high(f.ranges.Instances6)),
-		outside, transport(inner+20, 4, r(1)), mask(r(1), t.subnet()), in(t.outer, r(0)), exprs{&expr.Notrack{}}, accept())
-	t.rule("outer", goTo(forged))
-	t.rule("rawout", f.only(), protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)), exprs{&expr.Notrack{}})
+	t.rule(stranger, f.service(f.source), goTo(forged))
+}
+
+// vxlan holds for packets of peers' VXLAN devices, which are in IPv4.
+func (t table) vxlan() exprs {
+	return rule(protocol(unix.IPPROTO_UDP), transport(2, 2, r(12)), is(r(12), big16(t.node.VXLAN)))
 }
 
 // choose sends a new flow to the chain of its service, and one to a published
@@ -397,12 +403,12 @@ func (t table) holder(f family, device int) {
 	little := table{batch: t.batch, Table: own}
 	t.addTable(own)
 	t.addBase(own, "hold", nftables.ChainHookForward, nftables.ChainTypeFilter, 1)
-	marked := rule(meta(expr.MetaKeyMARK, r(12)), is(r(12), native(heldMark)))
+	held := rule(meta(expr.MetaKeyMARK, r(12)), is(r(12), native(heldMark)))
 	if device != 0 {
-		little.rule("hold", marked, immediate(r(0), gateway.AsSlice()), immediate(r(4), native(uint32(device))),
+		held = rule(held, immediate(r(0), gateway.AsSlice()), immediate(r(4), native(uint32(device))),
 			exprs{&expr.Dup{RegAddr: r(0), RegDev: r(4), IsRegDevSet: true}})
 	}
-	little.rule("hold", marked, drop())
+	little.rule("hold", held, drop())
 }
 
 // serviceChain is the name of the chain that gives a service's turns.
