@@ -163,15 +163,24 @@ func (x *batch) flushChain(t *nftables.Table, name string) {
 	x.end()
 }
 
-func (x *batch) addRule(t *nftables.Table, chain string, es exprs) {
+// addRule takes what made gives.
+func (x *batch) addRule(t *nftables.Table, chain string, made []byte) {
 	x.of(t, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 	x.text(unix.NFTA_RULE_CHAIN, chain)
-	all := x.nest(unix.NFTA_RULE_EXPRESSIONS)
-	for _, e := range es {
-		x.expression(unix.NFTA_LIST_ELEM, t.Family, e)
-	}
-	x.close(all)
+	x.bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, made)
 	x.end()
+}
+
+// made are the expressions of a rule.
+func (x *batch) made(f nftables.TableFamily, es exprs) []byte {
+	var y batch
+	for _, e := range es {
+		y.expression(unix.NFTA_LIST_ELEM, f, e)
+	}
+	if x.err == nil {
+		x.err = y.err
+	}
+	return y.b
 }
 
 // Of linux/netfilter/nf_tables.h, what golang.org/x/sys/unix is without.

@@ -71,6 +71,8 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 		return err
 	}
 	x := newBatch()
+	const service = 700 // bytes, with its backends
+	x.b = slices.Grow(x.b, 64<<10+service*len(m.services))
 	p.wipe(x)
 	t := table{batch: x, Table: p.table(), sets: m.sets, node: m.node, most: p.host.share()}
 	fams := families(m.node.Ranges)
@@ -126,6 +128,7 @@ func (t table) write(d *delta) {
 		t.elements(unix.NFT_MSG_DELSETELEM, s, d.gone(s))
 	}
 	var dead []string
+	turns := map[int][]byte{} // the rules that give so many
 	for a, was := range d.turns {
 		now, there := d.services[a]
 		c := serviceChain(a)
@@ -140,11 +143,11 @@ func (t table) write(d *delta) {
 		default:
 			t.flushChain(t.Table, c)
 		}
-		if len(now.turns) == 0 {
-			t.rule(c, goTo("refuse"))
-		} else {
-			t.rule(c, t.turns(len(now.turns)))
+		n := len(now.turns)
+		if turns[n] == nil {
+			turns[n] = t.made(t.Family, t.turns(n))
 		}
+		t.addRule(t.Table, c, turns[n])
 	}
 	for _, s := range t.all() {
 		t.elements(unix.NFT_MSG_NEWSETELEM, s, d.come(s))

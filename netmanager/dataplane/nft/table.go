@@ -33,7 +33,9 @@ type table struct {
 	most uint32 // flows that an instance may have at a time
 }
 
-func (t table) rule(chain string, parts ...exprs) { t.addRule(t.Table, chain, rule(parts...)) }
+func (t table) rule(chain string, parts ...exprs) {
+	t.addRule(t.Table, chain, t.made(t.Family, rule(parts...)))
+}
 
 // base makes the whole table without what comes and goes.
 func (t table) base(hold int, away [2][]exprs) {
@@ -414,10 +416,13 @@ func (t table) holder(f family, device int) {
 // serviceChain is the name of the chain that gives a service's turns.
 func serviceChain(a netip.Addr) string { return "s" + hex.EncodeToString(a.AsSlice()) }
 
-// turns says whose turn it is, of n. One counter serves both families. The
+// turns says whose turn it is, of n; none refuses. One counter serves both families. The
 // kernel checks a map's new elements against all rules that look into it: so the
 // look-up is in a chain that all services share.
 func (t table) turns(n int) exprs {
+	if n == 0 {
+		return goTo("refuse")
+	}
 	return rule(exprs{&expr.Numgen{Register: r(0), Modulus: uint32(n), Type: unix.NFT_NG_INCREMENTAL}}, setMark(r(0)), goTo("give"))
 }
 
