@@ -2,6 +2,7 @@ package udp
 
 import (
 	"fmt"
+	"os"
 	"syscall"
 	"unsafe"
 
@@ -40,6 +41,7 @@ type mmsghdr struct {
 // NewReceiver makes a receiver for one goroutine.
 func (c *Conn) NewReceiver() *Receiver {
 	r := &Receiver{c: c, room: make([]byte, slots*slotStep), ask: slots}
+	vacate(r.room)
 	for i := range r.msgs {
 		r.iovs[i].Base = &r.room[i*slotStep]
 		r.iovs[i].SetLen(slotLen)
@@ -52,6 +54,18 @@ func (c *Conn) NewReceiver() *Receiver {
 	}
 	r.call = r.recvmmsg
 	return r
+}
+
+// vacate gives the pages of zeros back to the machine: each comes again, as zeros, when
+// it is used. Go writes zeros to memory that was used before, so that a room of 4 MiB was
+// in memory for good, or was not, by what a start had left of the heap.
+func vacate(zeros []byte) {
+	page, at := os.Getpagesize(), uintptr(unsafe.Pointer(unsafe.SliceData(zeros)))
+	before := int(at % uintptr(page))
+	from, to := (page-before)%page, len(zeros)-(before+len(zeros))%page
+	if from < to {
+		_ = unix.Madvise(zeros[from:to], unix.MADV_DONTNEED) // refused, they stay
+	}
 }
 
 // Receive waits for messages and says how many came. They are good until it is
