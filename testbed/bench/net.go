@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/testbed/bench/netbench"
@@ -56,7 +57,7 @@ func network(r *run) error {
 	if r.net.quick {
 		rounds = 1
 	}
-	s.retries = max(2, len(figures)*rounds/10)
+	s.retries = max(2, samplesOf(figures)*rounds/10)
 	s.patience = time.Now().Add(retryTime)
 	for i := range rounds {
 		r.logf("round %d of %d, %d figures", i+1, rounds, len(figures))
@@ -77,6 +78,14 @@ func network(r *run) error {
 		return fmt.Errorf("%d figures could not be measured as often as they should", n)
 	}
 	return nil
+}
+
+// samplesOf is how many samples, or slices of them, a round takes.
+func samplesOf(figures []figure) (n int) {
+	for _, f := range figures {
+		n += max(1, netLoads[f.load].slices)
+	}
+	return n
 }
 
 // short is how many figures have fewer samples than there were rounds, but for those
@@ -163,7 +172,7 @@ type session struct {
 type bedInUse struct {
 	*netbench.Bed
 	path   netbench.Path
-	rested func() (clocks, error) // of its processes, once they had their rest; waits for that
+	rested func() (*rest, error) // its processes, once they had their rest; waits for that
 	made   time.Time
 }
 
@@ -190,34 +199,55 @@ func (s *session) round(figures []figure) error {
 			s.logf("%s: %v", f, err) // and again when its sample is due
 		}
 	}
-	for _, f := range figures {
-		l := netLoads[f.load]
+	for len(figures) > 0 {
+		n := sameLoad(figures)
+		alike := figures[:n]
+		figures = figures[n:]
+		l := netLoads[alike[0].load]
 		if l.rest || l.measure == nil {
 			continue
 		}
 		for len(resting) > 0 && s.due(resting[0]) {
-			if err := s.sample(resting[0]); err != nil {
+			if err := s.sample(resting[:1]); err != nil {
 				return err
 			}
 			resting = resting[1:]
 		}
-		if err := s.sample(f); err != nil {
+		if l.slices == 0 {
+			for i := range alike {
+				if err := s.sample(alike[i : i+1]); err != nil {
+					return err
+				}
+			}
+		} else if err := s.sample(alike); err != nil {
 			return err
 		}
 	}
-	for _, f := range resting {
-		if err := s.sample(f); err != nil {
+	for i := range resting {
+		if err := s.sample(resting[i : i+1]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// sameLoad is how many figures at the beginning have the first one's load.
+func sameLoad(figures []figure) int {
+	n := slices.IndexFunc(figures, func(f figure) bool { return f.load != figures[0].load })
+	if n < 0 {
+		return len(figures)
+	}
+	return n
+}
+
 // wake makes the bed of a figure, so that its processes can come to rest.
 func (s *session) wake(f figure) error {
 	ctx, cancel := context.WithTimeout(s.ctx, sampleTime)
 	defer cancel()
-	_, err := s.bed(ctx, f.path, false)
+	b, err := s.bed(ctx, f.path, false)
+	if err == nil {
+		go func() { _, _ = b.rested() }() // who wants to know asks again
+	}
 	return err
 }
 
@@ -249,11 +279,62 @@ const mostFailed = 3
 // triesEach is how often one polluted sample is taken again.
 const triesEach = 3
 
-// sample takes one sample of a figure: the first that is not polluted, or else
-// the one that is least. One that fails is taken again, on a new bed.
-func (s *session) sample(f figure) error {
+// sample takes one sample of each of some figures of one load. Where the load is
+// measured in slices, the figures take turns, there and back, and a sample is the
+// median of its slices: the machine's speed changes from second to second, and what is
+// compared shall have had the same of it.
+func (s *session) sample(figures []figure) error {
+	l := netLoads[figures[0].load]
+	slicesOf := make([][]netbench.Sample, len(figures))
+	for turn := range max(1, l.slices) {
+		for i := range figures {
+			if turn%2 == 1 {
+				i = len(figures) - 1 - i
+			}
+			got, ok, err := s.take(figures[i])
+			if err != nil {
+				return err
+			}
+			if ok {
+				slicesOf[i] = append(slicesOf[i], got)
+			}
+		}
+		if s.net.quick {
+			break
+		}
+	}
+	for i, f := range figures {
+		if len(slicesOf[i]) > 0 { // the others are worth having all the same
+			s.keep(f, slicesOf[i])
+		}
+	}
+	return nil
+}
+
+// keep makes a sample of its slices. It is disturbed if one of them is.
+func (s *session) keep(f figure, parts []netbench.Sample) {
+	var values []float64
+	foreign := 0.0
+	for _, p := range parts {
+		values, foreign = append(values, p.Value), max(foreign, p.Foreign)
+	}
+	all := netbench.Sample{Value: quantile(values, 0.5), Foreign: foreign}
+	disturbed := ""
+	if all.Polluted() {
+		s.polluted++
+		disturbed = fmt.Sprintf(", while others used %.0f %% of the machine", all.Foreign*100)
+	}
+	s.logf("  %s: %s %s%s", f, number(all.Value), netLoads[f.load].unit, disturbed)
+	if s.taken[f] == nil {
+		s.taken[f] = &series{}
+	}
+	s.taken[f].add(all.Value, all.Polluted())
+}
+
+// take measures a figure once: the first time that is not polluted, or else the one
+// that is least. One that fails is taken again, on a new bed.
+func (s *session) take(f figure) (best netbench.Sample, ok bool, _ error) {
 	l := netLoads[f.load]
-	var best netbench.Sample
 	n := 0
 	for s.without[f.path] == nil && s.failed[f] < mostFailed {
 		got, note, err := s.once(f, l)
@@ -263,7 +344,7 @@ func (s *session) sample(f figure) error {
 			s.logf("without %s: %v", f.path, err)
 			continue
 		case err != nil && s.ctx.Err() != nil:
-			return fmt.Errorf("%s: %w", f, err)
+			return best, false, fmt.Errorf("%s: %w", f, err)
 		case err != nil:
 			s.failed[f]++
 			s.logf("%s: %v", f, err)
@@ -278,20 +359,7 @@ func (s *session) sample(f figure) error {
 		}
 		s.retries--
 	}
-	if n == 0 { // the others are worth having all the same
-		return nil
-	}
-	disturbed := ""
-	if best.Polluted() {
-		s.polluted++
-		disturbed = fmt.Sprintf(", while others used %.0f %% of the machine", best.Foreign*100)
-	}
-	s.logf("  %s: %s %s%s", f, number(best.Value), l.unit, disturbed)
-	if s.taken[f] == nil {
-		s.taken[f] = &series{}
-	}
-	s.taken[f].add(best.Value, best.Polluted())
-	return nil
+	return best, n > 0, nil
 }
 
 func (s *session) once(f figure, l load) (netbench.Sample, string, error) {
@@ -358,7 +426,7 @@ func (s *session) bed(ctx context.Context, name string, slow bool) (*bedInUse, e
 		return nil, errors.Join(fmt.Errorf("set up %s: %w", key, err), bed.Close())
 	}
 	b.made = time.Now()
-	b.rest(s.ctx, s.net.quick)
+	b.rested = sync.OnceValues(func() (*rest, error) { return b.comeToRest(s.ctx, s.net.quick) })
 	s.beds[key] = b
 	return b, nil
 }

@@ -12,8 +12,9 @@ import (
 
 // restTime is how long a netmanager is left alone before it counts as idle: what
 // asked whether its path stands is over, and spare memory is given back. idleTime is
-// for how long at least it is watched then.
-const restTime, idleTime = 25 * time.Second, 30 * time.Second
+// for how long at least it is watched then: what it does each minute is in it. What it
+// has in memory differs from second to second, and is looked at every lookTime.
+const restTime, idleTime, lookTime = 25 * time.Second, 65 * time.Second, time.Second
 
 // clocks are processes' CPU clocks at a time.
 type clocks struct {
@@ -31,42 +32,120 @@ func clocksOf(pids []int) (c clocks, err error) {
 	return c, nil
 }
 
-// rest reads the clocks of the bed's processes when they have had their rest,
-// whatever is done on other beds.
-func (b *bedInUse) rest(ctx context.Context, quick bool) {
+// rest is a bed's processes at rest, since they had restTime.
+type rest struct {
+	clocks
+
+	mu    sync.Mutex // guards looks
+	looks [][]memory // of each process
+}
+
+// comeToRest waits until the bed's processes had their rest, whatever is done on other
+// beds, and has them watched from then on, until they or ctx end.
+func (b *bedInUse) comeToRest(ctx context.Context, quick bool) (*rest, error) {
 	long := restTime
 	if quick {
 		long = 0
 	}
-	b.rested = sync.OnceValues(func() (clocks, error) {
-		if err := sleep(ctx, long); err != nil {
-			return clocks{}, err
+	if err := sleep(ctx, long); err != nil {
+		return nil, err
+	}
+	pids := b.path.Processes()
+	if err := forgetPeaks(pids); err != nil {
+		return nil, err
+	}
+	c, err := clocksOf(pids)
+	if err != nil {
+		return nil, err
+	}
+	r := &rest{clocks: c, looks: make([][]memory, len(pids))}
+	go func() {
+		for r.look(pids) == nil && sleep(ctx, lookTime) == nil {
 		}
-		return clocksOf(b.path.Processes())
-	})
-	go func() { _, _ = b.rested() }() // who wants to know asks again
+	}()
+	return r, nil
 }
 
-// resident is what the larger of a path's processes has in memory while nothing
-// happens.
-func resident(ctx context.Context, b *bedInUse, _ bool) (netbench.Sample, string, error) {
-	if _, err := b.rested(); err != nil {
-		return netbench.Sample{}, "", err
+// look sees what the processes have in memory.
+func (r *rest) look(pids []int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, pid := range pids {
+		m, err := memoryOf(pid)
+		if err != nil {
+			return err
+		}
+		r.looks[i] = append(r.looks[i], m)
 	}
-	m, err := largest(b)
-	if err == nil { // afterwards: to ask it takes memory
-		err = b.path.(*netbench.DaemonPath).Crowded(ctx)
+	return nil
+}
+
+// larger is what the larger of the processes has in memory half of the time at most, and
+// the most that one of them had; and how often they were looked at.
+func (r *rest) larger() (m memory, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, looks := range r.looks {
+		var resident, anonymous []float64
+		for _, l := range looks {
+			resident, anonymous = append(resident, l.resident), append(anonymous, l.anonymous)
+			m.peak = max(m.peak, l.peak)
+		}
+		m.resident = max(m.resident, quantile(resident, 0.5))
+		m.anonymous = max(m.anonymous, quantile(anonymous, 0.5))
+		n = len(looks)
 	}
-	return netbench.Sample{Value: m.resident}, fmt.Sprintf("VmRSS of new processes in each round, the program's own pages included; of it anonymous %.1f MiB; the most since its start %.1f MiB", m.anonymous, m.peak), err
+	return m, n
+}
+
+// watched waits until the bed's processes were watched for long enough.
+func watched(ctx context.Context, b *bedInUse, quick bool) (*rest, error) {
+	least := idleTime
+	if quick {
+		least = 200 * time.Millisecond
+	}
+	r, err := b.rested()
+	if err != nil {
+		return nil, err
+	}
+	return r, sleep(ctx, time.Until(r.at.Add(least)))
+}
+
+// resident is what a path's processes have in memory while nothing happens.
+func resident(value func(memory) float64) measurement {
+	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
+		r, err := watched(ctx, b, quick)
+		if err != nil {
+			return netbench.Sample{}, "", err
+		}
+		if err := r.look(b.path.Processes()); err != nil { // the kernel knows the most until now
+			return netbench.Sample{}, "", err
+		}
+		m, n := r.larger()
+		note := fmt.Sprintf("VmRSS of new processes in each round, the program's own pages included; the last ones' median of %d looks is %.1f MiB, of it anonymous %.1f MiB; the most meanwhile, VmHWM, is %.1f MiB", n, m.resident, m.anonymous, m.peak)
+		return netbench.Sample{Value: value(m)}, note, b.path.(*netbench.DaemonPath).Crowded(ctx) // asked last: that takes memory
+	}
+}
+
+func usually(m memory) float64 { return m.resident }
+
+func atMost(m memory) float64 { return m.peak }
+
+// forgetPeaks has the kernel count the most that processes have in memory anew.
+func forgetPeaks(pids []int) error {
+	for _, pid := range pids {
+		const forgetPeak = "5" // proc(5)
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(forgetPeak), 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // residentAtSpeed is the most that it has while it carries as much as it can.
 func residentAtSpeed(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
-	for _, pid := range b.path.Processes() {
-		const forgetPeak = "5" // proc(5)
-		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(forgetPeak), 0); err != nil {
-			return netbench.Sample{}, "", err
-		}
+	if err := forgetPeaks(b.path.Processes()); err != nil {
+		return netbench.Sample{}, "", err
 	}
 	s, _, err := tcp(4)(ctx, b, quick)
 	if err != nil {
@@ -95,15 +174,8 @@ func largest(b *bedInUse) (most memory, err error) {
 
 // idleCPU is what the busier of a path's processes uses while nothing happens.
 func idleCPU(ctx context.Context, b *bedInUse, quick bool) (s netbench.Sample, _ string, _ error) {
-	least := idleTime
-	if quick {
-		least = 200 * time.Millisecond
-	}
-	before, err := b.rested()
+	before, err := watched(ctx, b, quick)
 	if err != nil {
-		return s, "", err
-	}
-	if err := sleep(ctx, time.Until(before.at.Add(least))); err != nil {
 		return s, "", err
 	}
 	now, err := clocksOf(b.path.Processes())

@@ -7,8 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/treeline-edge/treeline/testbed/bench/netbench"
 )
 
 // Every path under every load: that all of it works, and that the records are
@@ -118,5 +121,50 @@ func TestFiguresWithFewerSamplesThanRoundsAreShort(t *testing.T) {
 	}
 	if n := s.short([]figure{whole, less, none, without}, 2); n != 2 {
 		t.Errorf("%d are short", n)
+	}
+}
+
+func TestASampleIsTheMedianOfItsSlices(t *testing.T) {
+	f := figure{"routed", "connects"}
+	s := &session{run: &run{log: t.Output()}, taken: map[figure]*series{}}
+	s.keep(f, []netbench.Sample{{Value: 3}, {Value: 9}, {Value: 4}})
+	s.keep(f, []netbench.Sample{{Value: 3}, {Value: 9, Foreign: 0.5}, {Value: 5}})
+	s.keep(f, []netbench.Sample{{Value: 7}})
+	got := s.taken[f]
+	if want := []float64{4, 5, 7}; !slices.Equal(got.values, want) {
+		t.Errorf("samples are %v, want %v", got.values, want)
+	}
+	if want := []bool{false, true, false}; !slices.Equal(got.disturbed, want) || s.polluted != 1 {
+		t.Errorf("disturbed are %v and %d, want %v", got.disturbed, s.polluted, want)
+	}
+}
+
+func TestFiguresOfALoadAreTakenTogether(t *testing.T) {
+	all := figuresOf(netRows, true)
+	seen := map[string]bool{}
+	for len(all) > 0 {
+		n := sameLoad(all)
+		for _, f := range all[:n] {
+			if f.load != all[0].load {
+				t.Errorf("%s is among those of %s", f, all[0].load)
+			}
+		}
+		if seen[all[0].load] {
+			t.Errorf("%s comes twice", all[0].load)
+		}
+		seen[all[0].load] = true
+		all = all[n:]
+	}
+}
+
+// What the processes have from second to second is neither theirs at one time nor the
+// most alone.
+func TestMemoryAtRestIsTheLargerProcess(t *testing.T) {
+	r := &rest{looks: [][]memory{
+		{{resident: 8, anonymous: 6, peak: 8}, {resident: 8, anonymous: 6, peak: 9}, {resident: 14, anonymous: 6, peak: 15}},
+		{{resident: 9, anonymous: 5, peak: 9}, {resident: 9, anonymous: 5, peak: 10}, {resident: 8, anonymous: 5, peak: 10}},
+	}}
+	if m, n := r.larger(); m != (memory{resident: 9, anonymous: 6, peak: 15}) || n != 3 {
+		t.Errorf("%+v in %d looks", m, n)
 	}
 }

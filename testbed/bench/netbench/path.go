@@ -49,8 +49,8 @@ func (p *plain) Processes() []int {
 	return pids
 }
 
-// containers gives each node's container its address and its way out.
-func containers(ctx context.Context, b *Bed, mtu int) error {
+// containers gives each node's containers their addresses and their way out.
+func (p *plain) containers(ctx context.Context, b *Bed, mtu int) error {
 	for i, n := range b.Node {
 		if err := veth(ctx, n, "c0", b.Container[i], "eth0", mtu); err != nil {
 			return err
@@ -64,6 +64,29 @@ func containers(ctx context.Context, b *Bed, mtu int) error {
 			fmt.Sprintf("route add default via %s", gateway)); err != nil {
 			return err
 		}
+	}
+	return p.further(ctx, b, mtu)
+}
+
+// further gives the second node's further containers their addresses and their way
+// out.
+func (p *plain) further(ctx context.Context, b *Bed, mtu int) error {
+	gateway, a := containerAddr[1].Prev(), containerAddr[1]
+	for i, c := range b.More {
+		a = a.Next()
+		dev := fmt.Sprintf("c%d", i+1)
+		if err := veth(ctx, b.Node[1], dev, c, "eth0", mtu); err != nil {
+			return err
+		}
+		if err := b.Node[1].IP(ctx, fmt.Sprintf("route add %s/32 dev %s", a, dev)); err != nil {
+			return err
+		}
+		if err := c.IP(ctx,
+			fmt.Sprintf("addr add %s/32 dev eth0", a),
+			fmt.Sprintf("route add default via %s dev eth0 onlink", gateway)); err != nil {
+			return err
+		}
+		p.replicas = append(p.replicas, a)
 	}
 	return nil
 }
@@ -97,36 +120,13 @@ type routed struct{ plain }
 
 // Up is Path's.
 func (r *routed) Up(ctx context.Context, b *Bed) error {
-	if err := containers(ctx, b, wireMTU); err != nil {
+	if err := r.containers(ctx, b, wireMTU); err != nil {
 		return err
 	}
 	for i, n := range b.Node {
 		if err := n.IP(ctx, fmt.Sprintf("route add %s via %s", behind(1-i), WireAddr[1-i])); err != nil {
 			return err
 		}
-	}
-	return r.further(ctx, b)
-}
-
-// further gives the second node's further containers their addresses and their way
-// out.
-func (r *routed) further(ctx context.Context, b *Bed) error {
-	gateway, a := containerAddr[1].Prev(), containerAddr[1]
-	for i, c := range b.More {
-		a = a.Next()
-		dev := fmt.Sprintf("c%d", i+1)
-		if err := veth(ctx, b.Node[1], dev, c, "eth0", wireMTU); err != nil {
-			return err
-		}
-		if err := b.Node[1].IP(ctx, fmt.Sprintf("route add %s/32 dev %s", a, dev)); err != nil {
-			return err
-		}
-		if err := c.IP(ctx,
-			fmt.Sprintf("addr add %s/32 dev eth0", a),
-			fmt.Sprintf("route add default via %s dev eth0 onlink", gateway)); err != nil {
-			return err
-		}
-		r.replicas = append(r.replicas, a)
 	}
 	return nil
 }
@@ -137,9 +137,9 @@ func VXLAN() Path { return &vxlan{} }
 type vxlan struct{ plain }
 
 // Up is Path's.
-func (*vxlan) Up(ctx context.Context, b *Bed) error {
+func (v *vxlan) Up(ctx context.Context, b *Bed) error {
 	const mtu = wireMTU - 50
-	if err := containers(ctx, b, mtu); err != nil {
+	if err := v.containers(ctx, b, mtu); err != nil {
 		return err
 	}
 	for i, n := range b.Node {

@@ -26,7 +26,7 @@ type forwarderOrder struct {
 // Up is Path's.
 func (p *oneAtATime) Up(ctx context.Context, b *Bed) error {
 	const mtu, port = 1450, 50103
-	if err := containers(ctx, b, mtu); err != nil {
+	if err := p.containers(ctx, b, mtu); err != nil {
 		return err
 	}
 	for i, n := range b.Node {

@@ -27,7 +27,7 @@ type wireGuardOrder struct{ Config string }
 // Up is Path's.
 func (p *wireGuardPath) Up(ctx context.Context, b *Bed) error {
 	const port = 51820
-	if err := containers(ctx, b, wireGuardMTU); err != nil {
+	if err := p.containers(ctx, b, wireGuardMTU); err != nil {
 		return err
 	}
 	var keys [2]*ecdh.PrivateKey
