@@ -23,6 +23,10 @@ func (k claim) equal(o claim) bool {
 	return k.Room == o.Room && slices.Equal(k.Devices, o.Devices) && k.Address == o.Address
 }
 
+// ended is what is left of it when the workload has ended for good: its node keeps the
+// container, at its address, until the instance goes.
+func (k claim) ended() claim { return claim{Address: k.Address} }
+
 // max is the larger of both, part by part: what a node may have to keep for an
 // instance that changes.
 func (k claim) max(o claim) claim {

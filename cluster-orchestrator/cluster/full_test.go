@@ -85,6 +85,50 @@ func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 	w.checkBooks()
 }
 
+// What has ended for good takes no room, but its container is there, at its address.
+func TestWhatIsCompletedHasItsAddress(t *testing.T) {
+	w := smallWorld(t, func(*Config) {})
+	for i := range 10 {
+		a := assignment(i, 1, spec(0.5, 1))
+		a.Spec.OneShot = true
+		w.want[a.Instance] = a
+	}
+	w.desire()
+	w.beat()
+	for _, id := range []api.NodeID{"n0", "n1"} {
+		n := w.nodes[id]
+		for i, o := range n.has {
+			o.State = api.Completed
+			n.has[i] = o
+		}
+		w.speak(id)
+	}
+	w.checkBooks()
+	free := func() (n int64) {
+		for _, c := range w.c.table.All() {
+			n += c.Free.MilliCPU
+		}
+		return n
+	}
+	if free() != 8000 {
+		t.Errorf("%d of 8000 are free", free())
+	}
+	w.wants(assignment(10, 1, spec(0, 1)))
+	w.expect(10, api.Requested, "")
+	w.restart()
+	w.checkBooks()
+	w.beat()
+	w.expect(10, api.Requested, "")
+	w.checkBooks()
+	freed := w.at(3).Node
+	w.drops(web.Instance(3))
+	w.expect(10, api.Requested, "")
+	w.restart()
+	w.beat()
+	w.expect(10, api.Running, freed)
+	w.checkBooks()
+}
+
 func TestTheUrgentGetTheLastAddress(t *testing.T) {
 	w := smallWorld(t, func(c *Config) { c.Preempt = true })
 	for i := range 10 {

@@ -153,8 +153,8 @@ func (c *Core) emptied(n *node, id api.InstanceID) {
 		return
 	}
 	for i := range in.Vacancies {
-		if v := &in.Vacancies[i]; v.Node == n.info.ID && !v.claim.IsZero() {
-			v.claim = claim{}
+		if v := &in.Vacancies[i]; v.Node == n.info.ID && !v.claim.equal(v.claim.ended()) {
+			v.claim = v.claim.ended()
 			c.save(in)
 		}
 	}
@@ -163,17 +163,17 @@ func (c *Core) emptied(n *node, id api.InstanceID) {
 // holdStranger books room for what the node has and was not given, or was given
 // before it fell silent.
 func (c *Core) holdStranger(n *node, id api.InstanceID) {
+	room, ok := n.room[id]
+	if in := c.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
+		room, ok = in.demand.claim, true
+	}
 	if n.observed[id].State == api.Completed {
-		if n.hold(id, claim{}); n.leaving[id] {
-			n.book(id, claim{})
+		if n.hold(id, room.ended()); n.leaving[id] {
+			n.book(id, room.ended())
 			delete(n.unknown, id)
 			c.emptied(n, id)
 		}
 		return
-	}
-	room, ok := n.room[id]
-	if in := c.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
-		room, ok = in.demand.claim, true
 	}
 	if n.hold(id, room); !ok && n.leaving[id] {
 		n.unknown[id] = true
@@ -240,7 +240,7 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	n.room[in.id()] = in.demand.claim
 	grew := !in.Before.IsZero()
 	if in.Before = (claim{}); o.State == api.Completed {
-		n.book(in.id(), claim{})
+		n.book(in.id(), in.demand.claim.ended())
 	} else {
 		n.book(in.id(), in.demand.claim)
 	}

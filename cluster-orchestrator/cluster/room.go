@@ -69,8 +69,10 @@ func (n *node) take(in *instance) {
 	n.room[id] = n.room[id].max(in.demand.claim)
 	n.publish(id, in.demand.ports)
 	n.wanted = n.wanted.Toggle(in.assignment().Digest())
-	if in.State != api.Completed {
-		n.book(id, n.booked[id].max(in.demand.claim))
+	if want := in.demand.claim; in.State != api.Completed {
+		n.book(id, n.booked[id].max(want))
+	} else {
+		n.book(id, n.booked[id].max(want.ended()))
 	}
 	if in.Want.Spec.StopsWhenCutOff() {
 		n.leased++
