@@ -31,6 +31,7 @@ type NetMachine struct {
 	ready bool   // as the node engine was told
 	flows uint64 // that the plane has seen
 	coord api.Coordinate
+	lies  []api.NetPair // that it says of connections, with each word
 }
 
 func (m *NodeMachine) addNet() {
@@ -183,6 +184,7 @@ func (n *NetMachine) send(e api.Envelope) {
 		if !n.node.proc.alive {
 			return
 		}
+		msg.Between = append(slices.Clip(msg.Between), n.lies...)
 		m, get := n.node, wire(msg)
 		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NetUp{Node: m.id, NetUp: get()}) })
 	case plane.Change:
