@@ -25,7 +25,7 @@ type chaos struct {
 
 // newChaos builds the world of a seed.
 func newChaos(seed uint64, opts Options) *World {
-	set := Settings{Restless: true, ExternalBroker: seed%3 == 0, Network: seed%4 > 0}
+	set := Settings{Restless: true, ExternalBroker: seed%3 == 0, Network: seed%4 > 0, Scarce: seed%10 == 0}
 	w := NewWorld(seed, set, opts)
 	r := w.chance
 	q := Quality{Delay: time.Duration(1+r.IntN(40)) * time.Millisecond, Silence: time.Duration(3+r.IntN(10)) * time.Second}

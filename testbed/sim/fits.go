@@ -118,12 +118,18 @@ func within(k api.Constraint, n api.NodeInfo) bool {
 // hasRoom reports whether a machine has free what an instance reserves, and none
 // on it or in its domains with which the instance may not be.
 func (w *World) hasRoom(m *NodeMachine, in api.Instance, spec api.Microservice) bool {
-	used, devices := api.Resources{}, map[string]int{}
+	used, devices, addresses := api.Resources{}, map[string]int{}, 0
 	for _, d := range m.info.Devices {
 		devices[d.Kinds[0]]++
 	}
 	for _, o := range m.cluster.core.Instances() {
-		if o.ID == in.ID || o.Node == "" || o.State == api.Completed {
+		if o.ID == in.ID || o.Node == "" {
+			continue
+		}
+		if o.Node == m.id {
+			addresses++ // that of what is completed, too
+		}
+		if o.State == api.Completed {
 			continue
 		}
 		if o.Node == m.id {
@@ -134,7 +140,8 @@ func (w *World) hasRoom(m *NodeMachine, in api.Instance, spec api.Microservice) 
 		}
 	}
 	if !spec.Needs().Fits(m.info.Capacity.Minus(used)) ||
-		slices.ContainsFunc(spec.NeedsDevices(), func(d api.Device) bool { return d.Count > devices[d.Name] }) {
+		slices.ContainsFunc(spec.NeedsDevices(), func(d api.Device) bool { return d.Count > devices[d.Name] }) ||
+		w.Network && w.Scarce && addresses >= 5 {
 		return false
 	}
 	return !w.crowded(m, in, spec)

@@ -86,7 +86,11 @@ func (m *RootMachine) start() {
 	if m.proc.alive {
 		return
 	}
-	m.core = root.New(root.Config{})
+	ranges := api.DefaultNetRanges()
+	if m.w.Scarce {
+		ranges.Subnet = 29
+	}
+	m.core = root.New(root.Config{Ranges: ranges})
 	if err := m.core.Restore(m.proc.disk.load(m.w.chance)); err != nil {
 		m.w.violate("restore", m.name, "%v", err)
 		return

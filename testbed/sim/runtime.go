@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -169,7 +170,11 @@ func (r *FakeRuntime) startWorkload(o api.StartWorkload) {
 		e := api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadRunning}
 		if n := r.machine.net; n != nil {
 			at, err := n.attach(v)
-			if err != nil {
+			switch {
+			case errors.Is(err, api.ErrFull):
+				r.fail(o.Key, o.Attempt, api.ReasonNetworkFull, err.Error())
+				return
+			case err != nil:
 				r.fail(o.Key, o.Attempt, api.ReasonNetworkDown, err.Error())
 				return
 			}

@@ -15,6 +15,7 @@ type Settings struct {
 	Restless       bool // clocks drift, wake-ups come late, delays vary
 	ExternalBroker bool // the nodes' broker outlives their cluster orchestrator
 	Network        bool // nodes have netmanagers, and workloads addresses
+	Scarce         bool // five of them on each
 }
 
 // Options are for whoever runs a world.
