@@ -34,29 +34,26 @@ func (p *Plane) end(to, unanswered []netip.Addr) error {
 			}
 		}
 	}
-	addrs := slices.Collect(maps.Keys(all))
 	var resets []reset
-	for some := range slices.Chunk(addrs, int(p.o.TlEnding.MaxEntries())) {
+	var failed error
+	for some := range slices.Chunk(slices.Collect(maps.Keys(all)), int(p.o.TlEnding.MaxEntries())) {
 		ending := map[uint32]uint32{}
 		for _, a := range some {
 			ending[a] = all[a]
 		}
 		these, err := p.over(ending)
-		if err != nil {
-			return fmt.Errorf("end flows: %w", err)
+		if resets = append(resets, these...); err != nil {
+			failed = fmt.Errorf("end flows: %w", err)
+			break
 		}
-		resets = append(resets, these...)
 	}
-	return p.send(resets)
+	return errors.Join(failed, p.send(resets)) // of flows that are over, whatever failed
 }
 
 // over ends flows by the kernel's own hands, so that none that begins meanwhile is taken
 // for another.
 func (p *Plane) over(ending map[uint32]uint32) (all []reset, err error) {
 	t := newTable[uint32, uint32](p.o.TlEnding)
-	if err := t.load(); err != nil { // of a life that was cut short
-		return nil, err
-	}
 	defer func() { err = errors.Join(err, t.become(&tx{}, nil)) }()
 	if err := t.become(&tx{}, ending); err != nil {
 		return nil, err
@@ -68,16 +65,16 @@ func (p *Plane) over(ending map[uint32]uint32) (all []reset, err error) {
 		run := ebpf.RunOptions{Data: packet, DataOut: out}
 		next, err := p.o.TlEnd.Run(&run)
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		end := int(binary.NativeEndian.Uint32(out[endTo:]))
 		if next <= at || end < endResets || end > len(run.DataOut) {
-			return nil, fmt.Errorf("from place %d to %d, resets to %d of %d bytes", at, next, end, len(run.DataOut))
+			return all, fmt.Errorf("from place %d to %d, resets to %d of %d bytes", at, next, end, len(run.DataOut))
 		}
 		for b := range slices.Chunk(out[endResets:end], resetSize) {
 			var r reset
 			if _, err := binary.Decode(b, binary.NativeEndian, &r); err != nil {
-				return nil, err
+				return all, err
 			}
 			all = append(all, r)
 		}

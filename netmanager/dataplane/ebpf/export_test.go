@@ -68,14 +68,15 @@ type slot struct{ bucket, is uint32 }
 func (p *Plane) slot(t objectsTuple, where uint32) slot {
 	const tag, beside = 19, 64
 	a, b := ntohs(t.Sport), ntohs(t.Dport)
-	last := max(a, b) % beside
+	last, larger := max(a, b)%beside, uint32(0)
 	if a > b {
+		larger = 1
 		a /= beside
 	} else {
 		b /= beside
 	}
 	s := p.set.Seed
-	h := s[4] + s[0]*uint64(t.Src) + s[1]*uint64(t.Dst) + s[2]*uint64(a<<16|b) + s[3]*uint64(uint32(t.Proto)<<8|uint32(t.Family))
+	h := s[4] + s[0]*uint64(t.Src) + s[1]*uint64(t.Dst) + s[2]*uint64(a<<16|b) + s[3]*uint64(larger<<16|uint32(t.Proto)<<8|uint32(t.Family))
 	hash := uint32(h >> 32)
 	return slot{(hash + last) % (1 << tag) % p.o.TlIndex.MaxEntries(), 1<<31 | hash>>tag<<tag | where}
 }

@@ -90,7 +90,7 @@ func (p *Plane) settings(x *tx, links *links) error {
 	}
 	p.set = s
 	x.did(func() {
-		old.Gen = p.set.Gen + 1
+		old.Gen, old.Seed = p.set.Gen+1, p.set.Seed // flows that began meanwhile are in the index by it
 		p.set = old
 		_ = p.o.TlSettings.Put(uint32(0), old)
 	})

@@ -65,6 +65,8 @@ static __always_inline void full(const struct settings *s, __be32 a, __be32 *to)
 	to[0] = prefix[0], to[1] = prefix[1], to[2] = prefix[2], to[3] = a;
 }
 
+#define barrier() asm volatile("" ::: "memory")
+
 static __always_inline int connected(const struct tuple *t)
 {
 	return t->proto == IPPROTO_TCP || t->proto == PROTO_SCTP;
@@ -289,8 +291,11 @@ __noinline int admit(const struct settings *s, const struct packet *p, struct fl
 	t = &p->t;
 	calls = &new->half[CALLS];
 	f = of(AT(old));
-	if (old && f)
-		forget(s, AT(old), f->claim);
+	if (old && f) {
+		claim = f->claim;
+		if (named(f, SIDE(old), t)) // else its place is another's by now
+			forget(s, AT(old), claim);
+	}
 	for (int i = 0; i < 8; i++) {
 		key = (struct tuple){calls->dst, calls->src, calls->dport, calls->sport, t->proto, t->family, 0};
 		other = find(s, &key);
@@ -316,11 +321,16 @@ unique:
 	answers = &f->half[ANSWERS];
 	__builtin_memset(answers, 0, sizeof(*answers));
 	answers->src = t->dst, answers->dst = t->src, answers->sport = t->dport, answers->dport = t->sport;
-	ready(f);
-	claim = f->claim;
-	if (!enter(s, &key, slot(0, at, ANSWERS)) && !enter(s, t, slot(0, at, CALLS)))
-		return GO;
-	forget(s, at, claim);
+	if (enter(s, &key, slot(0, at, ANSWERS)))
+		goto none;
+	if (enter(s, t, slot(0, at, CALLS))) {
+		swap(s, &key, slot(0, at, ANSWERS), 0);
+		goto none;
+	}
+	ready(f); // only now, for whoever takes it must find it in the index
+	return GO;
+none:
+	f->claim = 0;
 	return TC_DROP;
 }
 
@@ -382,34 +392,38 @@ __noinline int begin(struct __sk_buff *skb, const struct settings *s, const stru
 	return r;
 }
 
-// emit sends the packet the way of its flow.
-static __always_inline int emit(struct __sk_buff *skb, const struct packet *p, const struct half *f, int l2, enum where where)
+// emit sends the packet by the device out, the way of its flow's half.
+__noinline int emit(struct __sk_buff *skb, const struct packet *p, const struct half *f, __u32 how, __u32 out)
 {
+	__u32 l2, where, len;
+
+	if (!p || !f)
+		return TC_DROP;
+	where = p->where;
+	l2 = where == HELD ? 0 : ETH_HLEN;
 	if (where == LAST)
 		return TC_NEXT;
-	if (f->how == HOW_PEER && where != HELD)
-		return bpf_redirect_peer(f->out, 0);
-	// Fragments stay together: only the stack can make one packet of them again.
-	if (where == LEAVE && !p->fragment && (f->how == HOW_NEIGH || f->how == HOW_VXLAN)) {
+	if (how == HOW_PEER && where != HELD)
+		return bpf_redirect_peer(out, 0);
+	len = skb->gso_size ? p->l4 - l2 + p->l4len + skb->gso_size : skb->len - l2;
+	// Fragments stay together: only the stack can make one packet of them again. What is
+	// too large is the stack's to answer.
+	if (where == LEAVE && !p->fragment && (how == HOW_NEIGH || how == HOW_VXLAN) && (!f->mtu || len <= f->mtu)) {
 		struct bpf_redir_neigh hop = {};
-		__u32 len = skb->gso_size ? p->l4 - l2 + p->l4len + skb->gso_size : skb->len - l2;
 
-		// What is too large is the stack's to answer.
-		if (!f->mtu || len <= f->mtu) {
-			if (f->how == HOW_VXLAN) {
-				struct bpf_tunnel_key key = {.tunnel_id = 1, .remote_ipv4 = bpf_ntohl(f->hop[0]), .tunnel_ttl = 64};
+		if (how == HOW_VXLAN) {
+			struct bpf_tunnel_key key = {.tunnel_id = 1, .remote_ipv4 = bpf_ntohl(f->hop[0]), .tunnel_ttl = 64};
 
-				if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_ZERO_CSUM_TX))
-					return TC_DROP;
-				hop.nh_family = AF_INET6;
-				hop.ipv6_nh[0] = bpf_htonl(0xfe800000);
-				hop.ipv6_nh[3] = f->hop[0];
-			} else {
-				hop.nh_family = f->hop_family;
-				__builtin_memcpy(hop.ipv6_nh, f->hop, sizeof(hop.ipv6_nh));
-			}
-			return bpf_redirect_neigh(f->out, &hop, sizeof(hop), 0);
+			if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_ZERO_CSUM_TX))
+				return TC_DROP;
+			hop.nh_family = AF_INET6;
+			hop.ipv6_nh[0] = bpf_htonl(0xfe800000);
+			hop.ipv6_nh[3] = f->hop[0];
+		} else {
+			hop.nh_family = f->hop_family;
+			__builtin_memcpy(hop.ipv6_nh, f->hop, sizeof(hop.ipv6_nh));
 		}
+		return bpf_redirect_neigh(out, &hop, sizeof(hop), 0);
 	}
 	skb->mark = MARK_DONE;
 	return TC_NEXT;
@@ -421,6 +435,7 @@ static __always_inline int pass(struct __sk_buff *skb, const struct settings *s,
 {
 	__u32 found = find(s, &p->t), side = SIDE(found), in = p->in, now = ticks();
 	struct flow *flow = found ? of(AT(found)) : NULL;
+	__u32 how, out;
 	struct half *f;
 	struct tuple to;
 	int r = GO;
@@ -441,11 +456,12 @@ static __always_inline int pass(struct __sk_buff *skb, const struct settings *s,
 		if (p->ends)
 			f->flags |= p->ends == 2 ? FLOW_FIN | FLOW_CLOSED | FLOW_RESET : FLOW_FIN;
 		r = admit(s, p, flow, found);
+		found = 0;
 	} else {
 		f = &flow->half[side];
 		if (f->in != in || f->gen != s->gen || now - f->checked >= CHECKED)
 			r = check(skb, s, p, flow, side);
-		if (r == GO && !f->seen && side == ANSWERS && p->ends != 2) {
+		if (r == GO && side == ANSWERS && AT(found) < s->places && p->ends != 2) {
 			flow = of(settle(s, AT(found), connected(&p->t) ? CONNECTION : TALK));
 			if (!flow)
 				return TC_DROP;
@@ -470,17 +486,24 @@ static __always_inline int pass(struct __sk_buff *skb, const struct settings *s,
 			traffic->from += skb->len - l2;
 	}
 	to = (struct tuple){f->src, f->dst, f->sport, f->dport, 0, 0, 0};
+	how = f->how, out = f->out;
+	barrier();
+	if (found && !named(flow, side, &p->t)) // its place became another's just now
+		return TC_DROP;
 	if (rewrite(skb, s, l2, p, &to))
 		return TC_DROP;
-	return emit(skb, p, f, l2, where);
+	return emit(skb, p, f, how, out);
 }
 
 // piece looks at the way that a fragment came by and leaves the rest to the last
 // hop: the stack puts it together with those that come by other ways, or late.
-static __always_inline int piece(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
+__noinline int piece(struct __sk_buff *skb, const struct settings *s, const struct packet *p)
 {
-	struct peer *peer = peer_of(p->t.src);
+	struct peer *peer;
 
+	if (!s || !p)
+		return TC_DROP;
+	peer = peer_of(p->t.src);
 	if (!bpf_map_lookup_elem(&tl_endpoints, &p->t.dst))
 		return TC_NEXT;
 	if (!peer || !came_by(skb, s, peer, p))

@@ -37,14 +37,17 @@ static __always_inline int beside(struct __sk_buff *skb, __u8 family, const __be
 
 // outside says by a mark what nftables shall do with a packet that leaves the
 // ranges.
-static __always_inline int outside(struct __sk_buff *skb, const struct packet *p)
+__noinline int outside(struct __sk_buff *skb, const struct packet *p)
 {
 	// Addresses that nobody has (RFC 5737, RFC 6666): they go where all else goes.
 	const __be32 else4[4] = {0, 0, 0, bpf_htonl(0xc0000201)}, else6[4] = {bpf_htonl(0x01000000), 0, 0, bpf_htonl(1)};
-	__u8 family = p->t.family == 4 ? AF_INET : AF_INET6;
+	__u8 family;
 	struct network to = {.len = 128};
 	__u32 device, other;
 
+	if (!p)
+		return TC_DROP;
+	family = p->t.family == 4 ? AF_INET : AF_INET6;
 	if (family == AF_INET) {
 		if (bpf_skb_load_bytes(skb, ETH_HLEN + offsetof(struct iphdr, daddr), &to.address[3], 4))
 			return TC_DROP;

@@ -6,9 +6,11 @@
 // half: both directions lie side by side, and nothing is allocated.
 //
 // Whoever takes a place sets its claim first, by exchange, so that none has two
-// takers; then its former flow leaves the index, then the new one is written, and then
-// it enters the index. Readers take no lock: one that meets a change sees no flow, or
-// notes in the next one's that a packet passed.
+// takers; then its former flow leaves the index, the new one is written and enters the
+// index, and then others may take the place again: each finds in the index what it is to
+// take out. Readers take no lock: one that meets a change sees no flow, or notes in the
+// next one's that a packet passed; where a packet goes is read before the flow's name is
+// looked at once more.
 #pragma once
 
 #include "packet.h"
@@ -69,7 +71,7 @@ static __always_inline __u32 hashed(const struct settings *s, const struct tuple
 	__u64 h = s->seed[4];
 
 	if (a > b)
-		last = a % BESIDE, a /= BESIDE;
+		last = a % BESIDE, a /= BESIDE, h += s->seed[3] << 16;
 	else
 		last = b % BESIDE, b /= BESIDE;
 	h += s->seed[0] * t->src;
@@ -181,8 +183,10 @@ __noinline int forget(const struct settings *s, __u32 at, __u32 claim)
 static __always_inline __u32 idle(const struct flow *f, __u32 now)
 {
 	__u32 calls = f->half[CALLS].seen, answers = f->half[ANSWERS].seen;
+	__u32 silent = now - (answers && (__s32)(answers - calls) > 0 ? answers : calls);
 
-	return now - (answers && (__s32)(answers - calls) > 0 ? answers : calls);
+	// Another processor may have noted a packet after this one looked at the clock.
+	return (__s32)silent < 0 ? 0 : silent;
 }
 
 // spare says whether the flow in a place has no more need of it.
@@ -214,6 +218,7 @@ __noinline int enter(const struct settings *s, const struct tuple *t, __u32 wher
 	__u32 hash, best = NOWHERE, most = 0, now = ticks();
 	struct bucket *b;
 	struct flow *f;
+	__be32 owner;
 
 	if (!s || !t)
 		return -1;
@@ -223,15 +228,19 @@ __noinline int enter(const struct settings *s, const struct tuple *t, __u32 wher
 	b = bucket(s, hash);
 	if (!b)
 		return -1;
+	f = of(AT(where));
+	if (!f)
+		return -1;
+	owner = f->name.src;
 	for (__u32 i = 0; i < SLOTS; i++) {
-		__u32 at = AT(b->slot[i]), w;
+		__u32 is = *(volatile __u32 *)&b->slot[i], w;
 
-		f = of(at);
-		if (!f || !(f->claim & READY) || at == AT(where))
+		f = of(AT(is));
+		if (!is || !f || !(f->claim & READY))
 			continue;
-		w = worth(f, t->src, now);
+		w = worth(f, owner, now);
 		if (w >= most)
-			most = w, best = at;
+			most = w, best = AT(is);
 	}
 	f = of(best);
 	if (!f || forget(s, best, f->claim))
@@ -269,7 +278,7 @@ static __always_inline __u32 spot(const struct settings *s, __be32 owner, __u32 
 // just now.
 __noinline __u32 place(const struct settings *s, __be32 owner, __u32 kind)
 {
-	__u32 now = ticks(), at = 0, best = NOWHERE, most = 0, *turn, n;
+	__u32 now = ticks(), at = 0, best = NOWHERE, seen = 0, most = 0, *turn, n;
 	struct flow *f;
 
 	if (!s)
@@ -302,10 +311,9 @@ __noinline __u32 place(const struct settings *s, __be32 owner, __u32 kind)
 			continue;
 		w = worth(f, owner, now);
 		if (w >= most)
-			most = w, best = at;
+			most = w, best = at, seen = claim;
 	}
-	f = of(best);
-	return f && take(s, best, f->claim) ? best : NOWHERE;
+	return seen && take(s, best, seen) ? best : NOWHERE;
 }
 
 // settle gives a flow that was answered a lasting place, and says which it has.
@@ -330,10 +338,10 @@ __noinline __u32 settle(const struct settings *s, __u32 at, __u32 kind)
 	to->name = f->name, to->from = f->from, to->to = f->to, to->isn = f->isn;
 	to->half[CALLS] = f->half[CALLS];
 	to->half[ANSWERS] = f->half[ANSWERS];
-	ready(to);
 	name = f->name, answers = turned(f);
 	swap(s, &name, slot(0, at, CALLS), slot(0, new, CALLS));
 	swap(s, &answers, slot(0, at, ANSWERS), slot(0, new, ANSWERS));
+	ready(to); // only now, for whoever takes it must find it in the index
 	f->claim = 0;
 	return new;
 }
