@@ -171,3 +171,6 @@ func (c *Core) guard(w *work) {
 		c.emitVolatile(api.ToRuntime, api.GuardWorkload{Key: w.key(), Until: c.link.leaseEnd})
 	}
 }
+
+// lift takes back what guard set.
+func (c *Core) lift(w *work) { c.emit(api.ToRuntime, api.GuardWorkload{Key: w.key()}) }

@@ -272,6 +272,36 @@ func TestExclusiveWaitsForTheLease(t *testing.T) {
 	}
 }
 
+// What guarded an attempt that is over may be due still, and must not end the next.
+func TestGuardOfAnEarlierAttemptIsLifted(t *testing.T) {
+	w := newWorld(t)
+	w.wants(assignment(1, exclusive))
+	w.pass(3 * time.Second)
+	w.lease()
+	w.is(api.Running)
+	w.all = nil
+	w.exit(web, 1)
+	for range 3 {
+		w.pass(time.Second)
+		w.lease()
+	}
+	w.is(api.Running)
+	lifted := false
+	for _, m := range w.all {
+		switch m := m.(type) {
+		case api.GuardWorkload:
+			lifted = m.Until.IsZero()
+		case api.CreateWorkload:
+			if !lifted {
+				t.Errorf("%s attempt %d is created under the guard of the one before", m.Key, m.Attempt)
+			}
+		}
+	}
+	if last[api.GuardWorkload](w).Until.IsZero() {
+		t.Error("nothing guards it")
+	}
+}
+
 func TestLeaseRules(t *testing.T) {
 	tests := []struct {
 		name   string

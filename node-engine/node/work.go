@@ -152,6 +152,9 @@ func (c *Core) create(w *work) {
 	}
 	w.phase, w.remains = creating, true
 	c.observe(w, api.Observed{State: api.NodeScheduled})
+	if w.haveSpec.StopsWhenCutOff() {
+		c.lift(w) // an earlier attempt's deadline may have passed, and would end this one
+	}
 	c.emit(api.ToRuntime, api.CreateWorkload{
 		Key: w.key(), Attempt: w.attempt, Spec: w.haveSpec, Addresses: w.assignment.Addresses, Devices: w.devices,
 	})
@@ -329,7 +332,7 @@ func (c *Core) gone(w *work) {
 		w.dealt = false // orders for one key are carried out in turn: none of its creations is left
 		c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 		if w.haveSpec.StopsWhenCutOff() {
-			c.emit(api.ToRuntime, api.GuardWorkload{Key: w.key()})
+			c.lift(w)
 		}
 		w.phase = idle
 		c.drive(w)

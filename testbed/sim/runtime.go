@@ -35,6 +35,7 @@ type workload struct {
 	exit      int
 	run       int    // counts starts and ends, so that a planned exit knows its process
 	guard     uint64 // counts guards
+	due       bool   // the guard's deadline has passed, and it found nothing to kill
 }
 
 func newRuntime(m *NodeMachine) *FakeRuntime {
@@ -192,6 +193,9 @@ func (r *FakeRuntime) begin(v *workload) {
 	v.phase = api.WorkloadRunning
 	v.run++
 	r.w.began(r.machine, v)
+	if v.due {
+		r.w.after(guardLooks, func() { r.killDue(v) })
+	}
 	life, code, ends := time.Duration(0), 0, false
 	switch kind := v.spec.Code[strings.LastIndexByte(v.spec.Code, ':')+1:]; {
 	case v.spec.OneShot:
@@ -297,29 +301,47 @@ func (r *FakeRuntime) onNetwork(k api.Key) (at api.Attached) {
 	return at
 }
 
-// guard kills at a moment of the machine's own clock, engine or no engine.
+// guard kills at a moment of the machine's own clock, engine or no engine, and
+// goes on looking for what was being started then.
 func (r *FakeRuntime) guard(o api.GuardWorkload) {
 	v := r.find(o.Key)
 	if v == nil {
 		return
 	}
-	v.guard++
+	v.lift()
 	if o.Until.IsZero() {
 		return
 	}
 	guard := v.guard
 	r.w.at(max(r.w.now, r.machine.clock.when(o.Until)), func() {
-		if v.guard != guard || v.phase != api.WorkloadRunning {
-			return
+		if v.guard == guard {
+			v.due = true
+			r.killDue(v)
 		}
-		run := v.run
-		r.w.note(r.machine.name, "the guard kills %s", key(v.Key))
-		r.w.after(r.w.killDelay(), func() {
-			if v.run == run {
-				r.exit(v, 137)
-			}
-		})
 	})
+}
+
+// guardLooks is how often the guard looks for what is due.
+const guardLooks = 100 * time.Millisecond
+
+func (r *FakeRuntime) killDue(v *workload) {
+	if !v.due || v.phase != api.WorkloadRunning {
+		return
+	}
+	v.due = false
+	run := v.run
+	r.w.note(r.machine.name, "the guard kills %s", key(v.Key))
+	r.w.after(r.w.killDelay(), func() {
+		if v.run == run {
+			r.exit(v, 137)
+		}
+	})
+}
+
+// lift forgets the guard.
+func (v *workload) lift() {
+	v.guard++
+	v.due = false
 }
 
 // engineEnds leaves what the engine had under way half done.
@@ -333,7 +355,7 @@ func (r *FakeRuntime) machineEnds(forgets bool) {
 	r.engineEnds()
 	r.down = false
 	for _, v := range r.all() {
-		v.guard++
+		v.lift()
 		if v.phase == api.WorkloadRunning {
 			v.phase, v.exit = api.WorkloadExited, 255
 			v.run++

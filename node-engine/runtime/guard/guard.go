@@ -6,7 +6,8 @@
 // takes it along. It takes orders over a unix socket in the state directory,
 // keeps them in a file beside it, counts on CLOCK_BOOTTIME, which goes on while
 // the machine sleeps and which nobody sets, and ends by itself when it holds
-// nothing and no engine is connected.
+// nothing and no engine is connected. A group that is empty at its deadline is
+// looked at again for as long as a start that was under way may bring a process.
 //
 //	c, err := guard.Ensure(ctx, stateDir, "")
 //	err = c.Set(ctx, key, target, time.Now().Add(lease))

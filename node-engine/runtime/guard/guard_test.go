@@ -46,6 +46,55 @@ func TestKillsThoughTheEngineIsGone(t *testing.T) {
 	}
 }
 
+// TestKillsWhatStartsTooLate: a start was under way at the deadline, and the
+// engine dies before the process is there.
+func TestKillsWhatStartsTooLate(t *testing.T) {
+	dir, c := ensure(t)
+	g := newGroup(t)
+	other := startVictim(t)
+	end := time.Now().Add(50 * time.Millisecond)
+	if err := c.Set(t.Context(), key, runtime.Target{Cgroup: g.Path()}, end); err != nil {
+		t.Fatal(err)
+	}
+	// When this one is dead, the guard has looked at the empty one too.
+	if err := c.Set(t.Context(), api.Key{Instance: key.Instance, Epoch: 8}, other.target, end); err != nil {
+		t.Fatal(err)
+	}
+	other.wait(t)
+	guard := pidOf(t, dir)
+	c.Close()
+	late := startIn(t, g)
+	late.wait(t)
+	waitGone(t, guard)
+}
+
+// TestLooksNoLongerThanAStartLasts: nothing was started, and the guard ends some day.
+func TestLooksNoLongerThanAStartLasts(t *testing.T) {
+	cg, err := cgroup.Mounted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	now := boottime()
+	nobody := runtime.Target{Cgroup: fmt.Sprintf("/treeline-test-guard-%d-nobody", os.Getpid())}
+	h := &helper{root: root, cg: cg, held: map[string]Deadline{
+		"long ago": {nobody, now - int64(startWithin)},
+		"just now": {nobody, now},
+		"later":    {nobody, now + int64(time.Hour)},
+	}}
+	h.killDue()
+	if _, ok := h.held["long ago"]; ok || len(h.held) != 2 {
+		t.Errorf("held %v, want what is just due and what is not", h.held)
+	}
+	if at := h.next(); at != h.looked+int64(retryAfter) {
+		t.Errorf("the next look is %s after this one, want %s", time.Duration(at-h.looked), retryAfter)
+	}
+}
+
 func TestLiftedLives(t *testing.T) {
 	_, c := ensure(t)
 	dies := startVictim(t)
@@ -147,6 +196,11 @@ var victims int
 // startVictim starts a process that ignores SIGTERM and has a child.
 func startVictim(t *testing.T) victim {
 	t.Helper()
+	return startIn(t, newGroup(t))
+}
+
+func newGroup(t *testing.T) cgroup.Group {
+	t.Helper()
 	cg, err := cgroup.Mounted()
 	if err != nil {
 		t.Fatal(err)
@@ -156,6 +210,16 @@ func startVictim(t *testing.T) victim {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := g.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+func startIn(t *testing.T, g cgroup.Group) victim {
+	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo up; while :; do wait; done")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -170,9 +234,6 @@ func startVictim(t *testing.T) victim {
 			t.Error(err)
 		}
 		<-v.done
-		if err := g.Remove(); err != nil {
-			t.Error(err)
-		}
 	})
 	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatal(err)

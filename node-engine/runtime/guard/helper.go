@@ -27,6 +27,11 @@ const (
 	lockName   = "guard.lock"
 	killWithin = 2 * time.Second // one attempt to kill; then it is tried again
 	retryAfter = 100 * time.Millisecond
+
+	// startWithin is how long after its deadline, and after the order that set it, a
+	// start that was under way may yet bring a process: the engine gives up on one
+	// after a minute, but not everybody whom it asked.
+	startWithin = 2 * time.Minute
 )
 
 // Main turns this process into a guard and never returns, if it was started as
@@ -49,6 +54,7 @@ type helper struct {
 	cg     cgroup.FS
 	boot   string
 	held   map[string]Deadline
+	looked int64 // when what was due was last killed, of CLOCK_BOOTTIME
 	orders chan request
 	gone   chan struct{} // a client has left
 	alarm  *alarm
@@ -195,6 +201,7 @@ func (h *helper) obey(o order) answer {
 		if o.Target.Cgroup == "" || o.Target.Cgroup == "/" || !strings.HasPrefix(o.Target.Cgroup, "/") {
 			return answer{Error: fmt.Sprintf("cgroup %q cannot be guarded: %v", o.Target.Cgroup, api.ErrInvalid)}
 		}
+		o.Until = max(o.Until, boottime()) // a start may begin with this order
 		h.held[o.Key] = o.Deadline
 	case "lift":
 		if _, ok := h.held[o.Key]; !ok {
@@ -212,39 +219,54 @@ func (h *helper) obey(o order) answer {
 	return answer{}
 }
 
-// next is the earliest deadline, 0 if there is none.
-func (h *helper) next() (until int64) {
+// next is when to kill or to look again, 0 if nothing is held.
+func (h *helper) next() (at int64) {
 	for _, d := range h.held {
-		if until == 0 || d.Until < until {
-			until = max(d.Until, 1)
+		look := max(d.Until, 1)
+		if d.Until <= h.looked {
+			look = h.looked + int64(retryAfter)
+		}
+		if at == 0 || look < at {
+			at = look
 		}
 	}
-	return until
+	return at
 }
 
-// killDue kills what is due. What resists stays held and is tried again.
+// killDue kills what is due. What resists stays held and is tried again, and so
+// does what has no process as long as a start may be under way: whoever ordered
+// it may be dead when it has one.
 func (h *helper) killDue() {
-	now := boottime()
+	h.looked = boottime()
 	var due []string
 	for k, d := range h.held {
-		if d.Until <= now {
+		if d.Until <= h.looked {
 			due = append(due, k)
 		}
 	}
 	slices.Sort(due)
+	held := len(h.held)
 	for _, k := range due {
-		ctx, cancel := context.WithTimeout(context.Background(), killWithin)
-		err := h.cg.Group(h.held[k].Target.Cgroup).Kill(ctx)
-		cancel()
-		if err == nil {
-			delete(h.held, k)
-			continue
-		}
 		d := h.held[k]
-		d.Until = boottime() + int64(retryAfter)
-		h.held[k] = d
+		killed, err := h.kill(h.cg.Group(d.Target.Cgroup))
+		if err == nil && (killed || h.looked-d.Until > int64(startWithin)) {
+			delete(h.held, k)
+		}
 	}
-	_ = h.save() // a file that still names the dead does no harm: killing them again is nothing
+	if len(h.held) < held {
+		_ = h.save() // a file that still names the dead does no harm: killing them again is nothing
+	}
+}
+
+// kill kills every process of a group and reports whether there was any.
+func (h *helper) kill(g cgroup.Group) (any bool, err error) {
+	pids, err := g.Procs()
+	if err != nil || len(pids) == 0 {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killWithin)
+	defer cancel()
+	return true, g.Kill(ctx)
 }
 
 func (h *helper) load() error {
