@@ -1,9 +1,10 @@
 // Package driver carries out what a node's core orders of its runtime, and tells
 // the core what came of it and what happens by itself.
 //
-// Orders for one placement are carried out one after the other, in their order;
-// placements do not wait for each other, but creations, which are heavy, for a
-// few others. What is wanted belongs to the core, how to the runtime.
+// Orders for one placement are carried out one after the other, in their order,
+// but a guard is moved while a start or a stop lasts; placements do not wait for
+// each other, but creations, which are heavy, for a few others. What is wanted
+// belongs to the core, how to the runtime.
 //
 //	d := driver.New(driver.Options{Runtime: rt, Deliver: deliver, Info: info})
 //	found := d.Find(ctx)                 // for node.Start
@@ -84,6 +85,9 @@ type Driver struct {
 type queue struct {
 	orders []any
 	cancel context.CancelFunc // of the creation under way
+	lasts  bool               // a start or a stop is under way: its guard is moved meanwhile
+	moves  *api.GuardWorkload // to where, newest
+	moving chan struct{}      // closed when none is left; nil: nobody moves it
 }
 
 // New is a driver that carries out nothing before Run.
@@ -199,6 +203,7 @@ func (d *Driver) Order(order any) {
 	} else {
 		q.orders = append(q.orders, order)
 	}
+	d.moveGuard(q)
 	if idle && d.ctx != nil {
 		d.wg.Go(func() { d.serve(d.ctx, k, q) })
 	}
@@ -271,9 +276,54 @@ func (d *Driver) serve(ctx context.Context, k api.Key, q *queue) {
 		}
 		order := q.orders[0]
 		q.orders = q.orders[1:]
+		switch order.(type) {
+		case api.StartWorkload, api.StopWorkload:
+			q.lasts = true
+			d.moveGuard(q)
+		}
 		d.mu.Unlock()
 		d.carryOut(ctx, k, q, order)
+		d.mu.Lock()
+		q.lasts = false
+		moving := q.moving
+		d.mu.Unlock()
+		if moving != nil {
+			<-moving
+		}
 	}
+}
+
+// moveGuard moves the deadline, if that is what is ordered next, of a workload whose
+// start or stop is under way: that may last longer than the lease, which is renewed
+// meanwhile. d.mu is held.
+func (d *Driver) moveGuard(q *queue) {
+	if !q.lasts || len(q.orders) == 0 {
+		return
+	}
+	to, ok := q.orders[0].(api.GuardWorkload)
+	if !ok || to.Until.IsZero() {
+		return
+	}
+	q.orders, q.moves = q.orders[1:], &to
+	if q.moving != nil {
+		return
+	}
+	moving := make(chan struct{})
+	q.moving = moving
+	d.wg.Go(func() {
+		defer close(moving)
+		for {
+			d.mu.Lock()
+			to := q.moves
+			if q.moves = nil; to == nil || d.ctx.Err() != nil {
+				q.moving = nil
+				d.mu.Unlock()
+				return
+			}
+			d.mu.Unlock()
+			d.guard(d.ctx, *to)
+		}
+	})
 }
 
 func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
@@ -307,9 +357,7 @@ func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 		defer d.calm.RUnlock()
 		d.result(ctx, api.WorkloadEvent{Key: k, Phase: api.WorkloadGone}, err)
 	case api.GuardWorkload:
-		if err := d.guard(ctx, o); err != nil {
-			d.opt.Log.Warn("workload is not guarded: only this engine ends it when its lease does", "instance", k.Instance, "epoch", k.Epoch, "err", err)
-		}
+		d.guard(ctx, o)
 	case settle:
 		d.settle(ctx, k)
 	case avoid:
@@ -348,7 +396,13 @@ func (d *Driver) create(ctx context.Context, q *queue, o api.CreateWorkload) {
 	d.result(ctx, api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated}, err)
 }
 
-func (d *Driver) guard(ctx context.Context, o api.GuardWorkload) error {
+func (d *Driver) guard(ctx context.Context, o api.GuardWorkload) {
+	if err := d.setGuard(ctx, o); err != nil {
+		d.opt.Log.Warn("workload is not guarded: only this engine ends it when its lease does", "instance", o.Instance, "epoch", o.Epoch, "err", err)
+	}
+}
+
+func (d *Driver) setGuard(ctx context.Context, o api.GuardWorkload) error {
 	if d.opt.Guard == nil {
 		return nil
 	}

@@ -103,7 +103,8 @@ type Target struct {
 }
 
 // Guarded is a Runtime whose workloads can be killed by something that outlives
-// the node engine. A workload that does not exist is api.ErrNotFound.
+// the node engine. A workload that does not exist is api.ErrNotFound. It is asked
+// while a start or a stop is under way, too.
 type Guarded interface {
 	CgroupOf(ctx context.Context, k api.Key) (Target, error)
 }
