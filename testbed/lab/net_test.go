@@ -246,10 +246,8 @@ func addressesRunOut(t *testing.T, o *lab.Overlay) {
 	o.Apply(lab.App("many", lab.On(o.Container("many", 6), "c1", "n0;n1")))
 	o.Wait("all run", o.Running("many", "many", 6))
 	on := map[string]int{}
-	for _, w := range o.Workloads() {
-		if w.Instance.Service() == o.ServiceID("many", "many") {
-			on[w.Node]++
-		}
+	for _, w := range o.Service("many", "many", 6) {
+		on[w.Node]++
 	}
 	if on["n0"] != 4 || on["n1"] != 2 {
 		t.Errorf("they run on %v", on)

@@ -26,7 +26,7 @@ func TestInstancesLeaveWithoutARoot(t *testing.T) {
 	o.Apply(lab.App("shop", lab.On(o.Container("client", 1), "c1", ""), lab.On(o.Server("web", 4), "c2", "")))
 	o.Wait("all run", func(v lab.View) bool { return o.Running("shop", "client", 1)(v) && o.Running("shop", "web", 4)(v) })
 	on := map[string][]api.InstanceID{}
-	for _, w := range o.Workloads() {
+	for _, w := range o.Service("shop", "web", 4) {
 		on[w.Node] = append(on[w.Node], w.Instance)
 	}
 	if len(on["n1"]) == 0 || len(on["n2"]) == 0 {

@@ -304,9 +304,14 @@ func (w *talk) cutOff(t *testing.T, of, number int) {
 	w.Hosts[i].Run("ip", "link", "set", "eth0", "down")
 	died := time.Now()
 	w.more(t, 20) // what was in flight is over
-	w.Wait("its instance runs elsewhere", func(v lab.View) bool {
-		return w.Running("shop", "web", of)(v) && slices.ContainsFunc(w.WorkloadsOf(p.Instance), func(q lab.Workload) bool { return q.Node != p.Node })
+	// It carries its name from its exec on, which may come after all that is told of it.
+	lab.Within(t, time.Minute, "its instance runs elsewhere", func() error {
+		if !slices.ContainsFunc(w.WorkloadsOf(p.Instance), func(q lab.Workload) bool { return q.Node != p.Node }) {
+			return fmt.Errorf("it has %+v", w.WorkloadsOf(p.Instance))
+		}
+		return nil
 	})
+	w.Wait("all run", w.Running("shop", "web", of))
 	c.Forget()
 	c.More(t, 5)
 	other.More(t, 5)

@@ -48,6 +48,21 @@ func (l *Lab) WorkloadsOf(id api.InstanceID) []Workload {
 	return slices.DeleteFunc(l.Workloads(), func(w Workload) bool { return w.Instance != id })
 }
 
+// Service waits until a service has n processes, and gives them: a container's carries
+// its instance's name from its exec on, which may come after all that is told of it.
+func (l *Lab) Service(app, service string, n int) (all []Workload) {
+	l.t.Helper()
+	id := l.ServiceID(app, service)
+	Within(l.t, patience, fmt.Sprintf("%s has %d processes", id, n), func() error {
+		all = slices.DeleteFunc(l.Workloads(), func(w Workload) bool { return w.Instance.Service() != id })
+		if len(all) != n {
+			return fmt.Errorf("it has %+v", all)
+		}
+		return nil
+	})
+	return all
+}
+
 // Workload is the one process of an instance; several fail the test. There may be
 // none for a moment: a container that was started carries its instance's name from
 // its exec on, and a node that is starved stops an exclusive instance.
