@@ -130,14 +130,14 @@ func (x *batch) addCounter(t *nftables.Table, name string) {
 	x.end()
 }
 
-// chain is one that others go to.
+// addChain makes one that others go to.
 func (x *batch) addChain(t *nftables.Table, name string) {
 	x.of(t, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
 	x.text(unix.NFTA_CHAIN_NAME, name)
 	x.end()
 }
 
-// addBase is a chain that a hook begins with.
+// addBase makes a chain that a hook begins with.
 func (x *batch) addBase(t *nftables.Table, name string, h *nftables.ChainHook, kind nftables.ChainType, priority int32) {
 	x.of(t, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
 	x.text(unix.NFTA_CHAIN_NAME, name)

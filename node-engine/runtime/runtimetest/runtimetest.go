@@ -234,26 +234,16 @@ func (s *suite) line(k api.Key, text string) string {
 	return ""
 }
 
-func (s *suite) logs(k api.Key, tail int) string {
-	s.Helper()
-	r, err := s.rt.Logs(s.Context(), k, tail, false)
-	if err != nil {
-		s.Fatalf("logs of %s: %v", k, err)
-	}
-	defer r.Close()
-	b, err := io.ReadAll(r)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return string(b)
-}
+func (s *suite) logs(k api.Key, tail int) string { return s.read(k, tail, false) }
 
 // follow is a workload's log to its end.
-func (s *suite) follow(k api.Key) string {
+func (s *suite) follow(k api.Key) string { return s.read(k, -1, true) }
+
+func (s *suite) read(k api.Key, tail int, follow bool) string {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
-	r, err := s.rt.Logs(ctx, k, -1, true)
+	r, err := s.rt.Logs(ctx, k, tail, follow)
 	if err != nil {
 		s.Fatalf("logs of %s: %v", k, err)
 	}

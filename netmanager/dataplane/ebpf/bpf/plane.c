@@ -164,23 +164,20 @@ __noinline __u32 over(struct __sk_buff *skb, const struct settings *s, __u32 at,
 	struct flow *f = of(at);
 	struct reset reset;
 	struct half *calls;
-	__u32 claim, *all;
+	__u32 claim, *each;
+	int tcp;
 
 	if (!s || !f)
 		return off;
 	claim = f->claim;
 	calls = &f->half[CALLS];
-	all = bpf_map_lookup_elem(&tl_ending, &calls->dst);
-	if (!all || !(claim & READY))
+	tcp = f->name.proto == IPPROTO_TCP;
+	each = bpf_map_lookup_elem(&tl_ending, &calls->dst);
+	if (!each || !(claim & READY) || (!*each && !(tcp && !calls->ack)))
 		return off;
 	reset = (struct reset){f->name, calls->ack};
-	if (f->name.proto != IPPROTO_TCP)
-		reset.ack = 0;
-	else if (!reset.ack) // nobody has answered: whoever calls asks again
-		all = &claim;
-	if (!*all)
-		return off;
-	if (reset.ack && !(calls->flags & FLOW_CLOSED) && bpf_map_lookup_elem(&tl_endpoints, &reset.flow.src) &&
+	// Whom nobody has answered asks again by himself.
+	if (tcp && reset.ack && !(calls->flags & FLOW_CLOSED) && bpf_map_lookup_elem(&tl_endpoints, &reset.flow.src) &&
 	    !bpf_skb_store_bytes(skb, off, &reset, sizeof(reset), 0))
 		off += sizeof(reset);
 	forget(s, at, claim);

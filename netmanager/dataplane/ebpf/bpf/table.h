@@ -61,10 +61,11 @@ static __always_inline int named(const struct flow *f, __u32 side, const struct 
 	       t->proto == f->name.proto && t->family == f->name.family;
 }
 
-// hashed is strongly universal (multiply-shift; Dietzfelbinger 1996): who does not know
-// the seed finds no tuples that fall into one bucket more often than by chance. Only the
-// last bits of the larger port enter as they are: who calls again and again does so from
-// ports that follow one another, and finds the memory of the last call in the cache.
+// hashed is by multiply-shift (Dietzfelbinger 1996): who does not know the seed cannot
+// choose tuples that share a bucket. By one seed of some hundreds ports in even steps do all
+// the same; their caller's own flows make way then. Only the last bits of the larger port
+// enter as they are: who calls again and again does so from ports that follow one another,
+// and finds the memory of the last call in the cache.
 static __always_inline __u32 hashed(const struct settings *s, const struct tuple *t)
 {
 	__u32 a = bpf_ntohs(t->sport), b = bpf_ntohs(t->dport), last;
