@@ -18,7 +18,7 @@ type backend struct {
 	address  netip.Addr
 	peer     *peer // nil: on this node
 	draining bool
-	gone     bool // its node says so
+	gone     bool // its node knows of nobody there
 	load     uint8
 }
 
@@ -41,6 +41,9 @@ func (c *Core) backends(s *service) []backend {
 			}
 			// That a record says otherwise of the same placement is older than its node's word.
 			m, marked := p.marked(b)
+			if marked && m.Gone && m.Named {
+				continue
+			}
 			out = append(out, backend{b.Instance, b.Epoch, b.Address, p, b.State == api.BackendDraining || marked, marked && m.Gone, b.Load})
 		}
 	}
@@ -76,8 +79,9 @@ func (c *Core) ownLoad(s *service, k api.Key) uint8 {
 }
 
 // open are the backends that new flows go to: the best kind of which there is one.
-// A backend of which one must fear that it is dead is better than none, and even one
-// that its node says is gone: a word may be as wrong as a record.
+// A backend of which one must fear that it is dead is better than none, and even one of
+// which its node knows nothing: what was stored may be lost there, and what runs not yet
+// be found.
 func open(all []backend) []backend {
 	if left := slices.DeleteFunc(slices.Clone(all), func(b backend) bool { return b.gone }); len(left) > 0 {
 		all = left

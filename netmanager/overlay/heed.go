@@ -18,6 +18,7 @@ const believe = 15 * time.Minute
 type mark struct {
 	Of    notice.Placement `json:"of"`
 	Gone  bool             `json:"gone,omitempty"`
+	Named bool             `json:"named,omitempty"` // by the peer; else it was said of whatever we believed to be there
 	Until time.Time        `json:"until"`
 }
 
@@ -55,17 +56,18 @@ func (c *Core) mark(q *peer, w notice.Word) (news bool) {
 	if b != nil {
 		known = notice.Of(api.Key{Instance: b.Instance, Epoch: b.Epoch})
 	}
-	if w.Of == 0 {
-		w.Of = known
-	}
 	old, had := q.marks[w.Address]
-	is := mark{w.Of, w.State == notice.Gone, c.now.Add(believe)}
+	is := mark{w.Of, w.State == notice.Gone, w.Of != 0, c.now.Add(believe)}
+	if !is.Named {
+		is.Of = known
+		is.Named = old.Named && old.Of == is.Of && old.Gone == is.Gone
+	}
 	switch {
-	case w.Of == 0, !had && w.State == notice.Takes:
+	case is.Of == 0, !had && w.State == notice.Takes:
 		return false
 	case w.State == notice.Takes:
 		delete(q.marks, w.Address)
-	case had && old.Of == is.Of && old.Gone == is.Gone && old.Until.Sub(c.now) > believe/2:
+	case had && old.Of == is.Of && old.Gone == is.Gone && old.Named == is.Named && old.Until.Sub(c.now) > believe/2:
 		return false
 	default:
 		if !had && len(q.marks) >= notice.MaxWords {

@@ -194,11 +194,16 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	}
 	w.says(2, 1, 1, notice.Leaving)
 	w.leadsTo(2) // it serves still
-	w.says(2, 2, 1, notice.Gone)
-	w.leadsTo(1, 2) // nothing better is known
+	w.says(2, 2, 0, notice.Gone)
+	w.leadsTo(2) // it knows of nobody, nor do we of anybody better
+	w.says(2, 3, 1, notice.Gone)
+	w.leadsTo() // whoever calls is refused at once, and not lost
+	w.says(2, 4, 0, notice.Gone)
+	w.leadsTo()
 	w.checkBooks()
 	w.restart()
-	w.says(2, 3, 1, notice.Takes)
+	w.leadsTo()
+	w.says(2, 5, 1, notice.Takes)
 	w.leadsTo(2)
 	w.checkBooks()
 
