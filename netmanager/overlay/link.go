@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
 )
 
 // link is what is to be said to the cluster, and what it has confirmed.
@@ -26,6 +27,8 @@ type link struct {
 
 	gaps     bool // some are news
 	gapsTold time.Time
+
+	run *interest.Run[interest.Key] // through what is held, while the cluster tells it part by part
 }
 
 const (

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -201,6 +202,8 @@ func (c *Core) keepPeer(p api.Peer) {
 	if q.alone != nil {
 		c.held = c.held.Toggle(q.alone.Digest())
 		q.refs--
+	} else {
+		c.link.run.Add(interest.PeerOf(p.Key))
 	}
 	q.alone = &p
 	c.held = c.held.Toggle(p.Digest())

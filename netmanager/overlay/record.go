@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
@@ -135,6 +136,9 @@ func (c *Core) keepRoute(s *service, r *api.Route) {
 	if r != nil {
 		is = *r
 		c.held = c.held.Toggle(r.Digest())
+		if old == nil {
+			c.link.run.Add(interest.RouteOf(s.id))
+		}
 	}
 	for i, p := range is.Peers {
 		c.refer(p, 1)
@@ -320,6 +324,8 @@ func (c *Core) keepSource(src api.Source) {
 			c.disown(src.Address, o)
 			c.touch(o.id)
 		}
+	} else {
+		c.link.run.Add(interest.SourceOf(src.Address))
 	}
 	c.sources[src.Address] = src
 	c.held = c.held.Toggle(src.Digest())
@@ -381,8 +387,13 @@ func (c *Core) down(d api.NetDown) {
 }
 
 // records takes in what there is: what is gone first, so that what comes in its
-// place finds the room.
+// place finds the room. What is only absent goes last, so that what it shares with what
+// comes stays.
 func (c *Core) records(d api.NetDown) {
+	var absent []interest.Key
+	if d.Whole {
+		absent = c.absent(d)
+	}
 	for _, id := range d.Gone {
 		if s := c.services[id]; s != nil {
 			c.loseRoute(s, true)
@@ -403,8 +414,13 @@ func (c *Core) records(d api.NetDown) {
 	for _, s := range d.Sources {
 		c.takeSource(s, d.Whole)
 	}
-	if d.Whole {
-		c.loseAbsent(d)
+	for _, k := range absent {
+		c.lose(k)
+	}
+	if d.Whole && d.Of.Last() { // what was refused before a part may be answered by a later one
+		for _, id := range sortedKeys(c.asking) {
+			c.settleFor(id)
+		}
 	}
 	for _, k := range d.Answered {
 		if w := c.wants[k]; w != nil && w.refusal != nil {
@@ -422,46 +438,76 @@ func (c *Core) records(d api.NetDown) {
 	}
 }
 
-// loseAbsent lets go of what a whole does not have, or a part of one within its
-// span. That the flows of a service that is absent ended is not said: perhaps the
-// cluster has only forgotten it.
-func (c *Core) loseAbsent(d api.NetDown) {
-	routes, sources, peers, refused := map[api.ServiceID]bool{}, map[netip.Addr]bool{}, map[api.PeerKey]bool{}, map[api.Want]bool{}
+// absent is what is held and a whole does not have, or a part of one within its span.
+// Of parts that follow one another each costs what it carries.
+func (c *Core) absent(d api.NetDown) (gone []interest.Key) {
+	named := make(map[interest.Key]bool, len(d.Routes)+len(d.Sources)+len(d.Peers)+len(d.Refused))
 	for _, r := range d.Routes {
-		routes[r.Service] = true
+		named[interest.RouteOf(r.Service)] = true
 	}
 	for _, s := range d.Sources {
-		sources[s.Address] = true
+		named[interest.SourceOf(s.Address)] = true
 	}
 	for _, p := range d.Peers {
-		peers[p.Key] = true
+		named[interest.PeerOf(p.Key)] = true
 	}
 	for _, r := range d.Refused {
-		refused[r.Want] = true
+		named[interest.RefusalOf(r.Want, false)] = true
 	}
-	for _, id := range sortedKeys(c.services) {
-		if !routes[id] && d.Of.Has(api.RouteName(id)) {
-			c.loseRoute(c.services[id], false)
+	if c.link.run == nil {
+		c.link.run = interest.NewRun(interest.Key.Name, interest.CompareKeys)
+	}
+	c.link.run.Within(d.Of, c.holds, len(named), func(k interest.Key) bool {
+		if !named[k] {
+			gone = append(gone, k)
+		}
+		return named[k]
+	})
+	if d.Of.Last() {
+		c.link.run = nil
+	}
+	return gone
+}
+
+// holds are the records that are held, in no order.
+func (c *Core) holds(yield func(interest.Key) bool) {
+	for id, s := range c.services {
+		if s.route != nil && !yield(interest.RouteOf(id)) {
+			return
 		}
 	}
-	for _, a := range sortedKeys(c.sources) {
-		if !sources[a] && d.Of.Has(api.SourceName(a)) {
-			c.loseSource(a)
+	for a := range c.sources {
+		if !yield(interest.SourceOf(a)) {
+			return
 		}
 	}
-	for _, k := range sortedKeys(c.peers) {
-		if !peers[k] && d.Of.Has(api.PeerName(k)) {
-			c.losePeer(k)
+	for k, q := range c.peers {
+		if q.alone != nil && !yield(interest.PeerOf(k)) {
+			return
 		}
 	}
 	for k, w := range c.wants {
-		if w.refusal != nil && !refused[k] && d.Of.Has(api.RefusalName(k)) {
-			c.setRefusal(w, nil)
+		if w.refusal != nil && !yield(interest.RefusalOf(k, false)) {
+			return
 		}
 	}
-	if d.Of.Last() { // what was refused before a part may be answered by a later one
-		for _, id := range sortedKeys(c.asking) {
-			c.settleFor(id)
+}
+
+// lose lets go of a record, if it is still held. That the flows of a service that is
+// absent ended is not said: perhaps the cluster has only forgotten it.
+func (c *Core) lose(k interest.Key) {
+	switch k.Kind {
+	case interest.Route:
+		if s := c.services[k.Service]; s != nil {
+			c.loseRoute(s, false)
+		}
+	case interest.Source:
+		c.loseSource(k.Address)
+	case interest.Peer:
+		c.losePeer(k.Peer)
+	case interest.Refused:
+		if w := c.wants[k.Refusal.Want]; w != nil {
+			c.setRefusal(w, nil)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/netmanager/overlay/names"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
@@ -668,6 +669,8 @@ func (c *Core) heir(w *want) api.ServiceID {
 func (c *Core) setRefusal(w *want, r *api.Refusal) {
 	if w.refusal != nil {
 		c.held = c.held.Toggle(w.refusal.Digest())
+	} else if r != nil {
+		c.link.run.Add(interest.RefusalOf(w.Want, false))
 	}
 	w.refusal = r
 	if r != nil {

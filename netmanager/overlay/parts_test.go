@@ -1,0 +1,141 @@
+package overlay
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
+)
+
+// record is one that a cluster may tell of.
+type record struct {
+	key    interest.Key
+	digest api.Digest
+	add    func(*api.NetDown)
+	gone   func(*api.NetDown)
+}
+
+// recordAt is record n: of each kind every fourth.
+func recordAt(n byte) record {
+	name := fmt.Sprintf("s%d", n)
+	switch n % 4 {
+	case 0:
+		r := route(name, 1, n, 1)
+		return record{
+			interest.RouteOf(r.Service), r.Digest(),
+			func(d *api.NetDown) { d.Routes = append(d.Routes, r) }, func(d *api.NetDown) { d.Gone = append(d.Gone, r.Service) },
+		}
+	case 1:
+		s := api.Source{Address: instanceAt(2, n), Rev: 1, Service: svc(name), Peer: peerRecord(2, 1)}
+		return record{
+			interest.SourceOf(s.Address), s.Digest(),
+			func(d *api.NetDown) { d.Sources = append(d.Sources, s) }, func(d *api.NetDown) { d.GoneSources = append(d.GoneSources, s.Address) },
+		}
+	case 2:
+		p := peerRecord(n, 1)
+		return record{
+			interest.PeerOf(p.Key), p.Digest(),
+			func(d *api.NetDown) { d.Peers = append(d.Peers, p) }, func(d *api.NetDown) { d.GonePeers = append(d.GonePeers, p.Key) },
+		}
+	}
+	r := api.Refusal{Want: api.Want{Address: vip(n), For: svc("client")}}
+	return record{
+		interest.RefusalOf(r.Want, false), r.Digest(),
+		func(d *api.NetDown) { d.Refused = append(d.Refused, r) }, func(d *api.NetDown) { d.Answered = append(d.Answered, r.Want) },
+	}
+}
+
+// TestWhatAPartDoesNotHaveGoes gives parts in any order, doubled, cut anew and with
+// changes between them, and compares with a set that takes each as it is.
+func TestWhatAPartDoesNotHaveGoes(t *testing.T) {
+	const many = 32
+	rapid.Check(t, func(rt *rapid.T) {
+		w, client := ready(t)
+		var names []string
+		for n := range byte(many) {
+			if r := recordAt(n); r.key.Kind == interest.Refused {
+				w.step(Miss{Local: client, Remote: vip(n)})
+			} else {
+				names = append(names, r.key.Name())
+			}
+		}
+		held := map[byte]bool{}
+		some := rapid.SliceOfDistinct(rapid.ByteRange(0, many-1), rapid.ID[byte])
+		edge := rapid.SampledFrom(append(names, "", "", "", "refusal", "s"))
+		for range rapid.IntRange(1, 20).Draw(rt, "messages") {
+			var d api.NetDown
+			come := some.Draw(rt, "come")
+			if d.Whole = rapid.Bool().Draw(rt, "a part"); d.Whole {
+				d.Of = api.Span{After: edge.Draw(rt, "after"), To: edge.Draw(rt, "to")}
+				come = slices.DeleteFunc(come, func(n byte) bool { return !d.Of.Has(recordAt(n).key.Name()) })
+				for n := range held {
+					if d.Of.Has(recordAt(n).key.Name()) {
+						delete(held, n)
+					}
+				}
+			} else {
+				for _, n := range some.Draw(rt, "gone") {
+					recordAt(n).gone(&d)
+					delete(held, n)
+				}
+			}
+			for _, n := range come {
+				if r := recordAt(n); d.Whole || r.key.Kind != interest.Refused || !slices.Contains(d.Answered, r.key.Refusal.Want) {
+					r.add(&d)
+					held[n] = true
+				}
+			}
+			w.answer(d)
+			want := api.Digest(0)
+			for n := range held {
+				want = want.Toggle(recordAt(n).digest)
+			}
+			if w.c.held != want {
+				var is []string
+				for k := range w.c.holds {
+					is = append(is, k.Name())
+				}
+				rt.Fatalf("after %+v it holds %q, should %v", d, is, held)
+			}
+		}
+		w.answer(api.NetDown{Whole: true, Of: api.Span{After: "z"}}) // the last
+		w.checkBooks()
+	})
+}
+
+// TestPartsCostWhatTheyCarry has a netmanager that holds much be told it again, in few
+// parts and in many: together those cost the same.
+func TestPartsCostWhatTheyCarry(t *testing.T) {
+	const many = 4000
+	w, _ := ready(t)
+	var all []api.Source
+	for i := range many {
+		n := byte(1 + i/50)
+		all = append(all, api.Source{Address: instanceAt(n, byte(2+i%50)), Rev: 1, Service: svc("web"), Peer: peerRecord(n, 1)})
+	}
+	name := func(s api.Source) string { return api.SourceName(s.Address) }
+	slices.SortFunc(all, func(a, b api.Source) int { return compare(name(a), name(b)) })
+	tell := func(each int) {
+		of := api.Span{}
+		for i := 0; i < many; i += each {
+			of = api.Span{After: of.To, To: name(all[i+each-1])}
+			if i+each == many {
+				of.To = ""
+			}
+			w.c.Step(w.now, Down{api.NetDown{Boot: w.c.boot, Seq: w.c.link.seq, Rev: w.c.link.rev + 1, Whole: true, Of: of, Sources: all[i : i+each]}})
+		}
+		if len(w.c.sources) != many || w.c.link.run != nil {
+			t.Fatalf("it holds %d, and goes on: %v", len(w.c.sources), w.c.link.run != nil)
+		}
+	}
+	tell(many)
+	cost := func(each int) float64 { return testing.AllocsPerRun(1, func() { tell(each) }) / many }
+	few := cost(many / 4)
+	if much := cost(many / 80); much > 2*few+2 {
+		t.Errorf("a record costs %.1f allocations in 4 parts, %.1f in 80", few, much)
+	}
+}
