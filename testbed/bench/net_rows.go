@@ -90,13 +90,13 @@ type load struct {
 type measurement func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error)
 
 var netLoads = map[string]load{
-	"tcp-1":            {unit: "Gbit/s", title: "TCP, 1 flow", measure: tcp(1)},
-	"tcp-4":            {unit: "Gbit/s", title: "TCP, 4 flows", measure: tcp(4)},
-	"tcp-1-per-packet": {unit: "Gbit/s", title: "TCP, 1 flow, wire without offloads", wire: netbench.Wire{PerPacket: true}, measure: tcp(1)},
+	"tcp-1":            {unit: "Gbit/s", title: "TCP, 1 flow", slices: 5, measure: tcp(1)},
+	"tcp-4":            {unit: "Gbit/s", title: "TCP, 4 flows", slices: 5, measure: tcp(4)},
+	"tcp-1-per-packet": {unit: "Gbit/s", title: "TCP, 1 flow, wire without offloads", wire: netbench.Wire{PerPacket: true}, slices: 5, measure: tcp(1)},
 	"cpu-100":          {unit: "% core", title: "CPU at 100 Mbit/s, the whole machine", wire: netbench.Wire{PerPacket: true, Mbit: 100}, measure: cpuAtRate},
-	"rtt":              {unit: "µs", title: "round trip of 64 bytes, p50", measure: timed((*netbench.Bed).RTT, time.Second/2)},
+	"rtt":              {unit: "µs", title: "round trip of 64 bytes, p50", slices: 5, measure: timed((*netbench.Bed).RTT, 200*time.Millisecond)},
 	"connects":         {unit: "conn/s", title: "new TCP connections", slices: 5, measure: timed((*netbench.Bed).Connects, 400*time.Millisecond)},
-	"http-1":           {unit: "µs", title: "HTTP GET on a new connection, 1 replica, p50", measure: gets(func(p netbench.Path) []netip.Addr { return []netip.Addr{p.Target()} })},
+	"http-1":           {unit: "µs", title: "HTTP GET on a new connection, 1 replica, p50", slices: 5, measure: gets(func(p netbench.Path) []netip.Addr { return []netip.Addr{p.Target()} })},
 	"fetch-010ms":      fetch("10 ms of round trip", netbench.Wire{RTT: 10 * time.Millisecond}),
 	"fetch-050ms":      fetch("50 ms of round trip", netbench.Wire{RTT: 50 * time.Millisecond}),
 	"fetch-100ms":      fetch("100 ms of round trip", netbench.Wire{RTT: 100 * time.Millisecond}),
@@ -111,7 +111,7 @@ var netLoads = map[string]load{
 	"sync":             {unit: "s", title: "10,000 routes: full sync of a new plane", measure: fullSync},
 	"route-first":      {unit: "ms", title: "a service's first instance listens → it answers who asked all the time"},
 	"route-next":       {unit: "ms", title: "one more instance listens → it answers who asks all the time"},
-	"http-9":           {unit: "µs", title: "HTTP GET on a new connection, 9 replicas, p50", measure: gets(netbench.Path.Replicas)},
+	"http-9":           {unit: "µs", title: "HTTP GET on a new connection, 9 replicas, p50", slices: 5, measure: gets(netbench.Path.Replicas)},
 }
 
 // netRows is the table of the network's figures. The kernel path is by eBPF where
@@ -273,12 +273,8 @@ func each(load string, paths ...string) []figure {
 }
 
 func tcp(flows int) measurement {
-	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
-		d, omit := 2*time.Second, time.Second
-		if quick {
-			d, omit = time.Second, 0
-		}
-		s, err := b.TCP(ctx, b.path.Target(), flows, d, omit)
+	return func(ctx context.Context, b *bedInUse, _ bool) (netbench.Sample, string, error) {
+		s, err := b.TCP(ctx, b.path.Target(), flows, time.Second)
 		return s, fmt.Sprintf("%.2f cores busy: %.2f CPU s a gigabyte, iperf3 included", s.CPU, s.CPU/(s.Value/8)), err
 	}
 }
@@ -290,7 +286,7 @@ func cpuAtRate(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, s
 	if quick {
 		d = time.Second
 	}
-	s, err := b.TCP(ctx, b.path.Target(), 1, d, 0)
+	s, err := b.TCP(ctx, b.path.Target(), 1, d)
 	note := fmt.Sprintf("%.0f Mbit/s", s.Value*1000)
 	s.Value = s.CPU * 100
 	return s, note, err
@@ -331,7 +327,7 @@ func timed(fn loadFunc, d time.Duration) measurement {
 // who calls one, whatever lies between: like is compared with like.
 func gets(to func(netbench.Path) []netip.Addr) measurement {
 	return func(ctx context.Context, b *bedInUse, quick bool) (netbench.Sample, string, error) {
-		d := time.Second
+		d := 400 * time.Millisecond
 		if quick {
 			d = 100 * time.Millisecond
 		}

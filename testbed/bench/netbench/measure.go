@@ -72,9 +72,9 @@ func (b *Bed) ask(ctx context.Context, q question) (Sample, error) {
 // to sixteen segments.
 const iperfWrite = "1M"
 
-// TCP is what iperf3 receives, in Gbit/s, after a second that does not count.
-func (b *Bed) TCP(ctx context.Context, to netip.Addr, flows int, d, omit time.Duration) (Sample, error) {
-	ctx, cancel := context.WithTimeout(ctx, d+omit+30*time.Second)
+// TCP is what iperf3 receives, in Gbit/s.
+func (b *Bed) TCP(ctx context.Context, to netip.Addr, flows int, d time.Duration) (Sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, d+30*time.Second)
 	defer cancel()
 	const port = "7005"
 	server := exec.CommandContext(ctx, "iperf3", "--server", "--one-off", "--idle-timeout", "60", "--forceflush", "--port", port)
@@ -97,7 +97,7 @@ func (b *Bed) TCP(ctx context.Context, to netip.Addr, flows int, d, omit time.Du
 
 	var text bytes.Buffer
 	client := exec.CommandContext(ctx, "iperf3", "--client", to.String(), "--port", port, "--json", "--congestion", "cubic",
-		"--parallel", fmt.Sprint(flows), "--length", iperfWrite, "--time", seconds(d), "--omit", seconds(omit))
+		"--parallel", fmt.Sprint(flows), "--length", iperfWrite, "--time", seconds(d))
 	client.Stdout, client.Stderr = &text, &text
 	return metered(func() (float64, error) {
 		if err := b.Container[0].Start(client); err != nil {

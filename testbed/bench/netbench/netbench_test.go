@@ -54,7 +54,7 @@ func TestPathsCarryEveryLoad(t *testing.T) {
 				"connects": func() (Sample, error) { return b.Connects(t.Context(), to, d) },
 				"http":     func() (Sample, error) { return b.HTTP(t.Context(), []netip.Addr{to}, d) },
 				"transfer": func() (Sample, error) { return b.Transfer(t.Context(), to, 1<<20) },
-				"tcp":      func() (Sample, error) { return b.TCP(t.Context(), to, 1, d, 0) },
+				"tcp":      func() (Sample, error) { return b.TCP(t.Context(), to, 1, d) },
 			} {
 				for _, w := range []Wire{{}, {PerPacket: true, Mbit: 500}} {
 					if err := b.SetWire(t.Context(), w); err != nil {
