@@ -1,6 +1,8 @@
 package interest
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -16,6 +18,9 @@ type Holder struct {
 	Refused map[api.Want]api.Refusal
 	digest  api.Digest
 	run     *Run[Key] // through all of it, while it is told part by part
+
+	subnets subnets                               // of Peers
+	of      map[api.ServiceID]map[netip.Addr]bool // Sources by their services
 }
 
 // Digest is of all that is held.
@@ -26,15 +31,18 @@ func (h *Holder) Take(r api.Records) []Key {
 	if h.Routes == nil {
 		h.Routes, h.Sources = map[api.ServiceID]api.Route{}, map[netip.Addr]api.Source{}
 		h.Peers, h.Refused = map[api.PeerKey]api.Peer{}, map[api.Want]api.Refusal{}
+		h.subnets, h.of = newSubnets(), map[api.ServiceID]map[netip.Addr]bool{}
 	}
 	changed := map[Key]bool{}
 	for _, k := range r.Gone {
 		drop(h, h.Routes, k, changed, RouteOf(k))
 	}
 	for _, k := range r.GoneSources {
+		take(h.of, h.Sources[k].Service, k)
 		drop(h, h.Sources, k, changed, SourceOf(k))
 	}
 	for _, k := range r.GonePeers {
+		h.subnets.remove(h.Peers[k])
 		drop(h, h.Peers, k, changed, PeerOf(k))
 	}
 	for _, k := range r.Answered {
@@ -44,10 +52,14 @@ func (h *Holder) Take(r api.Records) []Key {
 		set(h, h.Routes, v.Service, v, changed, RouteOf(v.Service))
 	}
 	for _, v := range r.Sources {
+		take(h.of, h.Sources[v.Address].Service, v.Address)
 		set(h, h.Sources, v.Address, v, changed, SourceOf(v.Address))
+		put(h.of, h.Sources[v.Address].Service, v.Address)
 	}
 	for _, v := range r.Peers {
+		h.subnets.remove(h.Peers[v.Key])
 		set(h, h.Peers, v.Key, v, changed, PeerOf(v.Key))
+		h.subnets.add(h.Peers[v.Key])
 	}
 	for _, v := range r.Refused {
 		set(h, h.Refused, v.Want, v, changed, RefusalOf(v.Want, false))
@@ -132,22 +144,18 @@ func set[K comparable, V digester](h *Holder, m map[K]V, k K, v V, changed map[K
 }
 
 // PeerAt is a node that was told by itself and has the address in its subnets, or nil.
-func (h *Holder) PeerAt(a netip.Addr) *api.Peer {
-	for _, p := range h.Peers {
-		if slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return s.Contains(a) }) {
-			return &p
+// Of several it is the one whose subnet is the smallest, and of those the one that was
+// told of last by its author.
+func (h *Holder) PeerAt(a netip.Addr) (best *api.Peer) {
+	for _, k := range h.subnets.at(a) {
+		if p := h.Peers[k]; best == nil || cmp.Or(cmp.Compare(p.Rev, best.Rev), slices.Compare(k[:], best.Key[:])) > 0 {
+			best = &p
 		}
 	}
-	return nil
+	return best
 }
 
 // SourcesOf lists, in order, the addresses that belong to a service.
-func (h *Holder) SourcesOf(id api.ServiceID) (out []netip.Addr) {
-	for a, s := range h.Sources {
-		if s.Service == id {
-			out = append(out, a)
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
+func (h *Holder) SourcesOf(id api.ServiceID) []netip.Addr {
+	return slices.SortedFunc(maps.Keys(h.of[id]), netip.Addr.Compare)
 }

@@ -85,6 +85,97 @@ func TestWhatIsHeldIsWhatTheLastWordsSay(t *testing.T) {
 	})
 }
 
+// TestWhatIsFoundIsWhatIsHeld has nodes and sources come, say otherwise and go, two of
+// them at a time with the same subnets and addresses, and compares what is found with
+// what a walk finds.
+func TestWhatIsFoundIsWhatIsHeld(t *testing.T) {
+	subs := []netip.Prefix{
+		netip.MustParsePrefix("10.16.0.0/26"), netip.MustParsePrefix("10.16.0.64/26"), netip.MustParsePrefix("10.16.0.77/26"), // not masked
+		netip.MustParsePrefix("10.16.0.0/25"), netip.MustParsePrefix("10.16.0.0/20"), netip.MustParsePrefix("fd00::/64"), {},
+	}
+	addrs := []netip.Addr{
+		netip.MustParseAddr("10.16.0.1"), netip.MustParseAddr("10.16.0.65"), netip.MustParseAddr("10.16.1.1"), netip.MustParseAddr("10.17.0.1"),
+		netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd01::1"),
+		{},
+	}
+	services := []api.ServiceID{"", "acme/a.b.c.d", "acme/a.b.e.d"}
+	rapid.Check(t, func(t *rapid.T) {
+		var h Holder
+		for range rapid.IntRange(1, 30).Draw(t, "messages") {
+			var r api.Records
+			for range rapid.IntRange(0, 3).Draw(t, "records") {
+				k, a := api.PeerKey{rapid.ByteRange(1, 4).Draw(t, "node")}, rapid.SampledFrom(addrs).Draw(t, "address")
+				switch rev := rapid.Uint64Range(1, 3).Draw(t, "revision"); rapid.IntRange(0, 3).Draw(t, "what") {
+				case 0:
+					r.GonePeers = append(r.GonePeers, k)
+				case 1:
+					r.GoneSources = append(r.GoneSources, a)
+				case 2:
+					r.Peers = append(r.Peers, api.Peer{Key: k, Rev: rev, Subnets: rapid.SliceOfN(rapid.SampledFrom(subs), 0, 3).Draw(t, "subnets")})
+				default:
+					r.Sources = append(r.Sources, api.Source{Address: a, Rev: rev, Service: rapid.SampledFrom(services).Draw(t, "service")})
+				}
+			}
+			if rapid.Bool().Draw(t, "all") {
+				h.TakeAll(r, api.Span{})
+			} else {
+				h.Take(r)
+			}
+			for _, a := range addrs {
+				var best *api.Peer
+				bits := -1
+				for _, p := range h.Peers {
+					for _, sub := range p.Subnets {
+						if sub.Contains(a) && (sub.Bits() > bits || sub.Bits() == bits && (p.Rev > best.Rev || p.Rev == best.Rev && p.Key[0] > best.Key[0])) {
+							best, bits = &p, sub.Bits()
+						}
+					}
+				}
+				if got := h.PeerAt(a); (got == nil) != (best == nil) || got != nil && got.Key != best.Key {
+					t.Fatalf("at %s is %+v, should %+v", a, got, best)
+				}
+			}
+			for _, id := range services {
+				var of []netip.Addr
+				for a, s := range h.Sources {
+					if s.Service == id {
+						of = append(of, a)
+					}
+				}
+				if slices.SortFunc(of, netip.Addr.Compare); !slices.Equal(h.SourcesOf(id), of) {
+					t.Fatalf("%q has %v, should %v", id, h.SourcesOf(id), of)
+				}
+			}
+		}
+		h.TakeAll(api.Records{}, api.Span{})
+		if n := len(h.subnets.of) + len(h.subnets.lengths) + len(h.of); n > 0 {
+			t.Fatalf("of nothing %d entries are left", n)
+		}
+	})
+}
+
+// BenchmarkFound finds a node by an address among few and among many, and the sources
+// of a service.
+func BenchmarkFound(b *testing.B) {
+	for _, many := range []int{100, 10_000} {
+		var h Holder
+		var r api.Records
+		for i := range many {
+			a := netip.AddrFrom4([4]byte{10, 16 + byte(i>>10), byte(i >> 2), byte(i << 6)})
+			r.Peers = append(r.Peers, api.Peer{Key: api.PeerKey{byte(i >> 8), byte(i)}, Rev: 1, Subnets: []netip.Prefix{netip.PrefixFrom(a, 26)}})
+			r.Sources = append(r.Sources, api.Source{Address: a, Rev: 1, Service: api.ServiceID(fmt.Sprintf("acme/shop.production.service-number-%d.production", i))})
+		}
+		h.Take(r)
+		b.Run(fmt.Sprint(many), func(b *testing.B) {
+			for b.Loop() {
+				if s := r.Sources[many/2]; h.PeerAt(s.Address) == nil || len(h.SourcesOf(s.Service)) != 1 {
+					b.Fatal("it is not found")
+				}
+			}
+		})
+	}
+}
+
 // TestPartsCostWhatTheyCarry has two that hold much be told it again, in few parts and
 // in many: together those cost the same.
 func TestPartsCostWhatTheyCarry(t *testing.T) {

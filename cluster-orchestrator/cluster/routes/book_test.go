@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/interest"
 )
 
-// TestWhatIsGoneTakesNoMemory has 3,000 services come, be wanted by nodes and by the
+// TestWhatIsGoneLeavesNothing has 3,000 services come, be wanted by nodes and by the
 // root, and go; and others again. What the books of interest leave is tested there.
 func TestWhatIsGoneLeavesNothing(t *testing.T) {
 	const many = 3000

@@ -99,8 +99,8 @@ func (b *Book) peerAt(w api.Want) (k interest.Key, upward bool) {
 		}
 		return interest.RefusalOf(w, false), false
 	}
-	if p, ok := b.root.peerWith(w.Address); ok {
-		return interest.PeerOf(p), true
+	if p := b.root.foreign.PeerAt(w.Address); p != nil {
+		return interest.PeerOf(p.Key), true
 	}
 	return b.rootSays(w), true
 }

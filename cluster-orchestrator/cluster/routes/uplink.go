@@ -15,7 +15,7 @@ type uplink struct {
 	rev     uint64 // of the newest message of the root
 	foreign interest.Holder
 	routes  map[api.ServiceID]api.ServiceAddresses // of foreign, as they are in the index
-	at      map[netip.Prefix]api.PeerKey           // foreign peers by their subnets
+	subnets map[api.PeerKey][]netip.Prefix         // of foreign peers, as wants were answered last
 	asked   api.Digest
 	asking  *interest.Run[api.Want] // through what is asked for, while it is told part by part
 
@@ -60,7 +60,7 @@ var forever = time.Unix(1<<62, 0)
 
 func newUplink() uplink {
 	return uplink{
-		routes: map[api.ServiceID]api.ServiceAddresses{}, at: map[netip.Prefix]api.PeerKey{},
+		routes: map[api.ServiceID]api.ServiceAddresses{}, subnets: map[api.PeerKey][]netip.Prefix{},
 		wants: map[api.Want]map[api.NodeID]bool{}, added: map[api.Want]bool{}, dropped: map[api.Want]bool{},
 		exports: interest.New[string](),
 	}
@@ -104,15 +104,6 @@ func (u *uplink) turn(w api.Want, to, from map[api.Want]bool) {
 		return
 	}
 	to[w] = true
-}
-
-func (u *uplink) peerWith(a netip.Addr) (api.PeerKey, bool) {
-	for p, k := range u.at {
-		if p.Contains(a) {
-			return k, true
-		}
-	}
-	return api.PeerKey{}, false
 }
 
 // resolve answers what the root asked for, from the cluster's own.
@@ -212,14 +203,13 @@ func (b *Book) foreignChanged(k interest.Key) {
 		b.nodes.Changed(k)
 		b.resolveAll(b.nodes.Of(api.Want{Address: k.Address}))
 	case interest.Peer:
-		for sub, key := range u.at {
-			if key == k.Peer {
-				delete(u.at, sub)
-				b.resolveAll(b.nodes.Of(api.Want{Address: sub.Addr()}))
-			}
+		was := u.subnets[k.Peer]
+		if p, ok := u.foreign.Peers[k.Peer]; ok {
+			u.subnets[k.Peer] = p.Subnets
+		} else {
+			delete(u.subnets, k.Peer)
 		}
-		for _, sub := range u.foreign.Peers[k.Peer].Subnets {
-			u.at[sub] = k.Peer
+		for _, sub := range slices.Concat(was, u.subnets[k.Peer]) {
 			b.resolveAll(b.nodes.Of(api.Want{Address: sub.Addr()}))
 		}
 		b.nodes.Changed(k)

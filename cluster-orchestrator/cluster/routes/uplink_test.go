@@ -118,3 +118,61 @@ func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
 		t.Errorf("%d addresses are in use", len(above.inUse))
 	}
 }
+
+// TestAForeignNodeIsFoundWhereItIsNow has nodes of other clusters come, get another
+// subnet, take each other's place and go, while a node wants to know who is there.
+func TestAForeignNodeIsFoundWhereItIsNow(t *testing.T) {
+	b := New("munich")
+	here, there := netip.MustParsePrefix("10.17.0.0/26"), netip.MustParsePrefix("10.17.0.64/26")
+	one, other := api.PeerKey{1}, api.PeerKey{2}
+	w := api.Want{Address: here.Addr()}
+	rev := uint64(0)
+	says := func(r api.Records, want api.PeerKey) {
+		t.Helper()
+		rev++
+		b.Take(api.RootNet{Rev: rev, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16")}, Records: r})
+		if got := b.nodes.AnswerOf("n1", w); got.Peer != want {
+			t.Fatalf("after %+v it is %+v", r, got)
+		}
+	}
+	peer := func(k api.PeerKey, rev uint64, subs ...netip.Prefix) api.Peer {
+		return api.Peer{Key: k, Cluster: "berlin", Rev: rev, Subnets: subs}
+	}
+	says(api.Records{}, api.PeerKey{})
+	b.Want("n1", w, time.Unix(100, 0))
+	says(api.Records{Peers: []api.Peer{peer(one, 1, here)}}, one)
+	says(api.Records{Peers: []api.Peer{peer(one, 2, there)}}, one) // until somebody else is there
+	says(api.Records{Peers: []api.Peer{peer(other, 1, here)}}, other)
+	says(api.Records{Peers: []api.Peer{peer(other, 2)}}, other)
+	says(api.Records{Peers: []api.Peer{peer(one, 3, there, here)}}, one)
+	says(api.Records{Peers: []api.Peer{peer(other, 4, here)}}, other) // in its place, which it does not know yet
+	says(api.Records{GonePeers: []api.PeerKey{one}}, other)
+	says(api.Records{Peers: []api.Peer{peer(one, 5, here)}}, one)
+	says(api.Records{GonePeers: []api.PeerKey{one}}, other)
+	says(api.Records{GonePeers: []api.PeerKey{other}}, api.PeerKey{})
+	if n := len(b.root.subnets); n > 0 {
+		t.Errorf("%d subnets of nobody", n)
+	}
+}
+
+// BenchmarkForeignNode has one node of another cluster change, among few and among
+// many.
+func BenchmarkForeignNode(b *testing.B) {
+	for _, many := range []int{100, 10_000} {
+		book, m := New("munich"), api.RootNet{Rev: 1, Ranges: ranges}
+		for i := range many {
+			sub := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16 + byte(i>>10), byte(i >> 2), byte(i << 6)}), 26)
+			m.Peers = append(m.Peers, api.Peer{Key: api.PeerKey{byte(i >> 8), byte(i)}, Rev: 1, Subnets: []netip.Prefix{sub}})
+		}
+		book.Take(m)
+		book.Want("n1", api.Want{Address: m.Peers[0].Subnets[0].Addr()}, time.Unix(100, 0))
+		m.Peers = m.Peers[:1]
+		b.Run(fmt.Sprint(many), func(b *testing.B) {
+			for b.Loop() {
+				m.Rev++
+				m.Peers[0].Rev++
+				book.Take(m)
+			}
+		})
+	}
+}
