@@ -33,6 +33,8 @@ var netPaths = map[string]struct {
 	"routed":     {alone(netbench.Routed), replicas},
 	"vxlan":      {alone(netbench.VXLAN), netbench.Shape{}},
 	"wireguard":  {alone(netbench.WireGuard), replicas},
+	"nat":        {alone(func() netbench.Path { return netbench.Translated(netbench.Routed()) }), netbench.Shape{}},
+	"vxlan-nat":  {alone(func() netbench.Path { return netbench.Translated(netbench.VXLAN()) }), netbench.Shape{}},
 	"one-a-time": {alone(netbench.OneAtATime), netbench.Shape{}},
 
 	"nft-route":   {daemons("nft", api.PathRoute), replicas},
@@ -133,6 +135,10 @@ var netRows = []row{
 		name: "route-connects-nft", what: "the same by nftables", limit: 0.85,
 		of: figure{"nft-route", "connects"}, base: figure{"routed", "connects"},
 	},
+	{
+		name: "route-connects-nat", what: "one rule of nftables that translates an address, and nothing else ÷ routed veth",
+		of: figure{"nat", "connects"}, base: figure{"routed", "connects"},
+	},
 
 	{
 		name: "vxlan-tcp", what: "kernel path over VXLAN (eBPF): TCP ÷ routed veth", limit: 0.6,
@@ -151,6 +157,10 @@ var netRows = []row{
 		of: figure{"nft-vxlan", "tcp-1"}, base: figure{"vxlan", "tcp-1"},
 	},
 	{
+		name: "vxlan-tcp-nat", what: "the kernel's VXLAN with one rule of nftables that translates ÷ the kernel's VXLAN alone",
+		of: figure{"vxlan-nat", "tcp-1"}, base: figure{"vxlan", "tcp-1"},
+	},
+	{
 		name: "vxlan-connects", what: "the same (eBPF): new connections a second ÷ routed veth", limit: 0.7,
 		of: figure{"ebpf-vxlan", "connects"}, base: figure{"routed", "connects"},
 	},
@@ -161,6 +171,10 @@ var netRows = []row{
 	{
 		name: "vxlan-connects-nft", what: "the same by nftables", limit: 0.7,
 		of: figure{"nft-vxlan", "connects"}, base: figure{"routed", "connects"},
+	},
+	{
+		name: "vxlan-connects-nat", what: "the kernel's VXLAN with one rule of nftables that translates, and nothing else ÷ routed veth",
+		of: figure{"vxlan-nat", "connects"}, base: figure{"routed", "connects"},
 	},
 
 	{

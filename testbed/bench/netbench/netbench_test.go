@@ -40,7 +40,7 @@ func bedOf(t *testing.T, name string, shape Shape, p Path) *Bed {
 
 func TestPathsCarryEveryLoad(t *testing.T) {
 	for name, path := range map[string]func() Path{
-		"raw": Raw, "routed": Routed, "vxlan": VXLAN, "wireguard": WireGuard, "one-a-time": OneAtATime,
+		"raw": Raw, "routed": Routed, "vxlan": VXLAN, "nat": func() Path { return Translated(VXLAN()) }, "wireguard": WireGuard, "one-a-time": OneAtATime,
 		"nft": func() Path { return Plane("nft") }, "ebpf": func() Path { return Plane("ebpf") },
 	} {
 		t.Run(name, func(t *testing.T) {

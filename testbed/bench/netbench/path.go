@@ -153,3 +153,23 @@ func (v *vxlan) Up(ctx context.Context, b *Bed) error {
 	}
 	return nil
 }
+
+// Translated is another path by a semantic address, which nftables translates with as
+// few rules as can be: it chooses nothing and checks nothing.
+func Translated(p Path) Path { return &translated{p} }
+
+type translated struct{ Path }
+
+// Target is Path's.
+func (*translated) Target() netip.Addr { return one }
+
+// Up is Path's.
+func (t *translated) Up(ctx context.Context, b *Bed) error {
+	if err := t.Path.Up(ctx, b); err != nil {
+		return err
+	}
+	return b.Node[0].Run(ctx, fmt.Sprintf(`table ip translate {
+	chain to { type nat hook prerouting priority dstnat; ip daddr %s dnat to %s; }
+}
+`, one, t.Path.Target()), "nft", "-f", "-")
+}
