@@ -16,7 +16,8 @@ const (
 	// young coordinate is moved far by each; then once in that time.
 	measureBurst = 8
 	measureEvery = 30 * time.Second
-	// measureLate is between two measurements of a peer that does not answer.
+	// measureLate is between two measurements of a peer that does not answer, to which
+	// it comes by doubling: two machines that have just begun may be too busy at first.
 	measureLate = 4 * time.Minute
 	// maxMeasure is how many peers are measured at most, whatever the cluster says.
 	maxMeasure = 64
@@ -65,7 +66,7 @@ func (c *Core) measureAgain(k api.PeerKey) {
 	case m.asked < measureBurst:
 		wait = measureEvery / measureBurst
 	case m.unheard >= measureBurst:
-		wait = measureLate
+		wait = min(measureEvery<<min(m.unheard-measureBurst, 10), measureLate)
 	}
 	m.asked++
 	m.unheard++
