@@ -98,6 +98,15 @@ func (s *siege) tunnelOf(i int) netip.AddrPort {
 	return netip.AddrPortFrom(s.hostAddr(i), s.Nodes[i].NetStatus().Listen.Port())
 }
 
+// moleCalls has the mole reach web, so that both nodes have a session.
+func (s *siege) moleCalls(t *testing.T) {
+	t.Helper()
+	lab.Within(t, time.Minute, "the mole reaches web", func() error {
+		_, err := s.mole.Who(s.at(s.ServiceID("shop", "web")).String(), 10*time.Second)
+		return err
+	})
+}
+
 // undisturbed runs an attack during which nobody else loses anything, and no
 // daemon ends or grows by more than the bound, in bytes.
 func (s *siege) undisturbed(t *testing.T, bound int64, attack func()) {
@@ -149,9 +158,7 @@ const holdTime = 2 * time.Second
 func TestHostileNodeSpeaksForItselfAlone(t *testing.T) { onPlanes(t, hostileNode) }
 
 func hostileNode(t *testing.T, s *siege) {
-	if _, err := s.mole.Who(s.at(s.ServiceID("shop", "web")).String(), 10*time.Second); err != nil {
-		t.Fatal(err)
-	}
+	s.moleCalls(t)
 	client, mole, spy, web, secret := s.own(s.client), s.own(s.mole), s.own(s.spy), s.own(s.web), s.own(s.secret)
 	victim := s.Nodes[1].NetStatus()
 	to := s.tunnelOf(1)
@@ -295,9 +302,7 @@ func anotherTenant(t *testing.T, s *siege) {
 func TestPlainPacketsAreRefused(t *testing.T) { onPlanes(t, plainPackets) }
 
 func plainPackets(t *testing.T, s *siege) {
-	if _, err := s.mole.Who(s.at(s.ServiceID("shop", "web")).String(), 10*time.Second); err != nil {
-		t.Fatal(err)
-	}
+	s.moleCalls(t)
 	out := s.outside()
 	victim := s.hostAddr(1)
 	web, secret, mole, client := s.own(s.web), s.own(s.secret), s.own(s.mole), s.own(s.client)

@@ -2,10 +2,12 @@ package lab_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -231,10 +233,7 @@ func TestPublishedPorts(t *testing.T) {
 		i, ok := v.Instances[o.ID("shop", "web", 2)]
 		return ok && i.State == api.Requested && i.Reason != ""
 	})
-	why, err := o.API.Why(t.Context(), o.ID("shop", "web", 2))
-	if err != nil || !strings.Contains(fmt.Sprintf("%+v", why), "8088") {
-		t.Errorf("why says %+v (%v)", why, err)
-	}
+	whyNames(t, o, o.ID("shop", "web", 2), "8088")
 	t.Run("addresses", func(t *testing.T) { addressesRunOut(t, o) })
 }
 
@@ -253,21 +252,39 @@ func addressesRunOut(t *testing.T, o *lab.Overlay) {
 		t.Errorf("they run on %v", on)
 	}
 	o.Scale("many", "many", 8)
-	var last []api.InstanceID
+	var last api.InstanceID
 	o.Wait("the last is nowhere", func(v lab.View) bool {
-		last = nil
+		run := 0
+		last = ""
 		for i := range 8 {
 			id := o.ID("many", "many", i)
-			if in := v.Instances[id]; in.State == api.Requested && in.Reason != "" {
-				last = append(last, id)
+			switch in := v.Instances[id]; {
+			case in.State == api.Running:
+				run++
+			case in.State == api.Requested && in.Reason != "":
+				last = id
 			}
 		}
-		return len(last) == 1
+		return run == 7 && last != ""
 	})
-	why, err := o.API.Why(t.Context(), last[0])
-	if text := fmt.Sprintf("%+v", why); err != nil || !strings.Contains(text, "2 address") && !strings.Contains(text, "Constraint:address Count:2") {
-		t.Errorf("why says %s (%v)", text, err)
-	}
+	whyNames(t, o, last, "2 address", "Constraint:address Count:2")
+}
+
+// whyNames waits until why an instance waits is told by one of the texts: what its
+// cluster had to say before may be told still.
+func whyNames(t *testing.T, o *lab.Overlay, id api.InstanceID, texts ...string) {
+	t.Helper()
+	lab.Within(t, time.Minute, fmt.Sprintf("why names %q", texts), func() error {
+		why, err := o.API.Why(t.Context(), id)
+		if err != nil {
+			return err
+		}
+		says := fmt.Sprintf("%+v", why)
+		if !slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(says, s) }) {
+			return errors.New(says)
+		}
+		return nil
+	})
 }
 
 // get is the instance that answers at an address of this network.

@@ -69,6 +69,18 @@ func TestEveryPairOfNATs(t *testing.T) {
 	for _, a := range as {
 		a.talk(bs)
 	}
+	// amiss is how a path is not what theory has.
+	amiss := func(a, b *node, r overlay.Path) string {
+		switch {
+		case directIn(a.kind, b.kind) != (r.Kind == api.PathDirect):
+			return fmt.Sprintf("direct in theory: %v", directIn(a.kind, b.kind))
+		case (a.kind == netlab.None && b.kind == netlab.None) != r.Plain:
+			return "plain is where there is no NAT"
+		case (a.kind == netlab.Blocked) != (r.Kind == api.PathRelayTLS):
+			return "by TLS is what cannot send by UDP"
+		}
+		return ""
+	}
 	paths := map[[2]*node]overlay.Path{} // at one time: a busy machine has probes come late
 	eventually(t, func() string {
 		for _, a := range as {
@@ -78,8 +90,8 @@ func TestEveryPairOfNATs(t *testing.T) {
 				if echoes < 20 {
 					return fmt.Sprintf("%v to %v: %d echoes by %v", a.kind, b.kind, echoes, r)
 				}
-				if directIn(a.kind, b.kind) && r.Kind != api.PathDirect {
-					return fmt.Sprintf("%v to %v is not direct: %+v", a.kind, b.kind, r)
+				if s := amiss(a, b, r); s != "" {
+					return fmt.Sprintf("%v to %v: %+v, %s", a.kind, b.kind, r, s)
 				}
 			}
 		}
@@ -99,15 +111,6 @@ func TestEveryPairOfNATs(t *testing.T) {
 				cell += fmt.Sprintf(", %d ms", direct.Milliseconds())
 			}
 			fmt.Fprintf(table, "%24s", cell)
-			if want := directIn(a.kind, b.kind); want != (r.Kind == api.PathDirect) {
-				t.Errorf("%v to %v: %v, direct in theory: %v", a.kind, b.kind, r.Kind, want)
-			}
-			if plain := a.kind == netlab.None && b.kind == netlab.None; r.Plain != plain {
-				t.Errorf("%v to %v: plain %v", a.kind, b.kind, r.Plain)
-			}
-			if tls := a.kind == netlab.Blocked; tls != (r.Kind == api.PathRelayTLS) {
-				t.Errorf("%v to %v by %v", a.kind, b.kind, r.Kind)
-			}
 		}
 	}
 	t.Logf("path, time until the first echo, until it was direct\n%s\nrelay: %+v", table, w.relay.Stats())

@@ -16,20 +16,27 @@ func TestNothingOnTheWayWaits(t *testing.T) {
 	c := startCluster(t, root)
 	c.startNode(t, "n1")
 	var all []api.Assignment
-	var took []time.Duration
-	for n := range 20 {
-		all = append(all, web(n))
-		all[n].Spec.Memory, all[n].Spec.VCPUs = 16, 0.1
-		began := time.Now()
-		root.set(all...)
-		root.observed(all[n].Instance, api.Running)
-		took = append(took, time.Since(began))
+	// A poll or a pause anywhere would show as its whole length, in every trial; the
+	// bound leaves room for a machine that is busy with other tests.
+	const bound = 150 * time.Millisecond
+	var median time.Duration
+	for range 3 {
+		var took []time.Duration
+		for range 11 {
+			next := web(len(all))
+			next.Spec.Memory, next.Spec.VCPUs = 16, 0.1
+			all = append(all, next)
+			began := time.Now()
+			root.set(all...)
+			root.observed(next.Instance, api.Running)
+			took = append(took, time.Since(began))
+		}
+		slices.Sort(took)
+		median = took[len(took)/2]
+		t.Logf("median %s, worst %s", median, took[len(took)-1])
+		if median <= bound {
+			return
+		}
 	}
-	slices.Sort(took)
-	t.Logf("median %s, worst %s", took[len(took)/2], took[len(took)-1])
-	// A poll or a pause anywhere would show as its whole length; the bound leaves
-	// room for a machine that is busy with other tests.
-	if took[len(took)/2] > 150*time.Millisecond {
-		t.Errorf("median of %s from desired to reported running", took[len(took)/2])
-	}
+	t.Errorf("median of %s from desired to reported running, in the last of three trials", median)
 }

@@ -119,13 +119,13 @@ func TestAServerThatStallsIsUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	uri := "mongodb://" + listener.Addr().String() + "/?serverSelectionTimeoutMS=200"
-	if _, err := mongo.Open(t.Context(), uri, "root"); !errors.Is(err, api.ErrUnavailable) {
+	uri := "mongodb://" + listener.Addr().String() + "/?serverSelectionTimeoutMS="
+	if _, err := mongo.Open(t.Context(), uri+"200", "root"); !errors.Is(err, api.ErrUnavailable) {
 		t.Errorf("got %v, want ErrUnavailable", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := mongo.Open(ctx, uri, "root"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := mongo.Open(ctx, uri+"60000", "root"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want the end of the context", err)
 	}
 }
