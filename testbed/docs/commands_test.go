@@ -12,7 +12,7 @@ import (
 )
 
 // commandTime bounds one script or the commands of one document.
-const commandTime = 5 * time.Minute
+const commandTime = 8 * time.Minute
 
 // TestUpCommandsDown brings an installation up as the README says, twice, runs
 // every command of the documents on it, takes it down, and does it once more.
