@@ -264,11 +264,14 @@ type NetUp struct {
 }
 
 // NetPair is how far a service on the node that says so is from another one of its
-// application on a node of the cluster, whichever calls.
+// application, whichever calls.
 type NetPair struct {
 	Local  ServiceID `json:"local"`
 	Remote ServiceID `json:"remote"`
 	Node   NodeID    `json:"node"` // Remote's; it may be the same
+	// Cluster is Remote's where that is another one. Node is no name then, for clusters
+	// do not tell each other those, but the text of its PeerKey.
+	Cluster ClusterID `json:"cluster,omitempty"`
 	// Least is the least round trip that the kernels saw in the last minutes: what waits
 	// for a busy process, in full queues and for late acknowledgements is none of the
 	// network's. Above 0, at most NetPairRTT.

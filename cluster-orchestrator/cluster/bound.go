@@ -58,7 +58,7 @@ func (c *Core) bound(self api.ServiceID, l sched.Link, targets []api.Target, onl
 		}
 	}
 	if l.RTT > 0 {
-		c.measured(&b, self, l, only)
+		c.measured(&b, self, l, targets, only)
 	}
 	return b, len(b.Points)+len(b.Places) > 0
 }

@@ -205,7 +205,7 @@ func (c *Core) violation(in *instance, n *node) (worst breach) {
 		if r := broken(); r != nil && (worst.text == "" || l.Rigidness < worst.borne) {
 			worst = breach{text: said(r), borne: l.Rigidness}
 			if l.RTT > 0 && r.Short != "" {
-				by, estimated := c.judgedBy(end{in.id().Service(), in.Node}, l, &b)
+				by, estimated := c.judgedBy(end{service: in.id().Service(), node: in.Node}, l, &b, in.Want.Targets)
 				worst.text, worst.estimated = step.Clip(worst.text+"; "+by), estimated
 			}
 		}

@@ -15,15 +15,17 @@ import (
 // where coordinates estimate it. Nodes tell it of those services that latency links
 // lead from and to, and a link is judged by it as long as it is fresh.
 //
-// A node speaks for what it runs, of an application whose other end runs where it says:
-// of no other pair. Both ends measure the same way, and the least counts: a node can
-// make its own services seem farther away, by lying or by answering late, but not to
-// somebody whose own node knows better.
+// A node speaks for what it runs, of an application whose other end runs where it says,
+// or in another cluster as the root says: of no other pair. Within the cluster both ends
+// measure the same way, and the least counts: a node can make its own services seem
+// farther away, by lying or by answering late, but not to somebody whose own node knows
+// better.
 
 // end is a service on a node.
 type end struct {
 	service api.ServiceID
 	node    api.NodeID
+	away    api.ClusterID // of a node of another one: its key stands for it
 }
 
 // pair is what the nodes of two ends say of the way between them.
@@ -36,10 +38,15 @@ type word struct {
 	at          time.Time // when it was measured
 }
 
-// maxPairs is with how many others one end is kept.
-const maxPairs = 1024
+// maxPairs is with how many others one end is kept, maxAway with how many of these that
+// are in other clusters: nobody here sees whether they are there.
+const (
+	maxPairs = 1024
+	maxAway  = 64
+)
 
-// pairs are those that were told of, each by both of its ends.
+// pairs are those that were told of, each by both of its ends, as far as they are nodes
+// of the cluster.
 type pairs map[api.ServiceID]map[api.NodeID]map[end]*pair
 
 func (p pairs) put(a, b end, of *pair) {
@@ -89,22 +96,71 @@ func (c *Core) runs(e end) bool {
 	return s != nil && s.peers[string(e.node)] > 0
 }
 
+// away reports whether a service is said to have instances in other clusters.
+func away(targets []api.Target, id api.ServiceID) bool {
+	return slices.ContainsFunc(targets, func(t api.Target) bool { return t.Service == id && len(t.Positions) > 0 })
+}
+
+// there reports whether an end is where it says, for one who has those targets.
+func (c *Core) there(to end, targets []api.Target) bool {
+	if to.away != "" {
+		return away(targets, to.service)
+	}
+	return c.runs(to)
+}
+
+// speaks reports whether a node may tell of a pair.
+func (c *Core) speaks(n *node, from, to end) bool {
+	if from == to || from.service.App() != to.service.App() || !c.runs(from) {
+		return false
+	}
+	if to.away == "" {
+		return c.runs(to)
+	}
+	if to.away == c.cfg.ID {
+		return false
+	}
+	for id, in := range n.assigned {
+		if id.Service() == from.service && away(in.Want.Targets, to.service) {
+			return true
+		}
+	}
+	return false
+}
+
+// room reports whether one more pair may be kept.
+func (c *Core) room(from, to end) bool {
+	at := c.pairs[from.service][from.node]
+	if to.away == "" {
+		return len(at) < maxPairs && len(c.pairs[to.service][to.node]) < maxPairs
+	}
+	others := 0
+	for e := range at {
+		if e.away != "" {
+			others++
+		}
+	}
+	return len(at) < maxPairs && others < maxAway
+}
+
 // between takes in what a node says that its services' connections measured. What that
 // does to SLAs, the next look at them sees.
 func (c *Core) between(n *node, said []api.NetPair) {
 	for _, p := range said[:min(len(said), api.MaxNetPairs)] {
-		from, to := end{p.Local, n.info.ID}, end{p.Remote, p.Node}
-		if !p.Valid() || from == to || p.Local.App() != p.Remote.App() || !c.runs(from) || !c.runs(to) {
+		from, to := end{service: p.Local, node: n.info.ID}, end{p.Remote, p.Node, p.Cluster}
+		if !p.Valid() || !c.speaks(n, from, to) {
 			continue
 		}
 		known := c.pairs[from.service][from.node][to]
 		if known == nil {
-			if len(c.pairs[from.service][from.node]) >= maxPairs || len(c.pairs[to.service][to.node]) >= maxPairs {
+			if !c.room(from, to) {
 				continue
 			}
 			known = &pair{by: map[end]word{}}
 			c.pairs.put(from, to, known)
-			c.pairs.put(to, from, known)
+			if to.away == "" {
+				c.pairs.put(to, from, known)
+			}
 		}
 		was, had := known.fresh(c.now)
 		known.by[from] = word{p.Least, p.Connections, c.now.Add(-p.Age)}
@@ -117,13 +173,13 @@ func (c *Core) between(n *node, said []api.NetPair) {
 	}
 }
 
-// forgetPairs forgets those that both ends are silent of.
+// forgetPairs forgets those that nobody tells of any more.
 func (c *Core) forgetPairs() {
 	for service, at := range c.pairs {
 		for node, others := range at {
 			for to, p := range others {
 				if _, ok := p.fresh(c.now); !ok {
-					c.pairs.drop(end{service, node}, to)
+					c.pairs.drop(end{service: service, node: node}, to)
 					c.version++
 				}
 			}
@@ -137,10 +193,10 @@ func (c *Core) forgetPairs() {
 // apart is how far a service on a node is from the nearest of those that a link leads
 // to: by TCP where it told, and else by coordinates. ok is false where TCP told of none.
 // by is the zero word where the nearest is one by coordinates.
-func (c *Core) apart(from end, l sched.Link, b *sched.Bound) (far time.Duration, by word, ok bool) {
+func (c *Core) apart(from end, l sched.Link, targets []api.Target) (far time.Duration, by word, ok bool) {
 	told := map[end]bool{}
 	for to, p := range c.pairs[from.service][from.node] {
-		if !l.Names(from.service, to.service) || !c.runs(to) {
+		if !l.Names(from.service, to.service) || !c.there(to, targets) {
 			continue
 		}
 		if w, fresh := p.fresh(c.now); fresh {
@@ -168,25 +224,56 @@ func (c *Core) apart(from end, l sched.Link, b *sched.Bound) (far time.Duration,
 			continue
 		}
 		for name := range c.services[id].peers {
-			if to := (end{id, api.NodeID(name)}); !told[to] {
+			if to := (end{service: id, node: api.NodeID(name)}); !told[to] {
 				nearer(c.nodes[to.node].position())
 			}
 		}
 	}
-	for _, at := range b.Points { // in other clusters
-		nearer(at)
+	for _, t := range targets {
+		if t.Service == "" || !l.Names(from.service, t.Service) || c.covers(told, t) {
+			continue
+		}
+		for _, at := range t.Positions {
+			nearer(at)
+		}
 	}
 	return far, by, ok
 }
 
+// covers reports whether a service was measured wherever it is in other clusters. Nobody
+// says which of its positions is whose; but none is left where as many of its nodes were
+// measured, of those that routes still have it on.
+func (c *Core) covers(told map[end]bool, t api.Target) bool {
+	var on []end
+	for e := range told {
+		if e.away != "" && e.service == t.Service {
+			on = append(on, e)
+		}
+	}
+	if len(on) == 0 || len(on) < len(t.Positions) {
+		return false
+	}
+	now := map[end]bool{}
+	r, _ := c.net.book.RouteOf(t.Service)
+	for _, p := range r.Peers {
+		if p.Cluster != c.cfg.ID {
+			now[end{t.Service, api.NodeID(p.Key.String()), p.Cluster}] = true
+		}
+	}
+	if len(now) > 0 { // else nobody here calls it: it is the one that calls
+		on = slices.DeleteFunc(on, func(e end) bool { return !now[e] })
+	}
+	return len(on) >= len(t.Positions)
+}
+
 // measured has a link's bound know what TCP told of the ways there, from all nodes or
 // from one.
-func (c *Core) measured(b *sched.Bound, self api.ServiceID, l sched.Link, only api.NodeID) {
+func (c *Core) measured(b *sched.Bound, self api.ServiceID, l sched.Link, targets []api.Target, only api.NodeID) {
 	for node := range c.pairs[self] {
 		if only != "" && node != only {
 			continue
 		}
-		if far, _, ok := c.apart(end{self, node}, l, b); ok {
+		if far, _, ok := c.apart(end{service: self, node: node}, l, targets); ok {
 			if b.Measured == nil {
 				b.Measured = map[string]time.Duration{}
 			}
@@ -197,13 +284,13 @@ func (c *Core) measured(b *sched.Bound, self api.ServiceID, l sched.Link, only a
 
 // judgedBy says by what a link's round trip was judged, for people, and whether it was
 // estimated.
-func (c *Core) judgedBy(from end, l sched.Link, b *sched.Bound) (how string, estimated bool) {
+func (c *Core) judgedBy(from end, l sched.Link, b *sched.Bound, targets []api.Target) (how string, estimated bool) {
 	_, probed := b.Measured[string(from.node)]
 	if l.User != "" && probed {
 		return "measured by probes", false
 	}
 	if l.Service != "" {
-		if _, w, ok := c.apart(from, l, b); ok && w.connections > 0 {
+		if _, w, ok := c.apart(from, l, targets); ok && w.connections > 0 {
 			by := "1 connection"
 			if w.connections > 1 {
 				by = fmt.Sprintf("%d connections", w.connections)

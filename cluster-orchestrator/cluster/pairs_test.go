@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -227,9 +228,9 @@ func TestForgedMeasurementsMoveNobody(t *testing.T) {
 func TestMeasuredPairsAreBounded(t *testing.T) {
 	w := line(t, 2, nil)
 	w.wants(of(pre, 0, 1, onNode("n0")))
-	a, b := end{pre, "n0"}, &pair{by: map[end]word{}}
+	a, b := end{service: pre, node: "n0"}, &pair{by: map[end]word{}}
 	for i := range maxPairs {
-		w.c.pairs.put(a, end{far, api.NodeID(fmt.Sprintf("x%d", i))}, b)
+		w.c.pairs.put(a, end{service: far, node: api.NodeID(fmt.Sprintf("x%d", i))}, b)
 	}
 	w.wants(of(web, 0, 2, onNode("n1")))
 	w.measures("n1", ms(web, pre, "n0", 1))
@@ -307,5 +308,165 @@ func TestNodesAreAskedAboutLinkedServices(t *testing.T) {
 	w.wants(of(web, 0, 3, onNode("n1"))) // links no more
 	if got := asked("n0"); len(got) != 0 || has["n0"] != before {
 		t.Errorf("asked about %v", got)
+	}
+}
+
+// abroad is a pair whose other end is on a node of another cluster, by its key.
+func abroad(local, remote api.ServiceID, key byte, least float64) api.NetPair {
+	p := ms(local, remote, api.NodeID(api.PeerKey{key}.String()), least)
+	p.Cluster = "bonn"
+	return p
+}
+
+// tiedAbroad is a line of nodes with web on n2, at 20 ms, linked to pre in another
+// cluster, which has come to these places.
+func tiedAbroad(t *testing.T, bound float64, places ...float64) (w *world, goesTo func(...float64)) {
+	w = line(t, 6, nil)
+	a := of(web, 0, 1, near("pre.prod", bound), onNode("n2"))
+	goesTo = func(places ...float64) {
+		a.Targets = nil
+		for _, ms := range places {
+			if len(a.Targets) == 0 {
+				a.Targets = []api.Target{{Service: pre}}
+			}
+			a.Targets[0].Positions = append(a.Targets[0].Positions, api.Position{Coord: at(ms)})
+		}
+		w.wants(a)
+	}
+	goesTo(20)
+	w.beat()
+	goesTo(places...)
+	return w, goesTo
+}
+
+// has has the root say on which nodes of the other cluster a service is.
+func (w *world) has(rev uint64, id api.ServiceID, keys ...byte) {
+	w.t.Helper()
+	r := api.Route{Service: id, Rev: rev}
+	for i, k := range keys {
+		r.Backends = append(r.Backends, api.Backend{
+			Instance: id.Instance(i), Epoch: 1, Address: netip.AddrFrom4([4]byte{10, 17, k, 2}), Peer: api.PeerKey{k}, State: api.BackendUp,
+		})
+		r.Peers = append(r.Peers, api.Peer{Key: api.PeerKey{k}, Cluster: "bonn", Rev: rev})
+	}
+	w.step(RootNet{api.RootNet{Rev: rev, Ranges: api.DefaultNetRanges(), Shares: []netip.Prefix{share}, Records: api.Records{Routes: []api.Route{r}}}})
+}
+
+func TestWhatTCPMeasuredAcrossClustersCountsBeforeCoordinates(t *testing.T) {
+	const byTCP, estimated = "; measured by 3 connections at 00:00:00 UTC", "; estimated by coordinates"
+	for name, test := range map[string]struct {
+		places []float64 // where pre is elsewhere
+		said   []api.NetPair
+		on     []byte // the nodes that routes have it on; nil: they do not say
+		want   string // what is violated: its beginning and its end
+	}{
+		"near by both":                     {places: []float64{30}, said: []api.NetPair{abroad(web, pre, 1, 5)}},
+		"measured far":                     {places: []float64{30}, said: []api.NetPair{abroad(web, pre, 1, 40)}, want: "latency: 40 ms," + byTCP},
+		"measured far where it is":         {places: []float64{30}, said: []api.NetPair{abroad(web, pre, 1, 40)}, on: []byte{1}, want: "latency: 40 ms," + byTCP},
+		"measured far where it was":        {places: []float64{30}, said: []api.NetPair{abroad(web, pre, 1, 40)}, on: []byte{2}},
+		"estimated far":                    {places: []float64{50}, want: "latency: 30 ms," + estimated},
+		"measured near":                    {places: []float64{50}, said: []api.NetPair{abroad(web, pre, 1, 5)}},
+		"one of two measured far":          {places: []float64{30, 50}, said: []api.NetPair{abroad(web, pre, 1, 40)}},
+		"one of two far, the other beyond": {places: []float64{50, 60}, said: []api.NetPair{abroad(web, pre, 1, 33)}, want: "latency: 30 ms," + estimated},
+		"both measured far": {
+			places: []float64{30, 50}, said: []api.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 35)}, want: "latency: 35 ms," + byTCP,
+		},
+		"one of both is elsewhere now": {places: []float64{30, 50}, said: []api.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 35)}, on: []byte{2, 3}},
+		"another service":              {places: []float64{30}, said: []api.NetPair{abroad(web, far, 1, 40)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := tiedAbroad(t, 12, test.places...)
+			if test.on != nil {
+				w.has(1, pre, test.on...)
+			}
+			w.measures("n2", test.said...)
+			begins, ends, _ := strings.Cut(test.want, ";")
+			v := w.violated(web.Instance(0))
+			if (v == "") != (test.want == "") || !strings.HasPrefix(v, begins) || !strings.HasSuffix(v, ends) {
+				t.Errorf("it says %q", v)
+			}
+		})
+	}
+}
+
+// An instance in the cluster may be nearer than those elsewhere, and the other way round.
+func TestTheNearestCountsWhereverItIs(t *testing.T) {
+	w, _ := tiedAbroad(t, 12, 30)
+	w.measures("n2", abroad(web, pre, 1, 40))
+	w.wants(of(pre, 7, 2, onNode("n3")))
+	w.beat()
+	if v := w.violated(web.Instance(0)); v != "" {
+		t.Fatalf("it says %q", v)
+	}
+	w.measures("n3", ms(pre, web, "n2", 50))
+	if v := w.violated(web.Instance(0)); !strings.HasPrefix(v, "latency: 40 ms,") {
+		t.Fatalf("it says %q", v)
+	}
+	w.measures("n2", abroad(web, pre, 1, 8))
+	if v := w.violated(web.Instance(0)); v != "" {
+		t.Fatalf("it says %q", v)
+	}
+}
+
+// What was measured of another cluster counts as long as it is fresh and the service is
+// there.
+func TestWhatWasMeasuredAcrossClustersEnds(t *testing.T) {
+	w, goesTo := tiedAbroad(t, 12, 50)
+	w.measures("n2", abroad(web, pre, 1, 5))
+	if v := w.violated(web.Instance(0)); v != "" {
+		t.Fatalf("it says %q", v)
+	}
+	w.pass(api.NetPairFor)
+	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
+		t.Fatalf("it says %q", v)
+	}
+	w.pass(api.NetPairFor)
+	if len(w.c.pairs) != 0 {
+		t.Errorf("%v are left", w.c.pairs)
+	}
+	w.wants(of(pre, 0, 2, onNode("n3")))
+	w.beat()
+	w.stands("n3", 60)
+	w.measures("n2", abroad(web, pre, 1, 5))
+	if v := w.violated(web.Instance(0)); v != "" {
+		t.Fatalf("it says %q", v)
+	}
+	goesTo() // it is here alone now
+	if v := w.violated(web.Instance(0)); !strings.HasSuffix(v, "; estimated by coordinates") {
+		t.Errorf("it says %q", v)
+	}
+}
+
+// A node speaks of other clusters for what it runs, and of what the root says is there.
+func TestForgedMeasurementsAcrossClustersAreNotKept(t *testing.T) {
+	w, goesTo := tiedAbroad(t, 12, 30)
+	own, nameless := abroad(web, pre, 1, 40), abroad(web, pre, 1, 40)
+	own.Cluster, nameless.Node = w.cfg.ID, ""
+	for name, forged := range map[string]struct {
+		by   api.NodeID
+		pair api.NetPair
+	}{
+		"of what runs elsewhere":   {"n3", abroad(web, pre, 1, 40)},
+		"to what is not there":     {"n2", abroad(web, far, 1, 40)},
+		"to another application":   {"n2", abroad(web, "evil/shop.prod.pre.prod", 1, 40)},
+		"to itself":                {"n2", abroad(web, web, 1, 40)},
+		"in the cluster, by a key": {"n2", own},
+		"to no node":               {"n2", nameless},
+	} {
+		if w.measures(forged.by, forged.pair); len(w.c.pairs) != 0 || w.violated(web.Instance(0)) != "" {
+			t.Errorf("%s: it is believed: %v", name, w.c.pairs)
+		}
+	}
+	var many []api.NetPair
+	for i := range byte(3 * maxAway) {
+		many = append(many, abroad(web, pre, i, 5))
+	}
+	if w.measures("n2", many...); len(w.c.pairs) != 1 || len(w.c.pairs[web]["n2"]) != maxAway {
+		t.Errorf("%d services, %d pairs", len(w.c.pairs), len(w.c.pairs[web]["n2"]))
+	}
+	goesTo()
+	w.pass(api.NetPairFor)
+	if w.measures("n2", abroad(web, pre, 1, 40)); len(w.c.pairs) != 0 {
+		t.Errorf("it is believed: %v", w.c.pairs)
 	}
 }

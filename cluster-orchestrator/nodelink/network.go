@@ -40,7 +40,7 @@ func netUp(id api.NodeID, payload []byte) (cluster.Input, error) {
 		return nil, fmt.Errorf("%d pairs of services: %w", len(up.Between), api.ErrInvalid)
 	}
 	for _, p := range up.Between {
-		if !p.Valid() || max(len(p.Local), len(p.Remote), len(p.Node)) > maxName {
+		if !p.Valid() || max(len(p.Local), len(p.Remote), len(p.Node), len(p.Cluster)) > maxName {
 			return nil, fmt.Errorf("what was measured between two services cannot be: %w", api.ErrInvalid)
 		}
 	}

@@ -59,6 +59,11 @@ func TestWhatANodeSaysOfItselfIsBounded(t *testing.T) {
 			p.Node = api.NodeID(make([]byte, maxName+1))
 			u.Between = []api.NetPair{p}
 		},
+		"a pair far away in a long name": func(u *api.NetUp) {
+			p := pair
+			p.Cluster = api.ClusterID(make([]byte, maxName+1))
+			u.Between = []api.NetPair{p}
+		},
 	} {
 		self := sound()
 		up := api.NetUp{Boot: 1, Seq: 1, Self: &self}

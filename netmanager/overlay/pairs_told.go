@@ -9,7 +9,8 @@ import (
 
 // An SLA may bound how far services of an application are from each other. The
 // cluster names those services of the node, and is told what TCP measures of them:
-// to which services, on which nodes.
+// to which services, on which nodes. Nodes of other clusters have no names here: their
+// keys stand for them, which it has from the same records.
 
 const (
 	// maxTold is how many such ends one service has at most: its tenant chooses whom it
@@ -28,6 +29,7 @@ const (
 type farEnd struct {
 	service api.ServiceID
 	node    api.NodeID
+	cluster api.ClusterID // of a node of another one; its key stands for it
 }
 
 // gap is how far away that is.
@@ -77,22 +79,51 @@ func (c *Core) setGaps(list []api.ServiceID) {
 	}
 }
 
-// farEnd is where a flow of two services leads, if the cluster asks about that: to a
-// node of its own, by an instance's address.
+// farEnd is where a flow of two services leads, if the cluster asks about that. By a
+// semantic address that is told where it can be one node of another cluster only: of the
+// cluster's own, the other end tells, which sees whose instance calls.
 func (c *Core) farEnd(t servicePair, address netip.Addr) (e farEnd, asked bool) {
 	if c.gaps[t.local] == nil || t.local.App() != t.remote.App() {
 		return e, false
 	}
-	e = farEnd{t.remote, c.lease.Node}
-	if c.at[address] == nil {
-		k, _ := c.peerAt(address)
-		q := c.peers[k]
-		if q == nil || q.record.Cluster != c.lease.Cluster {
-			return e, false
-		}
-		e.node = q.record.Node
+	e = farEnd{service: t.remote, node: c.lease.Node}
+	if c.at[address] != nil {
+		return e, t.remote != t.local
 	}
-	return e, e.node != "" && e != farEnd{t.local, c.lease.Node}
+	k, direct := c.peerAt(address)
+	if !direct {
+		k = c.onlyPeer(t.remote, address)
+	}
+	q := c.peers[k]
+	switch {
+	case q == nil || q.record.Cluster == "":
+		return e, false
+	case q.record.Cluster != c.lease.Cluster:
+		e.node, e.cluster = api.NodeID(k.String()), q.record.Cluster
+		return e, true
+	}
+	e.node = q.record.Node
+	return e, direct && e.node != ""
+}
+
+// onlyPeer is the one that has all instances to which a service's semantic address may
+// lead; the zero key where there are others, here or on other nodes.
+func (c *Core) onlyPeer(id api.ServiceID, address netip.Addr) (k api.PeerKey) {
+	s := c.services[id]
+	if s == nil || s.route == nil || len(s.local) > 0 {
+		return k
+	}
+	at := s.route.Addresses
+	for _, b := range s.route.Backends {
+		if address != at.RoundRobin && address != at.Closest && address != at.Instances[b.Instance.Number()] {
+			continue
+		}
+		if k != (api.PeerKey{}) && k != b.Peer {
+			return api.PeerKey{}
+		}
+		k = b.Peer
+	}
+	return k
 }
 
 // looked takes in what a look found.
@@ -131,7 +162,8 @@ func (c *Core) tellGaps(all bool) (out []api.NetPair) {
 				g.said = 0
 			}
 			p := api.NetPair{
-				Local: id, Remote: e.service, Node: e.node, Least: g.least(), Connections: g.connections, Age: c.now.Sub(g.seen),
+				Local: id, Remote: e.service, Node: e.node, Cluster: e.cluster,
+				Least: g.least(), Connections: g.connections, Age: c.now.Sub(g.seen),
 			}
 			switch {
 			case !g.news() || !p.Valid():

@@ -69,7 +69,8 @@ func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
 	first.Connections = 4
 	here := between("n0", ms/50)
 	here.Remote = svc("server")
-	if want := []api.NetPair{here, first, between("n2", 9*ms)}; !slices.Equal(got, want) {
+	abroad := away(key(3), 7*ms)
+	if want := []api.NetPair{abroad, here, first, between("n2", 9*ms)}; !slices.Equal(got, want) {
 		t.Fatalf("it is told %+v,\nwant %+v", got, want)
 	}
 	w.checkBooks()
@@ -78,6 +79,64 @@ func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
 	w.answer(api.NetDown{Measure: []api.Peer{}})
 	if got := w.looks(flow(client, one, 90*ms)); len(got) != 0 || len(w.c.gaps) != 0 {
 		t.Errorf("it is told %+v", got)
+	}
+}
+
+// away is a pair whose other end is in another cluster.
+func away(k api.PeerKey, least time.Duration) api.NetPair {
+	p := between(k.String(), least)
+	p.Remote, p.Cluster = svc("abroad"), "c9"
+	return p
+}
+
+// Whose instance a semantic address led to nobody tells where that is in another cluster:
+// it counts where it can be one node's only.
+func TestASemanticAddressThatLeadsToOneNodeAbroadTellsOfIt(t *testing.T) {
+	const ms = time.Millisecond
+	one, two := netip.MustParseAddr("10.30.3.10"), netip.MustParseAddr("10.30.3.11") // of its instances
+	closest := netip.MustParseAddr("10.30.3.2")
+	for name, test := range map[string]struct {
+		nodes []byte // of its instances; from 3 on in another cluster
+		local bool   // and one on this node
+		to    netip.Addr
+		want  byte // node; 0: nobody is told
+	}{
+		"one instance":            {nodes: []byte{3}, to: vip(3), want: 3},
+		"the closest":             {nodes: []byte{3}, to: closest, want: 3},
+		"two on one node":         {nodes: []byte{3, 3}, to: vip(3), want: 3},
+		"two on two":              {nodes: []byte{3, 4}, to: vip(3)},
+		"the first of them":       {nodes: []byte{3, 4}, to: one, want: 3},
+		"the second":              {nodes: []byte{3, 4}, to: two, want: 4},
+		"one in the cluster":      {nodes: []byte{3, 2}, to: vip(3)},
+		"the other one":           {nodes: []byte{3, 2}, to: one, want: 3},
+		"the one there":           {nodes: []byte{3, 2}, to: two},
+		"one in the cluster only": {nodes: []byte{2}, to: vip(3)},
+		"one here as well":        {nodes: []byte{3}, local: true, to: vip(3)},
+		"none":                    {to: vip(3)},
+		"none of that number":     {nodes: []byte{3}, to: two},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, client := asked(t)
+			r := route("abroad", 1, 3, test.nodes...)
+			r.Addresses.Closest, r.Addresses.Instances = closest, map[int]netip.Addr{0: one, 1: two}
+			for i := range r.Peers {
+				if r.Peers[i].Key != key(2) {
+					r.Peers[i].Cluster, r.Peers[i].Node = "c9", ""
+				}
+			}
+			w.answer(api.NetDown{Routes: []api.Route{r}})
+			if test.local {
+				w.step(attachOf("abroad", 9, 1))
+			}
+			var want []api.NetPair
+			if test.want != 0 {
+				want = append(want, away(key(test.want), 7*ms))
+			}
+			if got := w.looks(flow(client, test.to, 7*ms)); !slices.Equal(got, want) {
+				t.Errorf("it is told %+v, want %+v", got, want)
+			}
+			w.checkBooks()
+		})
 	}
 }
 

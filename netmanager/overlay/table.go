@@ -336,7 +336,7 @@ func sortedKeys[K comparable, V any](m map[K]V) []K {
 			return cmp.Compare(a, any(b).(api.ServiceID))
 		case farEnd:
 			o := any(b).(farEnd)
-			return cmp.Or(cmp.Compare(a.service, o.service), cmp.Compare(a.node, o.node))
+			return cmp.Or(cmp.Compare(a.service, o.service), cmp.Compare(a.cluster, o.cluster), cmp.Compare(a.node, o.node))
 		case int:
 			return cmp.Compare(a, any(b).(int))
 		}

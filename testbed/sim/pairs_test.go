@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -12,25 +13,37 @@ import (
 
 // What connections measure judges a link, from the kernel to the move: an instance that
 // is measured too far from what it is to be near to moves, and stays where it is
-// measured near enough. What a node says that runs neither end moves nobody. Cluster and
-// netmanagers are restarted in between.
+// measured near enough, whichever cluster the other end is in. What a node says that runs
+// neither end moves nobody. Cluster and netmanagers are restarted in between.
 func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 	const (
 		store, web = api.ServiceID("acme/shop.prod.store.prod"), api.ServiceID("acme/shop.prod.web.prod")
 		bound      = 200 * time.Millisecond // more than any two nodes are apart here
 	)
-	for seed := range uint64(4) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+	for seed := range uint64(6) {
+		across := seed >= 4
+		t.Run(fmt.Sprint("seed ", seed, ", across clusters ", across), func(t *testing.T) {
 			t.Parallel()
 			w := NewWorld(seed, Settings{Network: true, Restless: seed > 0}, Options{})
 			w.addRoot()
 			c := w.addCluster("c1")
-			for i := range 4 {
-				c.addNode(api.NodeID(fmt.Sprintf("s%d-n%d", seed, i)), api.NodeInfo{
+			there := c // where the store is
+			if across {
+				there = w.addCluster("c2")
+			}
+			for i := range 5 {
+				in := c
+				if i > 2 { // two, which measure each other
+					in = there
+				}
+				in.addNode(api.NodeID(fmt.Sprintf("s%d-n%d", seed, i)), api.NodeInfo{
 					Arch: "amd64", OS: "linux", Runtimes: []string{"container"}, Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 4000},
 				})
 			}
 			c.join()
+			if across {
+				there.join()
+			}
 			w.Run(2 * time.Minute) // they know where they are
 			one := 1
 			service := func(name string, cs ...api.Constraint) api.Microservice {
@@ -38,16 +51,26 @@ func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 			}
 			near := api.Constraint{Type: api.ConstrainLatency, Service: "store.prod", Threshold: float64(bound.Milliseconds()), Rigidness: 60}
 			apart := api.Constraint{Type: api.ConstrainApart, By: "node", Services: []string{"store.prod"}}
+			address := netip.MustParseAddr("10.30.7.7")
+			in := func(m *ClusterMachine) api.Constraint {
+				return api.Constraint{Type: api.ConstrainDirect, Cluster: string(m.id)}
+			}
+			stored := service("store", in(there))
+			stored.Addresses = &api.Addresses{RoundRobin: address.String()}
 			if got := w.root.proc.give(root.Apply{Tenant: "acme", Spec: api.Application{
-				Name: "shop", Namespace: "prod", Services: []api.Microservice{service("store"), service("web", near, apart)},
+				Name: "shop", Namespace: "prod", Services: []api.Microservice{stored, service("web", near, apart, in(c))},
 			}}); got.err != nil {
 				t.Fatal(got.err)
 			}
+			first, second := store.Instance(0), web.Instance(0)
 			at := func(id api.InstanceID) api.Instance {
-				in, _ := c.core.Instance(id)
+				m := c
+				if id == first {
+					m = there
+				}
+				in, _ := m.core.Instance(id)
 				return in
 			}
-			first, second := store.Instance(0), web.Instance(0)
 			until := func(what string, so func() bool) {
 				t.Helper()
 				if !w.RunUntil(so, 5*time.Minute) {
@@ -56,22 +79,31 @@ func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 			}
 			runs := func() bool { return at(first).State == api.Running && at(second).State == api.Running }
 			until("both run", runs)
-			// Who is called sees the caller's own address, and so tells where it is.
+			// Who is called sees the caller's own address, and so tells where it is. In another
+			// cluster that is of no use: who calls tells, by where the address leads.
+			teller := func() *NetMachine {
+				if across {
+					return c.node(at(second).Node).net
+				}
+				return c.node(at(first).Node).net
+			}
 			far := map[api.NodeID]bool{at(second).Node: true}
 			var look func()
 			look = func() {
 				w.after(15*time.Second, look)
 				a, b := at(first), at(second)
-				n := c.node(a.Node)
-				if n == nil || n.net == nil || !n.net.proc.running() || !b.Address.IsValid() {
+				if !runs() || !b.Address.IsValid() || !teller().proc.running() {
 					return
 				}
 				f := overlay.Flow{Local: a.Address, Remote: b.Address, Sockets: 3, RTT: 20 * time.Millisecond, Least: 20 * time.Millisecond}
+				if across {
+					f.Local, f.Remote = b.Address, address
+				}
 				if far[b.Node] {
 					f.RTT, f.Least = 2*bound, 2*bound
 				}
-				n.net.proc.give(overlay.Miss{Local: f.Local, Remote: f.Remote})
-				n.net.proc.give(overlay.Sampled{Flows: []overlay.Flow{f}})
+				teller().proc.give(overlay.Miss{Local: f.Local, Remote: f.Remote})
+				teller().proc.give(overlay.Sampled{Flows: []overlay.Flow{f}})
 			}
 			was := at(second)
 			var stranger *NetMachine
@@ -84,18 +116,25 @@ func TestMeasuredPairsMoveWhatTheyBreak(t *testing.T) {
 				{Local: store, Remote: web, Node: was.Node, Least: 3 * bound, Connections: 9},
 				{Local: web, Remote: store, Node: at(first).Node, Least: 3 * bound, Connections: 9},
 			}
+			if across {
+				there := there.node(at(first).Node).net.key().String()
+				stranger.lies = []api.NetPair{{Local: web, Remote: store, Node: api.NodeID(there), Cluster: "c2", Least: 3 * bound, Connections: 9}}
+			}
 			stranger.crash() // it says all anew, and these with it
 			stranger.start()
 			w.Run(3 * time.Minute)
 			if in := at(second); in.Epoch != was.Epoch || in.Violated != "" {
 				t.Fatalf("what a stranger says has it on %s, %q", in.Node, in.Violated)
 			}
+			if across {
+				stranger.lies = nil // should it move there, that one speaks for it, and nobody else
+			}
 			look()
 			w.Run(20 * time.Second)
 			c.crash()
 			c.start()
-			c.node(at(first).Node).net.crash()
-			c.node(at(first).Node).net.start()
+			teller().crash()
+			teller().start()
 			until("it moves", func() bool { in := at(second); return in.Node != "" && in.Node != was.Node && runs() })
 			until("its SLA is kept", func() bool { return at(second).Violated == "" && runs() })
 			moved := at(second)
