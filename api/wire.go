@@ -235,6 +235,9 @@ type (
 		Key
 		Grace time.Duration
 	}
+	// DetachWorkload takes a workload that has ended off the overlay network: its address
+	// is free for others, and what it wrote is still there to be read.
+	DetachWorkload struct{ Key }
 	// GuardWorkload has the workload killed at a moment, by something that lives on
 	// when the node engine dies. A zero moment lifts it.
 	GuardWorkload struct {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -23,9 +24,9 @@ func (k claim) equal(o claim) bool {
 	return k.Room == o.Room && slices.Equal(k.Devices, o.Devices) && k.Address == o.Address
 }
 
-// ended is what is left of it when the workload has ended for good: its node keeps the
-// container, at its address, until the instance goes.
-func (k claim) ended() claim { return claim{Address: k.Address} }
+// ended is what is left of it when the workload has ended for good: its address, while
+// its node says that it is still there.
+func (k claim) ended(at netip.Addr) claim { return claim{Address: k.Address && at.IsValid()} }
 
 // max is the larger of both, part by part: what a node may have to keep for an
 // instance that changes.

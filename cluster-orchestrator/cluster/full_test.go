@@ -85,8 +85,9 @@ func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 	w.checkBooks()
 }
 
-// What has ended for good takes no room, but its container is there, at its address.
-func TestWhatIsCompletedHasItsAddress(t *testing.T) {
+// What has ended for good takes no room, but its address, until its node has taken it
+// off the network.
+func TestWhatIsCompletedHasItsAddressForAWhile(t *testing.T) {
 	w := smallWorld(t, func(*Config) {})
 	for i := range 10 {
 		a := assignment(i, 1, spec(0.5, 1))
@@ -98,7 +99,7 @@ func TestWhatIsCompletedHasItsAddress(t *testing.T) {
 	for _, id := range []api.NodeID{"n0", "n1"} {
 		n := w.nodes[id]
 		for i, o := range n.has {
-			o.State = api.Completed
+			o.State, o.Address = api.Completed, netip.MustParseAddr("10.16.0.2")
 			n.has[i] = o
 		}
 		w.speak(id)
@@ -113,10 +114,17 @@ func TestWhatIsCompletedHasItsAddress(t *testing.T) {
 	if free() != 8000 {
 		t.Errorf("%d of 8000 are free", free())
 	}
+	addressed := func(want int) {
+		t.Helper()
+		w.checkBooks()
+		if n := w.c.nodes["n0"].addressed + w.c.nodes["n1"].addressed; n != want {
+			t.Fatalf("%d addresses are booked, want %d", n, want)
+		}
+	}
 	w.wants(assignment(10, 1, spec(0, 1)))
 	w.expect(10, api.Requested, "")
 	w.restart()
-	w.checkBooks()
+	addressed(10)
 	w.beat()
 	w.expect(10, api.Requested, "")
 	w.checkBooks()
@@ -126,6 +134,27 @@ func TestWhatIsCompletedHasItsAddress(t *testing.T) {
 	w.restart()
 	w.beat()
 	w.expect(10, api.Running, freed)
+	w.checkBooks()
+	w.wants(assignment(11, 1, spec(0, 1)))
+	w.expect(11, api.Requested, "")
+	leave := func(i int) {
+		n := w.nodes[w.at(i).Node]
+		o := n.has[web.Instance(i)]
+		o.Address = netip.Addr{}
+		n.has[o.Instance] = o
+		w.speak(w.at(i).Node)
+		w.checkBooks()
+	}
+	leave(4)
+	w.beat()
+	w.expect(4, api.Completed, w.at(4).Node)
+	w.expect(11, api.Running, w.at(4).Node)
+	leave(5)
+	w.restart()
+	addressed(9) // before its node speaks, too
+	w.wants(assignment(12, 1, spec(0, 1)))
+	w.beat()
+	w.expect(12, api.Running, w.at(5).Node)
 	w.checkBooks()
 }
 

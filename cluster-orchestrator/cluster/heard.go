@@ -153,8 +153,9 @@ func (c *Core) emptied(n *node, id api.InstanceID) {
 		return
 	}
 	for i := range in.Vacancies {
-		if v := &in.Vacancies[i]; v.Node == n.info.ID && !v.claim.equal(v.claim.ended()) {
-			v.claim = v.claim.ended()
+		at := n.observed[id].Address
+		if v := &in.Vacancies[i]; v.Node == n.info.ID && !v.claim.equal(v.claim.ended(at)) {
+			v.claim = v.claim.ended(at)
 			c.save(in)
 		}
 	}
@@ -167,9 +168,9 @@ func (c *Core) holdStranger(n *node, id api.InstanceID) {
 	if in := c.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
 		room, ok = in.demand.claim, true
 	}
-	if n.observed[id].State == api.Completed {
-		if n.hold(id, room.ended()); n.leaving[id] {
-			n.book(id, room.ended())
+	if o := n.observed[id]; o.State == api.Completed {
+		if n.hold(id, room.ended(o.Address)); n.leaving[id] {
+			n.book(id, room.ended(o.Address))
 			delete(n.unknown, id)
 			c.emptied(n, id)
 		}
@@ -240,7 +241,7 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	n.room[in.id()] = in.demand.claim
 	grew := !in.Before.IsZero()
 	if in.Before = (claim{}); o.State == api.Completed {
-		n.book(in.id(), in.demand.claim.ended())
+		n.book(in.id(), in.demand.claim.ended(o.Address))
 	} else {
 		n.book(in.id(), in.demand.claim)
 	}

@@ -72,7 +72,7 @@ func (n *node) take(in *instance) {
 	if want := in.demand.claim; in.State != api.Completed {
 		n.book(id, n.booked[id].max(want))
 	} else {
-		n.book(id, n.booked[id].max(want.ended()))
+		n.book(id, n.booked[id].max(want.ended(in.Address)))
 	}
 	if in.Want.Spec.StopsWhenCutOff() {
 		n.leased++

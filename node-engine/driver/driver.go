@@ -217,6 +217,8 @@ func keyOf(order any) (api.Key, bool) {
 		return o.Key, true
 	case api.StopWorkload:
 		return o.Key, true
+	case api.DetachWorkload:
+		return o.Key, true
 	case api.GuardWorkload:
 		return o.Key, true
 	case settle:
@@ -356,6 +358,8 @@ func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 		d.calm.RLock()
 		defer d.calm.RUnlock()
 		d.result(ctx, api.WorkloadEvent{Key: k, Phase: api.WorkloadGone}, err)
+	case api.DetachWorkload:
+		d.detach(ctx, k)
 	case api.GuardWorkload:
 		d.guard(ctx, o)
 	case settle:

@@ -250,6 +250,37 @@ func TestTheCoreIsToldWhenAWorkloadServes(t *testing.T) {
 	})
 }
 
+func TestWhatEndedLeavesTheNetworkByOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, n := startOnNetwork(t, nil)
+		<-f.told
+		f.Order(api.CreateWorkload{Key: k1})
+		f.event(t)
+		f.Order(api.StartWorkload{Key: k1})
+		f.event(t)
+		f.rt.mu.Lock()
+		s := f.rt.have[k1]
+		s.Phase = api.WorkloadExited
+		f.rt.have[k1] = s
+		f.rt.mu.Unlock()
+		f.exits <- runtime.Exit{Key: k1}
+		f.event(t)
+		f.Order(api.DetachWorkload{Key: k1})
+		synctest.Wait()
+		if all, _ := n.Attachments(t.Context()); len(all) > 0 {
+			t.Errorf("still attached: %+v", all)
+		}
+		f.Recheck()
+		if in := (<-f.told).(node.Info); len(in.Found) != 1 || in.Found[0].Address.IsValid() {
+			t.Errorf("told %+v, want it found without an address", in)
+		}
+		synctest.Wait()
+		if all, _ := n.Attachments(t.Context()); len(all) > 0 {
+			t.Errorf("attached again: %+v", all)
+		}
+	})
+}
+
 func TestNewFlowsAvoidWhatExited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := startOnNetwork(t, nil)

@@ -26,6 +26,7 @@ type Config struct {
 	BackoffMax  time.Duration // longest pause: 60 s
 	StableAfter time.Duration // a workload that ran this long starts its backoff anew: 60 s
 	MaxFailures int           // failures in a row that are reported as too many: 5
+	Linger      time.Duration // for which what has completed stays on the network: 60 s, in which what it sent last gets through
 }
 
 func (c Config) withDefaults() Config {
@@ -35,6 +36,7 @@ func (c Config) withDefaults() Config {
 	c.BackoffMax = orDefault(c.BackoffMax, time.Minute)
 	c.StableAfter = orDefault(c.StableAfter, time.Minute)
 	c.MaxFailures = orDefault(c.MaxFailures, 5)
+	c.Linger = orDefault(c.Linger, time.Minute)
 	return c
 }
 

@@ -384,6 +384,8 @@ func keyOf(order any) api.Key {
 		return o.Key
 	case api.StopWorkload:
 		return o.Key
+	case api.DetachWorkload:
+		return o.Key
 	case api.GuardWorkload:
 		return o.Key
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -406,5 +407,70 @@ func TestNodeTellsEverythingWhenAskedOrWhenTheLinkReturns(t *testing.T) {
 	}
 	if a := last[api.Alive](w); a.Observed != last[api.NodeReport](w).Observed[0].Digest().Toggle(last[api.NodeReport](w).Info.Digest()) {
 		t.Error("the sign of life is not about what was reported")
+	}
+}
+
+// TestWhatCompletedLeavesTheNetwork: what it sent last gets through, then its address is
+// free; whatever is lost on the way.
+func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
+	at := netip.MustParseAddr("10.16.0.2")
+	said := func(w *world) netip.Addr {
+		t.Helper()
+		w.is(api.Completed)
+		return last[api.NodeReport](w).Observed[0].Address
+	}
+	attached := func(w *world) {
+		e := w.has[web]
+		e.Address = at
+		w.has[web] = e
+		w.step(Workload{api.WorkloadEvent{Key: e.Key, Attempt: e.Attempt, Address: at}})
+	}
+	leaves := func(w *world, before int) {
+		t.Helper()
+		if w.pass(time.Minute - time.Second); count[api.DetachWorkload](w) != before || said(w) != at {
+			t.Fatalf("it leaves at once, or says so: %s", said(w))
+		}
+		if w.pass(time.Second); count[api.DetachWorkload](w) != before+1 || said(w).IsValid() {
+			t.Fatalf("it does not leave, or says that it is at %s", said(w))
+		}
+		if o := last[api.NodeReport](w).Observed[0]; o.ExitCode == nil || *o.ExitCode != 0 {
+			t.Errorf("it has %v", o.ExitCode)
+		}
+	}
+	w := newWorld(t)
+	w.wants(assignment(1, oneShot))
+	attached(w)
+	w.exit(web, 0)
+	leaves(w, 0)
+	w.restart() // the order, or what came of it, was lost
+	leaves(w, 1)
+	e := w.has[web]
+	e.Address = netip.Addr{}
+	w.has[web] = e
+	w.restart()
+	if w.pass(time.Hour); count[api.DetachWorkload](w) != 2 || said(w).IsValid() {
+		t.Error("it goes on leaving")
+	}
+
+	w = newWorld(t) // the address is told after the end
+	w.wants(assignment(1, oneShot))
+	w.exit(web, 0)
+	attached(w)
+	leaves(w, 0)
+
+	w = newWorld(t) // the engine dies meanwhile, and the runtime forgets
+	w.wants(assignment(1, oneShot))
+	attached(w)
+	w.exit(web, 0)
+	delete(w.has, web)
+	w.restart()
+	leaves(w, 0)
+
+	w = newWorld(t) // one that is to run again stays
+	w.wants(assignment(1))
+	attached(w)
+	w.exit(web, 0)
+	if w.pass(time.Hour); count[api.DetachWorkload](w) > 0 {
+		t.Error("what is restarted leaves the network")
 	}
 }

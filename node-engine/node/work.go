@@ -120,6 +120,9 @@ func (c *Core) drive(w *work) {
 		c.begin(w)
 	case w.phase == idle && w.completed():
 		w.phase, w.devices = done, nil
+		c.linger(w)
+	case w.phase == done:
+		c.linger(w)
 	case w.phase == idle:
 		c.create(w)
 	case w.phase == created:
@@ -244,6 +247,9 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 			c.failed(w, e.Reason, e.Detail, nil)
 		}
 	}
+	if w.phase == done { // the address may be told last
+		c.linger(w)
+	}
 }
 
 // onNetwork takes what an event of the placement says of its place on the
@@ -267,6 +273,21 @@ func (c *Core) exited(w *work, e api.WorkloadEvent) {
 		return
 	}
 	c.failed(w, e.Reason, e.Detail, &code)
+}
+
+// linger has what completed leave the network soon, if it is there: at once, what it
+// sent last would not arrive. It is said again where it was found there again.
+func (c *Core) linger(w *work) {
+	c.observe(w, w.observed)
+	if key := (timerKey{timerWork, w.assignment.Instance}); w.address.IsValid() && !c.timers.Has(key) {
+		c.timers.Set(key, c.now.Add(c.cfg.Linger))
+	}
+}
+
+func (c *Core) leaveNetwork(w *work) {
+	w.address = netip.Addr{}
+	c.observe(w, w.observed)
+	c.emit(api.ToRuntime, api.DetachWorkload{Key: w.key()})
 }
 
 // blameless reports whether a failure is the node's, and does not count against
@@ -321,6 +342,8 @@ func (c *Core) pauseOver(w *work) {
 		w.attempt++
 		w.phase, w.ready = idle, false
 		c.drive(w)
+	case done:
+		c.leaveNetwork(w)
 	}
 }
 

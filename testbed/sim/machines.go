@@ -372,7 +372,8 @@ func (m *NodeMachine) start() {
 		m.join()
 		return
 	}
-	m.core = node.New(node.Config{ID: m.id})
+	// What has completed leaves the network before the world has settled.
+	m.core = node.New(node.Config{ID: m.id, Linger: 5 * time.Second})
 	if err := m.core.Restore(m.proc.disk.load(m.w.chance)); err != nil {
 		m.w.violate("restore", m.name, "%v", err)
 		return

@@ -125,7 +125,7 @@ func (n *NetMachine) reconcile() {
 		}
 	}
 	for _, v := range n.node.runtime.all() {
-		if _, ok := n.core.Attached(v.Key); !ok && n.proc.running() {
+		if _, ok := n.core.Attached(v.Key); !ok && v.phase == api.WorkloadRunning && n.proc.running() {
 			if _, err := n.attach(v); err == nil {
 				n.tell(v)
 			}

@@ -61,6 +61,10 @@ func (r *FakeRuntime) order(msg any) {
 		r.enqueue(o.Key, func() { r.startWorkload(o) })
 	case api.StopWorkload:
 		r.enqueue(o.Key, func() { r.stop(o) })
+	case api.DetachWorkload:
+		if n := r.machine.net; n != nil {
+			n.detach(o.Key)
+		}
 	case api.GuardWorkload:
 		r.guard(o)
 	default:

@@ -65,6 +65,8 @@ func describe(msg any) string {
 		return fmt.Sprintf("start %s attempt %d", key(m.Key), m.Attempt)
 	case api.StopWorkload:
 		return fmt.Sprintf("stop %s grace %s", key(m.Key), m.Grace)
+	case api.DetachWorkload:
+		return fmt.Sprintf("detach %s", key(m.Key))
 	case api.GuardWorkload:
 		if m.Until.IsZero() {
 			return fmt.Sprintf("guard %s no longer", key(m.Key))
