@@ -97,3 +97,45 @@ func theUnknownCallerIsHeld(t *testing.T, w *World) {
 		}
 	}
 }
+
+// nobodyTakesTheHold has one instance send packet upon packet to what the plane does not
+// know: few of them are held, and what another sends then is.
+func nobodyTakesTheHold(t *testing.T, w *World) {
+	h := w.Hosts[0]
+	for six := range 2 {
+		to := at(both(vip(9))[six], 80)
+		flood, err := w.C(1).Dial("udp", to, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer flood.Close()
+		other, err := w.C(2).Dial("udp", to, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		const packets = 20_000
+		began := time.Now()
+		for range packets {
+			if _, err := flood.Write([]byte("anybody?")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := other.Write([]byte("you?")); err != nil {
+			t.Fatal(err)
+		}
+		held := 0
+		if _, err := h.Hold.Wait(func(p []byte) bool {
+			if between(both(w.C(1).Addr)[six], to.Addr())(p) {
+				held++
+			}
+			return between(both(w.C(2).Addr)[six], to.Addr())(p)
+		}); err != nil {
+			t.Error(err)
+		}
+		const atOnce, aSecond = 256, 1024 // a packet at the end of a stretch, all of the next
+		if most := atOnce + aSecond*time.Since(began).Seconds(); held == 0 || float64(held) > most {
+			t.Errorf("%d of %d are held, %.0f may be", held, packets, most)
+		}
+	}
+}

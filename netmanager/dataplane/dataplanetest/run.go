@@ -62,6 +62,7 @@ var promises = []struct {
 	{"EachWayThatIsTakenIsTakenIn", eachWayThatIsTakenIsTakenIn},
 	{"TheUnknownIsHeld", theUnknownIsHeld},
 	{"TheUnknownCallerIsHeld", theUnknownCallerIsHeld},
+	{"NobodyTakesTheHold", nobodyTakesTheHold},
 	{"HostsAreClosed", hostsAreClosed},
 	{"TheResolverIsReached", theResolverIsReached},
 	{"PortsArePublished", portsArePublished},

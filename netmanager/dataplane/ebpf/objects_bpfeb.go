@@ -29,6 +29,8 @@ type objectsEndpoint struct {
 	Ident   uint32
 	Ifindex uint32
 	Queued  uint32
+	Held    uint32
+	Since   uint32
 }
 
 type objectsFlow struct {

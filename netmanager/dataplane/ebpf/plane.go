@@ -104,6 +104,8 @@ func (p *Plane) start() error {
 // read fills the tables with what the kernel has.
 func (p *Plane) read() error {
 	p.endpoints = newTable[uint32, objectsEndpoint](p.o.TlEndpoints)
+	p.endpoints.merge = func(v, old objectsEndpoint) objectsEndpoint { v.Held, v.Since = old.Held, old.Since; return v }
+	p.endpoints.plain = func(v objectsEndpoint) objectsEndpoint { v.Held, v.Since = 0, 0; return v }
 	p.devices = newTable[uint32, uint32](p.o.TlDevices)
 	p.services = newTable[uint32, objectsService](p.o.TlServices)
 	p.services.merge = func(v, old objectsService) objectsService { v.Turn = old.Turn; return v }

@@ -23,6 +23,7 @@ type sets struct {
 	sample    *set // instances here; counts some of their flows (share.go)
 	full      *set // those that have their share
 	asking    *set // how often those are asked for more
+	held      *set // how often packets of an instance are held
 	ports     *set // protocol . port → instance . port
 	ports6    *set // the same → twin . port
 }
@@ -63,6 +64,7 @@ func newSets(t *nftables.Table) *sets {
 		sample:    dynamic(of("sample", false, addr)),
 		full:      dynamic(of("full", false, addr)),
 		asking:    forAWhile(dynamic(of("asking", false, addr))),
+		held:      forAWhile(dynamic(of("held", false, addr))),
 		ports: mapTo(nftables.MustConcatSetType(addr, nftables.TypeInetService),
 			of("ports", false, nftables.TypeInetProto, nftables.TypeInetService)),
 		ports6: mapTo(nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeInetService),
@@ -73,7 +75,7 @@ func newSets(t *nftables.Table) *sets {
 func (s *sets) all() []*set {
 	return []*set{
 		s.endpoints, s.local, s.idents, s.sources, s.allowed, s.services,
-		s.slots, s.backends, s.inward, s.outward, s.outer, s.sample, s.full, s.asking, s.ports, s.ports6,
+		s.slots, s.backends, s.inward, s.outward, s.outer, s.sample, s.full, s.asking, s.held, s.ports, s.ports6,
 	}
 }
 

@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/hex"
 	"net/netip"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -62,7 +63,7 @@ func (t table) base(hold int, away [2][]exprs) {
 		t.addChain(t.Table, name)
 	}
 	for _, f := range fams {
-		for _, name := range []string{"source", "stranger", "service", "allowed", "given", "share", "drawn", "wait", "new", "arrive", "leave", "away"} {
+		for _, name := range []string{"source", "stranger", "service", "allowed", "given", "share", "drawn", "wait", "new", "arrive", "leave", "await", "away"} {
 			t.addChain(t.Table, name+f.suffix)
 		}
 	}
@@ -347,16 +348,24 @@ func (t table) judge(f family) {
 	t.rule(arrive, translated(), goTo("pass")) // a published port
 	t.rule(arrive, goTo(denied))
 
-	t.rule(leave, f.service(f.destination), goTo("hold"))
+	t.rule(leave, f.service(f.destination), goTo("await"+f.suffix))
 	// Not by its route: connection tracking would keep the flow as one that goes to
 	// the hold device, and the packet would never be given a backend.
-	t.rule(leave, to(t.node.Hold), goTo("hold"))
+	t.rule(leave, to(t.node.Hold), goTo("await"+f.suffix))
 	t.rule(leave, f.instance(f.destination), t.pair(), goTo("pass"))
 	t.rule(leave, known(), goTo(denied))
-	t.rule(leave, f.instance(f.destination), goTo("hold"))
+	t.rule(leave, f.instance(f.destination), goTo("await"+f.suffix))
 	t.rule(leave, f.key(f.source, r(0)), in(t.local, r(0)), goTo("away"+f.suffix))
 	t.rule(leave, goTo(denied))
+
+	// The hold device's queue is everybody's: an instance has so many packets in it.
+	often := &expr.Limit{Type: expr.LimitTypePkts, Rate: holds, Unit: expr.LimitTimeSecond, Burst: holdsAtOnce, Over: true}
+	t.rule("await"+f.suffix, f.key(f.source, r(0)), note(t.held, r(0), unix.NFT_DYNSET_OP_UPDATE, time.Minute, often), drop())
+	t.rule("await"+f.suffix, goTo("hold"))
 }
+
+// What an instance may have held: packets a second, and at once.
+const holds, holdsAtOnce = 1024, 128
 
 // translate rewrites sources: of an instance that is its own backend, which would
 // drop a packet from its own address, and of what leaves for the outside.

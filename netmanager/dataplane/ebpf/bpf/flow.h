@@ -16,6 +16,10 @@
 
 #define CHECKED TICKS(1) // after that, a flow looks again at what it rests on
 
+// The hold device's queue is everybody's: an endpoint has so many packets in a stretch.
+#define HOLDS 128
+#define STRETCH (TICKS(1) / 8)
+
 static __always_inline int denied(void)
 {
 	struct counts *c = bpf_map_lookup_elem(&tl_counts, &(__u32){0});
@@ -34,10 +38,19 @@ static __always_inline int forged(void)
 	return TC_DROP;
 }
 
-// hold gives the packet to the netmanager, unless that is where it comes from.
-static __always_inline int hold(const struct settings *s, __u32 in)
+// hold gives the packet to the netmanager, unless that is where it comes from, or the
+// endpoint here that has sent it has sent too many.
+static __always_inline int hold(const struct settings *s, __u32 in, struct endpoint *from)
 {
-	return in == s->hold || !s->hold ? TC_DROP : bpf_redirect(s->hold, 0);
+	__u32 now = ticks();
+
+	if (in == s->hold || !s->hold)
+		return TC_DROP;
+	if (from && now - from->since >= STRETCH)
+		from->since = now, from->held = 0;
+	if (from && from->held++ >= HOLDS)
+		return TC_DROP;
+	return bpf_redirect(s->hold, 0);
 }
 
 static __always_inline int may(__u32 from, __u32 to)
@@ -368,17 +381,17 @@ __noinline int begin(struct __sk_buff *skb, const struct settings *s, const stru
 		if (!new->from) {
 			struct peer *peer = peer_of(t->src);
 
-			return in == s->hold || (peer && came_by(skb, s, peer, p)) ? hold(s, in) : forged();
+			return in == s->hold || (peer && came_by(skb, s, peer, p)) ? hold(s, in, NULL) : forged();
 		}
 	}
 	if (!is_service(s, t->dst)) {
 		to = bpf_map_lookup_elem(&tl_endpoints, &t->dst);
 		new->to = to ? to->ident : remote(t->dst);
-		return new->to ? GO : hold(s, in);
+		return new->to ? GO : hold(s, in, from);
 	}
 	svc = bpf_map_lookup_elem(&tl_services, &t->dst);
 	if (!svc)
-		return hold(s, in);
+		return hold(s, in, from);
 	new->to = svc->ident;
 	if (!may(new->from, new->to))
 		return denied();

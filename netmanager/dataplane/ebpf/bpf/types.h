@@ -39,6 +39,7 @@ struct endpoint {
 	__u32 ident;
 	__u32 ifindex; // the host's end of the veth pair
 	__u32 queued;  // 1: it has a queueing discipline, which short cuts would go round
+	__u32 held, since; // packets given to the netmanager in a stretch, and when that began, in ticks
 };
 
 struct service {
