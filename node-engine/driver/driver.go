@@ -359,7 +359,9 @@ func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 		defer d.calm.RUnlock()
 		d.result(ctx, api.WorkloadEvent{Key: k, Phase: api.WorkloadGone}, err)
 	case api.DetachWorkload:
-		d.detach(ctx, k)
+		if d.detach(ctx, k) != nil { // it is found there again, and the core hears of it
+			time.AfterFunc(d.opt.MaxPause, d.Recheck)
+		}
 	case api.GuardWorkload:
 		d.guard(ctx, o)
 	case settle:

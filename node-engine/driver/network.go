@@ -115,15 +115,17 @@ func (d *Driver) avoid(ctx context.Context, k api.Key) bool {
 
 // detach takes what is gone off the network. If that fails, the next comparison
 // finds it.
-func (d *Driver) detach(ctx context.Context, k api.Key) {
+func (d *Driver) detach(ctx context.Context, k api.Key) error {
 	if d.namespaced() == nil {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, netTime)
 	defer cancel()
-	if err := d.opt.Network.Detach(ctx, k); err != nil {
+	err := d.opt.Network.Detach(ctx, k)
+	if err != nil {
 		d.opt.Log.Warn("workload is still on the network", "instance", k.Instance, "epoch", k.Epoch, "err", err)
 	}
+	return err
 }
 
 // compare gives the workloads their addresses, and says which of them lack one and

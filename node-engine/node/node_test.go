@@ -458,6 +458,15 @@ func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 	attached(w)
 	leaves(w, 0)
 
+	w = newWorld(t) // it ends while the runtime is away, which says so once
+	w.wants(assignment(1, oneShot))
+	attached(w)
+	e = w.has[web]
+	e.Phase, e.ExitCode = api.WorkloadExited, 0
+	w.has[web] = e
+	w.step(Info{Info: w.info, Fresh: true, Found: []api.WorkloadEvent{e}})
+	leaves(w, 0)
+
 	w = newWorld(t) // the engine dies meanwhile, and the runtime forgets
 	w.wants(assignment(1, oneShot))
 	attached(w)

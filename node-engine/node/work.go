@@ -266,6 +266,7 @@ func (c *Core) exited(w *work, e api.WorkloadEvent) {
 	if w.haveSpec.OneShot && code == 0 && e.Reason == api.ReasonNone {
 		w.phase, w.fails, w.devices = done, 0, nil // it ended for good: nothing uses them
 		c.observe(w, api.Observed{State: api.Completed, ExitCode: &code})
+		c.linger(w)
 		return
 	}
 	if e.Reason == api.ReasonNone {
