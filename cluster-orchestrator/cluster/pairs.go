@@ -240,17 +240,18 @@ func (c *Core) apart(from end, l sched.Link, targets []api.Target) (far time.Dur
 	return far, by, ok
 }
 
-// covers reports whether a service was measured wherever it is in other clusters. Nobody
-// says which of its positions is whose; but none is left where as many of its nodes were
-// measured, of those that routes still have it on.
+// covers reports whether a service was measured wherever it is in other clusters: on all
+// nodes that its route has, of which several may be at one position. Where nobody here
+// calls it, for it is the one that calls, no position is left where as many of its nodes
+// were measured.
 func (c *Core) covers(told map[end]bool, t api.Target) bool {
-	var on []end
+	on := 0
 	for e := range told {
 		if e.away != "" && e.service == t.Service {
-			on = append(on, e)
+			on++
 		}
 	}
-	if len(on) == 0 || len(on) < len(t.Positions) {
+	if on == 0 || on < len(t.Positions) {
 		return false
 	}
 	now := map[end]bool{}
@@ -260,10 +261,12 @@ func (c *Core) covers(told map[end]bool, t api.Target) bool {
 			now[end{t.Service, api.NodeID(p.Key.String()), p.Cluster}] = true
 		}
 	}
-	if len(now) > 0 { // else nobody here calls it: it is the one that calls
-		on = slices.DeleteFunc(on, func(e end) bool { return !now[e] })
+	for e := range now {
+		if !told[e] {
+			return false
+		}
 	}
-	return len(on) >= len(t.Positions)
+	return true
 }
 
 // measured has a link's bound know what TCP told of the ways there, from all nodes or

@@ -372,7 +372,10 @@ func TestWhatTCPMeasuredAcrossClustersCountsBeforeCoordinates(t *testing.T) {
 			places: []float64{30, 50}, said: []api.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 35)}, want: "latency: 35 ms," + byTCP,
 		},
 		"one of both is elsewhere now": {places: []float64{30, 50}, said: []api.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 35)}, on: []byte{2, 3}},
-		"another service":              {places: []float64{30}, said: []api.NetPair{abroad(web, far, 1, 40)}},
+		"two measured far at one of two places": {
+			places: []float64{30, 50}, said: []api.NetPair{abroad(web, pre, 1, 40), abroad(web, pre, 2, 45)}, on: []byte{1, 2, 3},
+		},
+		"another service": {places: []float64{30}, said: []api.NetPair{abroad(web, far, 1, 40)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, _ := tiedAbroad(t, 12, test.places...)
