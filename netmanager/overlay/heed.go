@@ -138,8 +138,14 @@ func (c *Core) unmark(q *peer) {
 	c.awaitMarks(q)
 }
 
-// awaitMarks has the first of the marks end in time.
+// awaitMarks has the first of the marks end in time, also where the clock was set back.
 func (c *Core) awaitMarks(q *peer) {
+	for a, m := range q.marks {
+		if last := c.now.Add(believe); m.Until.After(last) {
+			m.Until = last
+			q.marks[a] = m
+		}
+	}
 	if len(q.marks) > 0 {
 		c.timers.Set(timerKey{what: timerMark, peer: q.record.Key}, q.marks[firstMark(q.marks)].Until)
 	}

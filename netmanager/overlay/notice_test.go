@@ -225,6 +225,17 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	}
 }
 
+func TestAWordEndsThoughTheClockIsSetBack(t *testing.T) {
+	w := spokenTo(t)
+	w.says(1, 5, 1, notice.Gone)
+	w.now = w.now.Add(-24 * time.Hour)
+	w.restart()
+	w.leadsTo(2)
+	w.use(believe + time.Second)
+	w.leadsTo(1, 2)
+	w.checkBooks()
+}
+
 func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 	w := spokenTo(t)
 	of := func(a netip.Addr, p notice.Placement) []notice.Word {
