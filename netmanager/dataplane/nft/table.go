@@ -365,7 +365,7 @@ func (t table) judge(f family) {
 }
 
 // What an instance may have held: packets a second, and at once.
-const holds, holdsAtOnce = 1024, 128
+const holds, holdsAtOnce = 2048, 256
 
 // translate rewrites sources: of an instance that is its own backend, which would
 // drop a packet from its own address, and of what leaves for the outside.

@@ -17,7 +17,7 @@
 #define CHECKED TICKS(1) // after that, a flow looks again at what it rests on
 
 // The hold device's queue is everybody's: an endpoint has so many packets in a stretch.
-#define HOLDS 128
+#define HOLDS 256
 #define STRETCH (TICKS(1) / 8)
 
 static __always_inline int denied(void)
