@@ -113,8 +113,8 @@ func (d *Driver) avoid(ctx context.Context, k api.Key) bool {
 	return err == nil
 }
 
-// detach takes what is gone off the network. If that fails, the next comparison
-// finds it.
+// detach takes what is gone, or has ended, off the network. If that fails, the next
+// comparison finds it.
 func (d *Driver) detach(ctx context.Context, k api.Key) error {
 	if d.namespaced() == nil {
 		return nil

@@ -67,8 +67,16 @@ func (n *fakeNetwork) Detach(_ context.Context, k api.Key) error {
 	n.note("detach %s", k)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.at, k)
+	if n.fail == nil {
+		delete(n.at, k)
+	}
 	return n.fail
+}
+
+func (n *fakeNetwork) broken(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fail = err
 }
 
 func (n *fakeNetwork) Drain(_ context.Context, k api.Key) error {
@@ -265,6 +273,12 @@ func TestWhatEndedLeavesTheNetworkByOrder(t *testing.T) {
 		f.rt.mu.Unlock()
 		f.exits <- runtime.Exit{Key: k1}
 		f.event(t)
+		n.broken(api.ErrUnavailable)
+		f.Order(api.DetachWorkload{Key: k1})
+		if in := (<-f.told).(node.Info); len(in.Found) != 1 || in.Found[0].Address != address {
+			t.Errorf("told %+v, want that it is still on the network", in)
+		}
+		n.broken(nil)
 		f.Order(api.DetachWorkload{Key: k1})
 		synctest.Wait()
 		if all, _ := n.Attachments(t.Context()); len(all) > 0 {
