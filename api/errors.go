@@ -14,6 +14,7 @@ var (
 	ErrGone            = errors.New("no longer kept")
 	ErrTooLarge        = errors.New("too large")
 	ErrUnavailable     = errors.New("unavailable")
+	ErrTooMany         = errors.New("too many requests") // of this caller: others are served
 	ErrTimeout         = errors.New("timed out")
 	ErrFull            = errors.New("no space left")
 )
@@ -33,6 +34,7 @@ var statuses = []struct {
 	{ErrTooLarge, 413, "too_large"},
 	{ErrFull, 507, "full"},
 	{ErrTimeout, 504, "timeout"},
+	{ErrTooMany, 429, "too_many_requests"},
 	{ErrUnavailable, 503, "unavailable"},
 }
 

@@ -10,17 +10,24 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 )
 
 // Problem is api.Problem as huma writes it.
-type Problem struct{ api.Problem }
+type Problem struct {
+	api.Problem
+	after time.Duration // for Retry-After, where it is known
+}
 
 // Huma takes the form of its errors from a package variable, one for all APIs of
 // a process.
@@ -45,8 +52,8 @@ func (p *Problem) GetHeaders() http.Header {
 	switch p.Status {
 	case http.StatusUnauthorized:
 		return http.Header{"Www-Authenticate": {"Bearer"}}
-	case http.StatusServiceUnavailable:
-		return http.Header{"Retry-After": {"1"}}
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		return http.Header{"Retry-After": {strconv.Itoa(max(1, int(math.Ceil(p.after.Seconds()))))}}
 	}
 	return nil
 }
@@ -58,7 +65,6 @@ var codes = map[int]string{
 	http.StatusNotAcceptable:        "not_acceptable",
 	http.StatusUnsupportedMediaType: "unsupported_media_type",
 	http.StatusPreconditionRequired: "precondition_required",
-	http.StatusTooManyRequests:      "too_many_requests",
 }
 
 // New is a problem of the status, with its code.
@@ -68,7 +74,7 @@ func New(status int, detail string, fields ...api.ProblemField) *Problem {
 		code = c
 	}
 	retry := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
-	return &Problem{api.Problem{
+	return &Problem{Problem: api.Problem{
 		Type: api.ProblemType(code), Title: http.StatusText(status), Status: status, Code: code,
 		Detail: detail, Errors: fields, Retryable: retry,
 	}}
@@ -87,7 +93,7 @@ func Of(err error, log string) *Problem {
 	case errors.As(err, &p):
 		return p
 	case errors.As(err, &wire): // another tier's, handed on
-		return &Problem{*wire}
+		return &Problem{Problem: *wire}
 	}
 	status, _ := api.HTTPStatus(err)
 	if status == http.StatusInternalServerError {
@@ -96,6 +102,10 @@ func Of(err error, log string) *Problem {
 	p = New(status, err.Error())
 	if errors.As(err, &f) {
 		p.Errors = f.ProblemFields()
+	}
+	var full *fairshare.Full
+	if errors.As(err, &full) {
+		p.after = full.Retry
 	}
 	return p
 }

@@ -1,0 +1,44 @@
+package fairshare
+
+import (
+	"net"
+	"net/netip"
+)
+
+// Address is the path of a network address: its subnet, then what one customer
+// usually has. These are /24 and /32 of IPv4, /48 and /64 of IPv6.
+func Address(a netip.Addr) []string {
+	a = a.Unmap().WithZone("")
+	if !a.IsValid() {
+		return []string{"unknown", "unknown"}
+	}
+	coarse, fine := 24, 32
+	if a.Is6() {
+		coarse, fine = 48, 64
+	}
+	subnet, _ := a.Prefix(coarse) // the lengths are valid for the family
+	own, _ := a.Prefix(fine)
+	return []string{subnet.String(), own.String()}
+}
+
+// Remote is Address of a connection's or request's remote address. All that is not
+// an IP address, such as a unix socket's, is one holder.
+func Remote(addr string) []string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = addr
+	}
+	a, _ := netip.ParseAddr(host)
+	return Address(a)
+}
+
+// RemoteOf is Remote of a net.Addr.
+func RemoteOf(a net.Addr) []string {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return Address(tcp.AddrPort().Addr())
+	}
+	if a == nil {
+		return Address(netip.Addr{})
+	}
+	return Remote(a.String())
+}

@@ -1,0 +1,129 @@
+// Package fairshare bounds resources that outside input can grow, and divides
+// each fairly among those who use it: tenants, people, addresses, certificates.
+//
+//   - Pool gives out places. When it is full, a newcomer takes a place of the
+//     largest holder, so that nobody can exhaust the pool for others.
+//   - Turns lets a few work at once and serves those who wait in turn by key.
+//   - Rates limits how often each key may do something.
+//
+// The memory of each is bounded by its total, whatever number of keys strangers
+// invent. Time is an argument. All are safe for concurrent use.
+//
+// A path names a holder from the coarsest group to the finest, such as
+// {"tenant/acme", "user/ann"} or Address(a). Groups at the same level are treated
+// alike; so are the members within a group.
+//
+// Every bound of a daemon is declared in a package variable, which puts it into the
+// table of docs/security.md:
+//
+//	var streamPlaces = fairshare.Declare(fairshare.Bound{
+//		Resource: "streams that a cluster dials to its root", Total: 64, Share: []int{16},
+//		Per: "tenant", Beyond: "…", Attack: "TestFollowedLogsLeaveRoomForOthers",
+//	})
+//	pool := fairshare.NewPool(streamPlaces, fairshare.Keep)
+package fairshare
+
+import (
+	"cmp"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Bound describes one bounded resource. It is also a row of docs/security.md.
+type Bound struct {
+	Resource string // what is bounded; unique
+	Total    int    // how much there is for all
+	Unit     string // of Total and Share, such as "MiB"; empty: pieces
+	Share    []int  // most of one holder at each level of the path; absent or 0: Total
+	Per      string // the levels, in words: "tenant, then person"
+	Beyond   string // what happens beyond the bound
+	Attack   string // name of the test that attacks it
+	Where    string // package of the declaration; Declare fills it in
+}
+
+var declared struct {
+	sync.Mutex
+	bounds []Bound
+}
+
+// Declare adds a bound to the table and returns it. It is called when packages are
+// initialised and panics on a bound that is incomplete or declared twice.
+func Declare(b Bound) Bound {
+	if b.Resource == "" || b.Total <= 0 || b.Per == "" || b.Beyond == "" || b.Attack == "" {
+		panic(fmt.Sprintf("fairshare: bound %+v is incomplete", b))
+	}
+	if pc, _, _, ok := runtime.Caller(1); ok {
+		name := runtime.FuncForPC(pc).Name() // path/of/package.init or .func
+		dir, base := "", name
+		if i := strings.LastIndexByte(name, '/'); i >= 0 {
+			dir, base = name[:i+1], name[i+1:]
+		}
+		base, _, _ = strings.Cut(base, ".")
+		b.Where = strings.TrimPrefix(dir+base, "github.com/treeline-edge/treeline/")
+	}
+	declared.Lock()
+	defer declared.Unlock()
+	for _, d := range declared.bounds {
+		if d.Resource == b.Resource {
+			panic(fmt.Sprintf("fairshare: %q is declared in %s and %s", b.Resource, d.Where, b.Where))
+		}
+	}
+	declared.bounds = append(declared.bounds, b)
+	return b
+}
+
+// Declared returns the bounds of all packages that the program imports, by package
+// and resource.
+func Declared() []Bound {
+	declared.Lock()
+	defer declared.Unlock()
+	out := slices.Clone(declared.bounds)
+	slices.SortFunc(out, func(a, b Bound) int {
+		return cmp.Or(cmp.Compare(a.Where, b.Where), cmp.Compare(a.Resource, b.Resource))
+	})
+	return out
+}
+
+// share is the most that one holder at the level may have; 0: as much as there is.
+func (b Bound) share(level int) int {
+	if level < len(b.Share) && b.Share[level] < b.Total {
+		return b.Share[level]
+	}
+	return 0
+}
+
+// Full is returned where there is no room. It is api.ErrTooMany where the caller's
+// own share is used up, and api.ErrUnavailable where all of it is.
+type Full struct {
+	Resource string
+	Limit    int
+	Own      bool          // Limit is the caller's share
+	Holder   string        // whose share, where Own
+	Retry    time.Duration // when to try again, where it is known
+}
+
+// Error implements error.
+func (f *Full) Error() string {
+	again := "try again later"
+	if f.Retry > 0 {
+		again = fmt.Sprintf("try again in %s", f.Retry.Round(time.Millisecond))
+	}
+	if f.Own {
+		return fmt.Sprintf("%s: the limit of %d for %s is reached, %s: %v", f.Resource, f.Limit, f.Holder, again, api.ErrTooMany)
+	}
+	return fmt.Sprintf("%s: the limit of %d for all is reached, %s: %v", f.Resource, f.Limit, again, api.ErrUnavailable)
+}
+
+// Unwrap gives the kind.
+func (f *Full) Unwrap() error {
+	if f.Own {
+		return api.ErrTooMany
+	}
+	return api.ErrUnavailable
+}

@@ -1,0 +1,90 @@
+package fairshare
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Rates is a token bucket for each key. It remembers at most the bound's Total of
+// keys; when it is full, it forgets the least recently used key of the group that
+// has most keys. A key that is forgotten starts with a full bucket again.
+type Rates struct {
+	limit rate.Limit
+	burst int
+	name  string
+
+	mu   sync.Mutex // guards keys; taken before the pool's
+	keys map[string]*bucket
+	pool *Pool
+}
+
+type bucket struct {
+	*rate.Limiter
+	place *Place
+}
+
+// NewRates makes buckets that each hold burst tokens and gain perSecond. The bound's
+// Total is the number of keys that are remembered.
+func NewRates(b Bound, perSecond float64, burst int) *Rates {
+	b.Share = nil
+	return &Rates{limit: rate.Limit(perSecond), burst: burst, name: b.Resource, keys: map[string]*bucket{}, pool: NewPool(b, Replace)}
+}
+
+// Allow takes a token of the key. group is what the memory is shared by, such as a
+// subnet for addresses. The error is a *Full with the time until the next token.
+func (r *Rates) Allow(now time.Time, group, key string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b, err := r.bucket(now, group, key)
+	if err != nil {
+		return err
+	}
+	res := b.ReserveN(now, 1)
+	if wait := res.DelayFrom(now); wait > 0 {
+		res.CancelAt(now)
+		return &Full{Resource: r.name, Limit: r.burst, Own: true, Holder: key, Retry: wait}
+	}
+	return nil
+}
+
+// Left is the number of tokens that the key has.
+func (r *Rates) Left(now time.Time, group, key string) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b := r.keys[group+"\x00"+key]; b != nil {
+		return b.TokensAt(now)
+	}
+	return float64(r.burst)
+}
+
+// Forget gives the key a full bucket.
+func (r *Rates) Forget(group, key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	id := group + "\x00" + key
+	if b := r.keys[id]; b != nil {
+		b.place.Release()
+		delete(r.keys, id)
+	}
+}
+
+// Size is the number of keys that are remembered.
+func (r *Rates) Size() int { return r.pool.Size() }
+
+// bucket is called with mu held; the pool evicts while it is.
+func (r *Rates) bucket(now time.Time, group, key string) (*bucket, error) {
+	id := group + "\x00" + key
+	if b := r.keys[id]; b != nil {
+		b.place.Touch(now)
+		return b, nil
+	}
+	place, err := r.pool.Take(now, []string{group}, func() { delete(r.keys, id) })
+	if err != nil {
+		return nil, err
+	}
+	b := &bucket{rate.NewLimiter(r.limit, r.burst), place}
+	r.keys[id] = b
+	return b, nil
+}

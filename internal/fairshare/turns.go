@@ -1,0 +1,202 @@
+package fairshare
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Turns lets a bounded number of holders work at once and has the others wait. Whose
+// groups have least at work is served first, then who was served longest ago. The
+// number that waits is bounded by the bound's Total and Share; when it is full, a
+// newcomer takes the place of the newest waiter of the largest holder, who gets a
+// *Full.
+type Turns struct {
+	atOnce int
+	share  int
+	name   string
+	total  int
+	queue  *Pool
+
+	mu      sync.Mutex // guards the fields below; the queue's is not taken while it is held
+	running int
+	served  uint64 // turns so far
+	waiters []*waiter
+	groups  map[string]*tally // by the beginnings of paths; of those who wait or work
+}
+
+// tally is what one group has.
+type tally struct {
+	waiting, running int
+	served           uint64 // the turn when it was served last
+}
+
+type waiter struct {
+	groups []string // the path's beginnings, coarsest first
+	urgent bool
+	turn   chan struct{} // closed when its turn comes
+	drop   chan struct{} // closed when it loses its place in the queue
+}
+
+// commonEvery is how often a waiter who is not urgent is served before those who are.
+const commonEvery = 5
+
+// NewTurns lets atOnce work at once, of one group at the coarsest level at most
+// share (0: atOnce). The bound is about those who wait.
+func NewTurns(b Bound, atOnce, share int) *Turns {
+	if share <= 0 {
+		share = atOnce
+	}
+	b.Share = append([]int{0}, b.Share...) // the first level is urgent or not
+	return &Turns{
+		atOnce: atOnce, share: share, name: b.Resource, total: b.Total,
+		queue: NewPool(b, Policy{Newest: true}), groups: map[string]*tally{},
+	}
+}
+
+// Enter waits for the holder's turn and returns what ends it, which may be called
+// more than once. Four of five turns go to those who are urgent, if any wait. The
+// error is a *Full or ctx's.
+func (t *Turns) Enter(ctx context.Context, now time.Time, path []string, urgent bool) (leave func(), err error) {
+	w := &waiter{urgent: urgent, turn: make(chan struct{}), drop: make(chan struct{})}
+	for i := range path {
+		w.groups = append(w.groups, strings.Join(path[:i+1], "\x00"))
+	}
+	leave = sync.OnceFunc(func() { t.leave(w) })
+	if t.join(w, false) {
+		return leave, nil
+	}
+	class := "common"
+	if urgent {
+		class = "urgent"
+	}
+	place, err := t.queue.Take(now, append([]string{class}, path...), func() { close(w.drop) })
+	if err != nil {
+		return nil, err
+	}
+	defer place.Release()
+	t.join(w, true)
+	select {
+	case <-w.turn:
+		return leave, nil
+	case <-w.drop:
+		err = &Full{Resource: t.name, Limit: t.total}
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if !t.withdraw(w) {
+		leave() // its turn came meanwhile
+	}
+	return nil, err
+}
+
+// join starts the waiter at once if nobody waits and there is room; else, if it may
+// wait, it queues.
+func (t *Turns) join(w *waiter, wait bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !wait && (len(t.waiters) > 0 || !t.room(w)) {
+		return false
+	}
+	for _, g := range w.groups {
+		if t.groups[g] == nil {
+			t.groups[g] = &tally{served: t.served} // not 0: names that nobody had yet would always be first
+		}
+		t.groups[g].waiting++
+	}
+	t.waiters = append(t.waiters, w)
+	t.serve()
+	return true
+}
+
+func (t *Turns) room(w *waiter) bool {
+	g := t.groups[w.groups[0]]
+	return t.running < t.atOnce && (g == nil || g.running < t.share)
+}
+
+// serve starts who is next while there is room.
+func (t *Turns) serve() {
+	for t.running < t.atOnce {
+		next := -1
+		common := t.served%commonEvery == commonEvery-1
+		for i, w := range t.waiters {
+			if t.room(w) && (next < 0 || t.before(w, t.waiters[next], common)) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return
+		}
+		w := t.waiters[next]
+		t.waiters = slices.Delete(t.waiters, next, next+1)
+		t.served++
+		t.running++
+		for _, g := range w.groups {
+			t.groups[g].waiting--
+			t.groups[g].running++
+			t.groups[g].served = t.served
+		}
+		close(w.turn)
+	}
+}
+
+// before reports whether a is served before b, which came earlier.
+func (t *Turns) before(a, b *waiter, common bool) bool {
+	if a.urgent != b.urgent {
+		return a.urgent != common
+	}
+	for i := range a.groups {
+		if a.groups[i] == b.groups[i] {
+			continue
+		}
+		x, y := t.groups[a.groups[i]], t.groups[b.groups[i]]
+		return cmp.Or(cmp.Compare(x.running, y.running), cmp.Compare(x.served, y.served)) < 0
+	}
+	return false
+}
+
+// withdraw takes the waiter out of the queue, unless its turn has come.
+func (t *Turns) withdraw(w *waiter) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.Index(t.waiters, w)
+	if i < 0 {
+		return false
+	}
+	t.waiters = slices.Delete(t.waiters, i, i+1)
+	for _, g := range w.groups {
+		t.groups[g].waiting--
+	}
+	t.forget(w)
+	return true
+}
+
+func (t *Turns) leave(w *waiter) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.running--
+	for _, g := range w.groups {
+		t.groups[g].running--
+	}
+	t.serve()
+	t.forget(w)
+}
+
+// forget drops the groups that have nothing any more.
+func (t *Turns) forget(w *waiter) {
+	for _, g := range w.groups {
+		if k := t.groups[g]; k.waiting == 0 && k.running == 0 {
+			delete(t.groups, g)
+		}
+	}
+}
+
+// Load is the number of those who work and of those who wait.
+func (t *Turns) Load() (running, waiting int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.running, len(t.waiters)
+}
