@@ -127,16 +127,21 @@ func readTree(doc []byte) (*value, error) {
 	if !utf8.Valid(doc) {
 		return nil, malformed("the document is not UTF-8 text")
 	}
-	var whole json.RawMessage
-	if err := json.Unmarshal(doc, &whole); err != nil {
+	if !json.Valid(doc) {
+		var whole json.RawMessage
+		err := json.Unmarshal(doc, &whole)
 		var syntax *json.SyntaxError
 		if errors.As(err, &syntax) {
 			line, column := position(doc, syntax.Offset)
 			return nil, malformed(fmt.Sprintf("not JSON at line %d, column %d: %v", line, column, err))
 		}
-		return nil, malformed("not JSON: " + err.Error())
+		return nil, malformed(fmt.Sprintf("not JSON: %v", err))
 	}
-	r := &treeReader{dec: json.NewDecoder(bytes.NewReader(doc)), faults: &Faults{}}
+	sizes, err := measure(doc)
+	if err != nil {
+		return nil, err
+	}
+	r := &treeReader{dec: json.NewDecoder(bytes.NewReader(doc)), faults: &Faults{}, sizes: sizes}
 	r.dec.UseNumber()
 	root, err := r.read()
 	if err != nil {
@@ -148,20 +153,61 @@ func readTree(doc []byte) (*value, error) {
 	return &root, nil
 }
 
+// measure returns how many entries each object and array of a valid document has,
+// in the order in which they begin. It refuses documents of too many values or too
+// great a depth before anything is allocated for them.
+func measure(doc []byte) (sizes []int32, err error) {
+	var open [MaxSLADepth]int // indices into sizes
+	depth, values := 0, 1
+	quoted, empty := false, false // empty: nothing follows the opening bracket so far
+	for i := 0; i < len(doc); i++ {
+		c := doc[i]
+		switch {
+		case quoted && c == '\\':
+			i++
+			continue
+		case c == '"':
+			quoted = !quoted
+		case quoted, c == ' ', c == '\t', c == '\r', c == '\n':
+			continue
+		}
+		if empty && c != ']' && c != '}' {
+			values++
+			sizes[open[depth-1]]++
+		}
+		empty = false
+		switch c {
+		case '[', '{':
+			if depth == MaxSLADepth {
+				return nil, malformed(fmt.Sprintf("nested deeper than %d", MaxSLADepth))
+			}
+			open[depth], empty = len(sizes), true
+			sizes = append(sizes, 0)
+			depth++
+		case ']', '}':
+			depth--
+		case ',':
+			values++
+			sizes[open[depth-1]]++
+		}
+		if values > MaxSLAValues {
+			return nil, fmt.Errorf("read an SLA of more than %d values: %w", MaxSLAValues, ErrTooLarge)
+		}
+	}
+	return sizes, nil
+}
+
 type treeReader struct {
 	dec    *json.Decoder
 	faults *Faults
 	path   []string // keys and indices down to here
-	values int
+	sizes  []int32  // of the objects and arrays to come
 }
 
 func (r *treeReader) read() (value, error) {
 	tok, err := r.dec.Token()
 	if err != nil {
 		return value{}, malformed("not JSON: " + err.Error())
-	}
-	if r.values++; r.values > MaxSLAValues {
-		return value{}, fmt.Errorf("read an SLA of more than %d values: %w", MaxSLAValues, ErrTooLarge)
 	}
 	switch t := tok.(type) {
 	case string:
@@ -171,9 +217,6 @@ func (r *treeReader) read() (value, error) {
 	case bool:
 		return value{kind: BooleanField, truth: t}, nil
 	case json.Delim:
-		if len(r.path) >= MaxSLADepth {
-			return value{}, malformed(fmt.Sprintf("nested deeper than %d", MaxSLADepth))
-		}
 		r.path = append(r.path, "")
 		v, err := r.inside(t)
 		r.path = r.path[:len(r.path)-1]
@@ -184,10 +227,16 @@ func (r *treeReader) read() (value, error) {
 
 // inside reads what an opening bracket begins, up to its end.
 func (r *treeReader) inside(open json.Delim) (value, error) {
+	size := int(r.sizes[0])
+	r.sizes = r.sizes[1:]
 	v := value{kind: ArrayField}
 	var seen map[string]bool
-	if open == '{' {
-		v.kind, seen = ObjectField, map[string]bool{}
+	switch {
+	case open == '{':
+		v.kind, seen = ObjectField, make(map[string]bool, size)
+		v.members = make([]member, 0, size)
+	case size > 0:
+		v.items = make([]value, 0, size)
 	}
 	for r.dec.More() {
 		here := &r.path[len(r.path)-1]

@@ -55,6 +55,9 @@ func (s siblings) names(whole bool) []string {
 // siblingsRule refuses services that name others that do not exist, or themselves.
 func siblingsRule(c checker, at string, v *value) {
 	services, known := v.get("microservices"), siblings{}
+	if len(services.items) > MaxServices {
+		return // refused already; the work below is services times references
+	}
 	for i := range services.items {
 		s := &services.items[i]
 		known.add(s.get("microservice_name").text, s.get("microservice_namespace").text)

@@ -3,11 +3,14 @@ package command
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -60,10 +63,10 @@ within --timeout, with 4 if it was placed and does not run by then.`,
 			if err != nil {
 				return err
 			}
-			options.ContentType = contentType(doc)
+			options.ContentType = contentType(file, doc)
 			apps, err := a.Apply(ctx, doc, options)
 			if err != nil {
-				return fmt.Errorf("apply %s: %w%s", file, err, tabs(doc, err))
+				return fmt.Errorf("apply %s: %w%s", file, err, tabs(file, doc, err))
 			}
 			for _, app := range apps {
 				c.say("  %8s  %-18s %s: %d services, %d instances wanted", "", "(root)", p.Short(string(app.ID)), len(app.Services), app.Wanted)
@@ -110,8 +113,8 @@ func fileByFlag(cmd *cobra.Command, args []string) error {
 
 // tabs is a hint where a document was refused that is indented by tabs, which
 // YAML takes for no indentation and which nobody sees.
-func tabs(doc []byte, err error) string {
-	if !errors.Is(err, api.ErrInvalid) || contentType(doc) == "application/json" {
+func tabs(file string, doc []byte, err error) string {
+	if !errors.Is(err, api.ErrInvalid) || contentType(file, doc) == "application/json" {
 		return ""
 	}
 	n := 0
@@ -184,12 +187,26 @@ func (c *cli) document(ctx context.Context, file string) ([]byte, error) {
 	return doc, nil
 }
 
-// contentType is JSON's for what begins as JSON does. The root checks either.
-func contentType(doc []byte) string {
-	if d := bytes.TrimLeft(doc, " \t\r\n\ufeff"); len(d) > 0 && (d[0] == '{' || d[0] == '[') {
-		return "application/json"
+// contentType returns the media type of an SLA by its file's extension. Without
+// one that is known, as on stdin, what begins with an object of JSON is JSON. A
+// YAML document may begin with a brace, too; {"… may be either, and JSON's
+// errors say more about it.
+func contentType(file string, doc []byte) string {
+	const asJSON, asYAML = "application/json", "application/yaml"
+	if u, err := url.Parse(file); err == nil && u.Host != "" {
+		file = u.Path
 	}
-	return "application/yaml"
+	switch strings.ToLower(path.Ext(file)) {
+	case ".json":
+		return asJSON
+	case ".yaml", ".yml":
+		return asYAML
+	}
+	d := bytes.TrimLeft(doc, " \t\r\n\ufeff")
+	if inner, ok := bytes.CutPrefix(d, []byte("{")); ok && bytes.HasPrefix(bytes.TrimLeft(inner, " \t\r\n"), []byte(`"`)) || json.Valid(d) {
+		return asJSON
+	}
+	return asYAML
 }
 
 // revision is where the root's objects are now.

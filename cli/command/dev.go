@@ -148,7 +148,7 @@ func (c *cli) devApply(ctx context.Context, sla string) error {
 	if err != nil {
 		return err
 	}
-	apps, err := a.Apply(ctx, doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(doc)})
+	apps, err := a.Apply(ctx, doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(sla, doc)})
 	if err != nil {
 		return fmt.Errorf("apply %s: %w", sla, err)
 	}

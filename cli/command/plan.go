@@ -55,9 +55,9 @@ func (c *cli) plan(cmd *cobra.Command, file string) (changes bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	plan, err := a.Plan(cmd.Context(), doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(doc)})
+	plan, err := a.Plan(cmd.Context(), doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(file, doc)})
 	if err != nil {
-		return false, fmt.Errorf("plan %s: %w%s", file, err, tabs(doc, err))
+		return false, fmt.Errorf("plan %s: %w%s", file, err, tabs(file, doc, err))
 	}
 	changes = output.Changes(plan)
 	switch {

@@ -30,6 +30,9 @@ type Source struct {
 	Stdout io.Writer           // of --print-config, --help and --version
 }
 
+// maxConfig bounds a configuration file. Its parser is not made for hostile input.
+const maxConfig = 256 << 10
+
 // ErrDone says that Load did what the arguments asked for, and there is nothing to run.
 var ErrDone = errors.New("daemon: done")
 
@@ -177,9 +180,19 @@ func settable(v reflect.Value) bool {
 }
 
 func (l *loader) readFile(path string) {
-	data, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		l.fault("configuration file: %v", err)
+		return
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	switch {
+	case err != nil:
+		l.fault("configuration file: %v", err)
+		return
+	case len(data) > maxConfig:
+		l.fault("configuration file %s: larger than %d bytes", path, maxConfig)
 		return
 	}
 	var doc map[string]any

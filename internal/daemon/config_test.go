@@ -154,3 +154,14 @@ func FuzzFile(f *testing.F) {
 		}
 	})
 }
+
+func TestAConfigurationFileIsBounded(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "big.yaml")
+	if err := os.WriteFile(file, bytes.Repeat([]byte("#\n"), maxConfig/2+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load("test", testConfig{}, Source{Args: []string{"--config", file}})
+	if !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "larger than") {
+		t.Fatalf("want a refusal of the size, got %v", err)
+	}
+}

@@ -151,7 +151,8 @@ var modules = []struct {
 	rooms  []string
 	reason string
 }{
-	{"github.com/goccy/go-yaml", []string{"internal/yaml", "internal/daemon"}, "YAML with positions; SLAs and configuration"},
+	{"github.com/goccy/go-yaml", []string{"internal/daemon"}, "YAML with struct tags; configuration"},
+	{"go.yaml.in/yaml/v3", []string{"internal/yaml"}, "YAML in linear time; SLAs"},
 	{"github.com/spf13/pflag", []string{"internal/daemon", "cli"}, "flags as people write them"},
 	{"github.com/spf13/cobra", []string{"cli"}, "commands, help, completion"},
 	{"golang.org/x/sync", []string{"internal", "root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "cli"}, "errgroup: one group of lives per daemon"},

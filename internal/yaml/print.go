@@ -80,10 +80,24 @@ func scalar(tok json.Token) string {
 	if ok && bare.MatchString(s) && !reserved[strings.ToLower(s)] {
 		return s
 	}
-	// JSON's quoting is YAML's too; without HTML's escapes it is also readable.
+	// JSON's quoting is valid in YAML too, except for the characters that escapes
+	// writes. HTML's escapes are left out for readability.
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(tok) // a string, a number, a boolean or null
-	return strings.TrimSuffix(b.String(), "\n")
+	return escapes(strings.TrimSuffix(b.String(), "\n"))
+}
+
+// escapes escapes the characters that JSON allows within quotes and YAML does not.
+func escapes(quoted string) string {
+	var b strings.Builder
+	for _, r := range quoted {
+		if r >= 0x7f && r <= 0x9f || r == 0xfeff || r == 0xfffe || r == 0xffff {
+			fmt.Fprintf(&b, `\u%04x`, r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }

@@ -1,14 +1,16 @@
 // Package yaml turns YAML into JSON, so that everything behind it reads one
 // format only. It takes the part of YAML that people write by hand and refuses
-// the rest by line and column: keys given twice, tags, merge keys, several
-// documents, keys that are no strings. Anchors and aliases are written out.
+// the rest by line and column: keys given twice, tags, merge keys, directives,
+// several documents, keys that are not strings. Aliases are written out.
 //
 //	doc, err := yaml.ToJSON(file)
 //	sla, err := api.ParseSLA(doc)
 //
-// goccy/go-yaml does the parsing: it keeps positions, and yaml.v3 is no longer
-// maintained. The tree is walked here, because its own decoder lets an alias
-// grow a document without bound.
+// A document may come from a stranger, so its cost is bounded. Bytes and nodes
+// (values, keys, anchors, aliases, comments) are bounded before the document is
+// parsed, because the parser holds all of them in memory; depth, and values and
+// bytes with all aliases written out, while JSON is made of it.
+// go.yaml.in/yaml/v3 parses; its time is linear in the text.
 package yaml
 
 import (
@@ -16,29 +18,30 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"io"
+	"regexp"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
-	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/treeline-edge/treeline/api"
 )
 
 // The bounds of a document.
 const (
-	MaxBytes = api.MaxSLABytes // of the text, and of the JSON made of it
-	MaxDepth = api.MaxSLADepth
+	MaxBytes  = api.MaxSLABytes // of the text, and of the JSON made of it
+	MaxDepth  = api.MaxSLADepth
+	MaxValues = api.MaxSLAValues // of the JSON, with aliases written out
+
+	maxIndicators = MaxValues // that may begin a node or a comment in the text
 )
 
-// ToJSON is the document as JSON, with its members in the order given. A
+// ToJSON returns the document as JSON, with its members in the order given. A
 // document that is JSON already is returned as it is. What is malformed or not
-// taken is ErrInvalid with its line and column; what is too big, as it stands
-// or with its aliases written out, is ErrTooLarge.
+// taken is ErrInvalid with its line; what exceeds a bound, as it stands or with
+// its aliases written out, is ErrTooLarge, except depth, which is ErrInvalid.
 func ToJSON(doc []byte) (out []byte, err error) {
 	if len(doc) > MaxBytes {
 		return nil, fmt.Errorf("read YAML of %d bytes: at most %d are taken: %w", len(doc), MaxBytes, api.ErrTooLarge)
@@ -49,161 +52,225 @@ func ToJSON(doc []byte) (out []byte, err error) {
 	if json.Valid(doc) {
 		return doc, nil
 	}
-	// The parser is not ours and the document is a stranger's: should it trip, the
-	// document is at fault and the daemon lives.
-	defer func() {
-		if p := recover(); p != nil {
-			out, err = nil, fmt.Errorf("read YAML: the parser gave up (%v): %w", p, api.ErrInvalid)
-		}
-	}()
-	tokens := lexer.Tokenize(string(doc))
-	if err := shallow(tokens); err != nil {
+	if err := scan(doc); err != nil {
 		return nil, err
 	}
-	file, err := parser.Parse(tokens, 0)
+	// The parser returns errors; a panic of its own must not end the daemon.
+	defer func() {
+		if p := recover(); p != nil {
+			out, err = nil, fmt.Errorf("read YAML: the parser failed (%v): %w", p, api.ErrInvalid)
+		}
+	}()
+	body, err := parse(doc)
 	if err != nil {
-		// Text that begins with ! is taken for a tag, and the parser then misses something
-		// far from it.
-		if i := slices.IndexFunc(tokens, func(t *token.Token) bool { return t.Type == token.TagType }); i >= 0 {
-			return nil, tagged(tokens[i])
-		}
-		var at yaml.Error
-		if errors.As(err, &at) {
-			return nil, wrong(at.GetToken(), "%s", at.GetMessage())
-		}
-		return nil, fmt.Errorf("read YAML: %w: %w", err, api.ErrInvalid)
+		return nil, err
 	}
-	var body ast.Node
-	for _, d := range file.Docs {
-		switch {
-		case d.Body == nil:
-		case body != nil:
-			return nil, wrong(d.Body.GetToken(), "a second document; one is taken")
-		default:
-			body = d.Body
-		}
-	}
-	if body == nil {
-		return nil, fmt.Errorf("read YAML: the document is empty: %w", api.ErrInvalid)
-	}
-	w := writer{anchors: map[string]ast.Node{}}
+	var w writer
 	if err := w.node(body, 0); err != nil {
 		return nil, err
 	}
 	return w.out.Bytes(), nil
 }
 
-func tagged(t *token.Token) error {
-	return wrong(t, "tags such as %s are not taken; quote what is to be text", t.Value)
-}
-
-// shallow refuses what would make the parser recurse without end: it calls
-// itself once per bracket and once per indicator that nests within a line.
-// Nesting by indentation bounds itself, as each level costs a line and a column.
-func shallow(tokens token.Tokens) error {
-	open, line, nested := 0, 0, 0
-	for _, t := range tokens {
-		if t.Position.Line != line {
-			line, nested = t.Position.Line, 0
+// scan bounds how many nodes and comments the parser can find in doc, by
+// counting what each of them needs at least: a line of its own, or an indicator.
+// Indicators within text count too. The bound is far above what that matters for.
+func scan(doc []byte) error {
+	indicators, first := 0, true // first: at the beginning of a line
+	for i, c := range doc {
+		switch c {
+		case '\n', '\r':
+			first = true
+			continue
+		case ' ', '\t':
+			continue
+		case ',', '[', ']', '{', '}':
+			indicators++
+		case ':', '-', '?':
+			if i+1 == len(doc) || strings.IndexByte(" \t\r\n,[]{}", doc[i+1]) >= 0 {
+				indicators++
+			}
+		case '#':
+			if first || doc[i-1] == ' ' || doc[i-1] == '\t' {
+				indicators += 2 // the parser keeps a comment in several places
+			}
+		case '%':
+			if i == 0 || doc[i-1] == '\n' || doc[i-1] == '\r' {
+				return wrong(1+bytes.Count(doc[:i], []byte("\n")), 1, "directives are not taken; indent or quote what is to be text")
+			}
 		}
-		switch t.Type {
-		case token.SequenceStartType, token.MappingStartType:
-			open++
-		case token.SequenceEndType, token.MappingEndType:
-			open--
-		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
-			nested++
+		if first {
+			indicators++
+			first = false
 		}
-		if open > MaxDepth || nested > 2*MaxDepth {
-			return wrong(t, "nested deeper than %d", MaxDepth)
+		if indicators > maxIndicators {
+			return fmt.Errorf("read YAML: more than %d values and comments: %w", maxIndicators, api.ErrTooLarge)
 		}
 	}
 	return nil
+}
+
+// parse returns the root of the only document in doc.
+func parse(doc []byte) (*yaml.Node, error) {
+	dec := yaml.NewDecoder(bytes.NewReader(doc))
+	var body *yaml.Node
+	for {
+		var n yaml.Node
+		err := dec.Decode(&n)
+		switch {
+		case errors.Is(err, io.EOF) && body == nil:
+			return nil, fmt.Errorf("read YAML: the document is empty: %w", api.ErrInvalid)
+		case errors.Is(err, io.EOF):
+			return body, nil
+		case err != nil:
+			return nil, syntax(doc, err)
+		case n.Kind != yaml.DocumentNode || len(n.Content) != 1 || blank(n.Content[0]):
+			continue // nothing between two markers
+		case body != nil:
+			return nil, wrong(n.Content[0].Line, n.Content[0].Column, "a second document; one is taken")
+		}
+		body = n.Content[0]
+	}
+}
+
+var (
+	placed = regexp.MustCompile(`^yaml: (?:line ([0-9]+): )?(.*)$`)
+	tag    = regexp.MustCompile(`(?:^|[\s,[{])(![^\s,\[\]{}]*)`)
+)
+
+// syntax returns the parser's error with the line that it is about. The parser
+// counts lines from 0 in errors of grammar, from 1 in those of single tokens, and
+// omits line 0. Text that begins with ! is parsed as a tag and causes an error
+// near it, which the result names instead.
+func syntax(doc []byte, err error) error {
+	m := placed.FindStringSubmatch(err.Error())
+	if m == nil {
+		return fmt.Errorf("read YAML: %w: %w", err, api.ErrInvalid)
+	}
+	line, _ := strconv.Atoi(m[1])
+	if line == 0 || strings.HasPrefix(m[2], "did not find") {
+		line++
+	}
+	if lines := bytes.SplitN(doc, []byte("\n"), line+1); line <= len(lines) {
+		if at := tag.FindSubmatchIndex(lines[line-1]); at != nil {
+			return tagged(line, 1+utf8.RuneCount(lines[line-1][:at[2]]), string(lines[line-1][at[2]:at[3]]))
+		}
+	}
+	return fmt.Errorf("read YAML: line %d: %s: %w", line, m[2], api.ErrInvalid)
+}
+
+func tagged(line, column int, tag string) error {
+	return wrong(line, column, "tags such as %.64s are not taken; quote what is to be text", tag)
+}
+
+// blank reports whether n is a value that nothing was written for.
+func blank(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.Value == "" && n.Anchor == "" && n.Style == 0
 }
 
 type writer struct {
-	out     bytes.Buffer
-	anchors map[string]ast.Node
+	out    bytes.Buffer
+	values int
 }
 
-func (w *writer) node(n ast.Node, depth int) error {
-	if w.out.Len() > MaxBytes {
+func (w *writer) node(n *yaml.Node, depth int) error {
+	w.values++
+	switch {
+	case w.values > MaxValues:
+		return fmt.Errorf("read YAML: more than %d values, with aliases written out: %w", MaxValues, api.ErrTooLarge)
+	case w.out.Len() > MaxBytes:
 		return fmt.Errorf("read YAML: written out as JSON it exceeds %d bytes: %w", MaxBytes, api.ErrTooLarge)
+	case depth > MaxDepth:
+		return wrong(n.Line, n.Column, "nested deeper than %d", MaxDepth)
 	}
-	if depth > MaxDepth {
-		return wrong(n.GetToken(), "nested deeper than %d", MaxDepth)
+	if n.Style&yaml.TaggedStyle != 0 {
+		return tagged(n.Line, n.Column, n.Tag)
 	}
-	switch n := n.(type) {
-	case nil:
+	switch n.Kind {
+	case yaml.ScalarNode:
+		return w.scalar(n)
+	case yaml.MappingNode:
+		return w.object(n, depth)
+	case yaml.SequenceNode:
+		return w.array(n, depth)
+	case yaml.AliasNode:
+		return w.node(n.Alias, depth+1) // one within itself ends at the depth
+	}
+	return wrong(n.Line, n.Column, "this is not taken")
+}
+
+// number is what JSON takes for a number.
+var number = regexp.MustCompile(`^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$`)
+
+func (w *writer) scalar(n *yaml.Node) error {
+	tag := n.ShortTag()
+	switch {
+	case tag == "!!null":
 		w.out.WriteString("null")
-	case *ast.NullNode:
-		w.out.WriteString("null")
-	case *ast.BoolNode:
-		w.out.WriteString(strconv.FormatBool(n.Value))
-	case *ast.IntegerNode:
-		fmt.Fprint(&w.out, n.Value) // int64 or uint64
-	case *ast.FloatNode:
-		return w.json(n, n.Value)
-	case *ast.StringNode:
-		return w.json(n, n.Value)
-	case *ast.LiteralNode:
-		return w.json(n, n.Value.Value)
-	case *ast.MappingNode:
-		return w.object(n.Values, depth)
-	case *ast.MappingValueNode: // a mapping of one
-		return w.object([]*ast.MappingValueNode{n}, depth)
-	case *ast.SequenceNode:
-		return w.array(n.Values, depth)
-	case *ast.AnchorNode:
-		// Known before it is whole, so that one within itself ends at the depth.
-		w.anchors[n.Name.GetToken().Value] = n.Value
-		return w.node(n.Value, depth+1)
-	case *ast.AliasNode:
-		name := n.Value.GetToken().Value
-		to, ok := w.anchors[name]
-		if !ok {
-			return wrong(n.GetToken(), "*%s is not defined above", name)
+	case tag == "!!bool":
+		w.out.WriteString(strings.ToLower(n.Value))
+	case (tag == "!!int" || tag == "!!float") && number.MatchString(n.Value):
+		w.out.WriteString(n.Value)
+	case tag == "!!int":
+		return w.integer(n)
+	case tag == "!!float":
+		f, err := strconv.ParseFloat(strings.TrimPrefix(n.Value, "+"), 64)
+		if err != nil || f-f != 0 { // infinite or NaN
+			return wrong(n.Line, n.Column, "%.64s is no number here; quote what is to be text", n.Value)
 		}
-		return w.node(to, depth+1)
-	case *ast.TagNode:
-		return tagged(n.GetToken())
-	case *ast.InfinityNode, *ast.NanNode:
-		return wrong(n.GetToken(), "%s is no number here", n.GetToken().Value)
-	default:
-		return wrong(n.GetToken(), "%s is not taken", n.Type())
+		return w.json(n, f)
+	default: // text, and what is no number: a date, <<
+		return w.json(n, n.Value)
 	}
 	return nil
 }
 
-func (w *writer) json(n ast.Node, v any) error {
+// integer writes a whole number that is not written as JSON has it: 0x10.
+func (w *writer) integer(n *yaml.Node) error {
+	digits := strings.TrimLeft(n.Value, "+-")
+	if len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
+		return wrong(n.Line, n.Column, "%.64s may be octal or decimal; leave out the leading zero, write 0o… for octal, or quote what is to be text", n.Value)
+	}
+	var signed int64
+	if err := n.Decode(&signed); err == nil {
+		return w.json(n, signed)
+	}
+	var unsigned uint64
+	if err := n.Decode(&unsigned); err != nil {
+		return wrong(n.Line, n.Column, "%.64s is no number here; quote what is to be text", n.Value)
+	}
+	return w.json(n, unsigned)
+}
+
+func (w *writer) json(n *yaml.Node, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
-		return wrong(n.GetToken(), "%v", err)
+		return wrong(n.Line, n.Column, "%v", err)
 	}
 	w.out.Write(b)
 	return nil
 }
 
-func (w *writer) object(members []*ast.MappingValueNode, depth int) error {
-	seen := map[string]bool{}
+func (w *writer) object(n *yaml.Node, depth int) error {
+	seen := make(map[string]bool, len(n.Content)/2)
 	w.out.WriteByte('{')
-	for i, m := range members {
+	for i := 0; i+1 < len(n.Content); i += 2 {
 		if i > 0 {
 			w.out.WriteByte(',')
 		}
-		key, err := keyOf(m.Key)
-		if err != nil {
+		key := n.Content[i]
+		if err := text(key); err != nil {
 			return err
 		}
-		if seen[key] {
-			return wrong(m.Key.GetToken(), "%.64q is given twice", key)
+		if seen[key.Value] {
+			return wrong(key.Line, key.Column, "%.64q is given twice", key.Value)
 		}
-		seen[key] = true
-		if err := w.json(m.Key, key); err != nil {
+		seen[key.Value] = true
+		if err := w.json(key, key.Value); err != nil {
 			return err
 		}
 		w.out.WriteByte(':')
-		if err := w.node(m.Value, depth+1); err != nil {
+		if err := w.node(n.Content[i+1], depth+1); err != nil {
 			return err
 		}
 	}
@@ -211,19 +278,26 @@ func (w *writer) object(members []*ast.MappingValueNode, depth int) error {
 	return nil
 }
 
-func keyOf(key ast.MapKeyNode) (string, error) {
-	switch k := key.(type) {
-	case *ast.StringNode:
-		return k.Value, nil
-	case *ast.MergeKeyNode:
-		return "", wrong(key.GetToken(), "merge keys (<<) are not taken; write the members out")
+// text checks that a key is text and nothing but text.
+func text(key *yaml.Node) error {
+	switch {
+	case key.Kind != yaml.ScalarNode:
+		return wrong(key.Line, key.Column, "a key is to be text, and no list, mapping or alias")
+	case key.Style&yaml.TaggedStyle != 0:
+		return tagged(key.Line, key.Column, key.Tag)
+	case key.Anchor != "":
+		return wrong(key.Line, key.Column, "anchors of keys such as &%.64s are not taken", key.Anchor)
+	case key.ShortTag() == "!!merge":
+		return wrong(key.Line, key.Column, "merge keys (<<) are not taken; write the members out")
+	case key.ShortTag() != "!!str":
+		return wrong(key.Line, key.Column, "the key %.64s is not text; quote it", key.Value)
 	}
-	return "", wrong(key.GetToken(), "the key %.64s is not text; quote it", key.GetToken().Value)
+	return nil
 }
 
-func (w *writer) array(items []ast.Node, depth int) error {
+func (w *writer) array(n *yaml.Node, depth int) error {
 	w.out.WriteByte('[')
-	for i, item := range items {
+	for i, item := range n.Content {
 		if i > 0 {
 			w.out.WriteByte(',')
 		}
@@ -235,10 +309,6 @@ func (w *writer) array(items []ast.Node, depth int) error {
 	return nil
 }
 
-func wrong(at *token.Token, format string, args ...any) error {
-	text := fmt.Sprintf(format, args...)
-	if at == nil || at.Position == nil {
-		return fmt.Errorf("read YAML: %s: %w", text, api.ErrInvalid)
-	}
-	return fmt.Errorf("read YAML: line %d, column %d: %s: %w", at.Position.Line, at.Position.Column, text, api.ErrInvalid)
+func wrong(line, column int, format string, args ...any) error {
+	return fmt.Errorf("read YAML: line %d, column %d: %s: %w", line, column, fmt.Sprintf(format, args...), api.ErrInvalid)
 }

@@ -95,6 +95,7 @@ type API struct {
 	router   chi.Router
 	huma     huma.API
 	signins  *buckets
+	parsing  *parsing
 	routes   []route
 	closing  chan struct{}
 	closeOne sync.Once
@@ -124,6 +125,7 @@ func New(o Options) *API {
 		feed:    NewFeed(o.FeedSize, o.Core.Revision()),
 		router:  chi.NewRouter(),
 		signins: newBuckets(0.2, 20, o.Now), // a guesser gets 12 tries a minute
+		parsing: newParsing(),
 		closing: make(chan struct{}),
 		owners:  map[api.ClusterID]api.Tenant{}, services: map[string][]api.ServiceID{},
 	}

@@ -156,7 +156,7 @@ func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (*obje
 	if err != nil {
 		return nil, err
 	}
-	sla, err := decodeSLA(in.ContentType, in.RawBody)
+	sla, err := a.parsing.sla(ctx, tenant, in.ContentType, in.RawBody)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,9 @@
 package httpapi
 
-import "github.com/treeline-edge/treeline/internal/identity/rights"
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+)
 
 // Route is an operation, for tests that walk them all.
 type Route struct {
@@ -19,3 +22,11 @@ func (a *API) Routes() []Route {
 
 // Placing is what of a spec is told to a cluster that does not have the instance.
 var Placing = placing
+
+// OnParse calls fn before each SLA document is parsed.
+func (a *API) OnParse(fn func(doc []byte)) {
+	a.parsing.decode = func(contentType string, doc []byte) (api.SLA, error) {
+		fn(doc)
+		return decodeSLA(contentType, doc)
+	}
+}

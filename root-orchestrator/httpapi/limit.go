@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -17,18 +18,32 @@ import (
 // bodyWait is how long a body may take to come.
 const bodyWait = 30 * time.Second
 
-// readBody reads the body, at most 1 MiB of it, before anything looks into it.
-// One that says that it is larger is refused before a byte is read.
+// maxSmallBody bounds the bodies of all operations but those that take an SLA.
+const maxSmallBody = 64 << 10
+
+// bodyLimit returns the most bytes that a request's body may have. Only SLA
+// documents are large. Bodies of other operations are parsed as they come, some
+// of them before anybody has signed in.
+func bodyLimit(r *http.Request) int64 {
+	if r.URL.Path == "/v1/apps" || r.URL.Path == "/v1/apps:plan" {
+		return maxBody
+	}
+	return maxSmallBody
+}
+
+// readBody reads the body, within bodyLimit, before anything parses it. A body
+// whose declared length is larger is refused before a byte is read.
 func readBody(next http.Handler) http.Handler {
-	large := problem.New(http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength > maxBody {
+		limit := bodyLimit(r)
+		large := problem.New(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d KiB", limit>>10))
+		if r.ContentLength > limit {
 			problem.Write(w, large)
 			return
 		}
 		if r.ContentLength != 0 {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyWait))
-			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 			var tooLarge *http.MaxBytesError
 			if errors.As(err, &tooLarge) {
 				problem.Write(w, large)

@@ -43,7 +43,7 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (*struct
 	if err != nil {
 		return nil, err
 	}
-	sla, err := decodeSLA(in.ContentType, in.RawBody)
+	sla, err := a.parsing.sla(ctx, tenant, in.ContentType, in.RawBody)
 	if err != nil {
 		return nil, err
 	}
