@@ -196,9 +196,10 @@ func (n *node) forget(id api.InstanceID) {
 }
 
 // settleLeaving frees the room of what has left the node: the node holds the
-// generation that took it away, and has nothing of it any more.
+// generation that took it away, and has nothing of it any more. A node whose
+// runtime does not answer cannot know that.
 func (c *Core) settleLeaving(n *node) {
-	if len(n.leaving) == 0 {
+	if len(n.leaving) == 0 || n.info.RuntimeError != "" {
 		return
 	}
 	freed := false

@@ -56,6 +56,12 @@ func Load(dir *os.Root) (Credentials, error) {
 	return c, err
 }
 
+// Joined reports whether dir has credentials, damaged ones included.
+func Joined(dir *os.Root) bool {
+	_, err := dir.Stat(metaFile)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // SavePair keeps a renewed certificate.
 func SavePair(dir *os.Root, p ca.Pair) error { return ca.SavePair(dir, pairFile, p) }
 

@@ -63,6 +63,7 @@ type Core struct {
 	link    link
 	journal step.Journal
 	timers  step.Timers[timerKey]
+	blind   bool // the runtime has not said what it has: it is silent, or was since this life began
 
 	// unclaimed are workloads that the runtime had before the first desired set
 	// arrived: a node that lost its store must not end what its cluster still wants.
@@ -110,8 +111,11 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	case Info:
 		c.describe(in.Info)
 		c.link.wantWhole = true
-		if in.Fresh {
-			c.reconcile(in.Found)
+		switch {
+		case in.Info.RuntimeError != "":
+			c.loseSight()
+		case in.Fresh:
+			c.regainSight(in.Found)
 		}
 		c.missDevices()
 	case Desired:

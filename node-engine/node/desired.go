@@ -18,7 +18,9 @@ func (c *Core) start(in Start) {
 	c.assumeLease()
 	c.timers.Set(timerKey{what: timerBeat}, c.now)
 	if in.Info.RuntimeError == "" {
-		c.reconcile(in.Found) // else it comes with the first Info that is Fresh
+		c.reconcile(in.Found)
+	} else {
+		c.loseSight() // until the first Info that is Fresh
 	}
 	c.missDevices()
 }
@@ -57,8 +59,11 @@ func (c *Core) reconcile(found []api.WorkloadEvent) {
 // adopt takes over a workload of an earlier life.
 func (c *Core) adopt(w *work, e api.WorkloadEvent) {
 	if w.phase == stopping {
-		c.stop(w, 0) // the order may have been lost with the runtime that got it
-		return
+		if e.Epoch == w.have && e.Phase == api.WorkloadExited {
+			w.endedWith = &e.ExitCode
+			c.ended(w)
+		}
+		return // the order's answer comes, or it failed and is ordered again in its time
 	}
 	if e.Epoch != w.have {
 		// The runtime still has an older placement than the one that was begun.
@@ -78,7 +83,7 @@ func (c *Core) adopt(w *work, e api.WorkloadEvent) {
 	switch e.Phase {
 	case api.WorkloadRunning:
 		c.timers.Clear(timerKey{timerWork, e.Instance})
-		w.attempt = e.Attempt
+		w.attempt, w.retries = e.Attempt, 0
 		if w.phase != running {
 			w.phase, w.startedAt = running, c.now
 		}
@@ -95,7 +100,7 @@ func (c *Core) adopt(w *work, e api.WorkloadEvent) {
 			c.timers.SetEarlier(timerKey{timerWork, e.Instance}, c.now.Add(c.pause(w)))
 			return
 		}
-		if w.phase == idle {
+		if w.phase == idle || w.phase == unsure {
 			w.phase = running // that it ran is all that is known of it
 		}
 		c.exited(w, e)

@@ -59,7 +59,7 @@ func (c *Core) missDevices() {
 	for _, id := range step.Keys(c.works) {
 		w := c.works[id]
 		switch w.phase {
-		case creating, created, starting, running:
+		case creating, created, starting, running, unsure:
 			if len(c.lost(w)) > 0 {
 				c.undeal(w)
 			}

@@ -7,7 +7,8 @@ type Input interface{ input() }
 
 type (
 	// Start comes first, once, after Restore, with every workload that the runtime
-	// found. Nothing of it is ended unless the cluster does not want it.
+	// found. Nothing of it is ended unless the cluster does not want it. With a
+	// RuntimeError in Info, Found is not known yet and comes with a Fresh Info.
 	Start struct {
 		Info  api.NodeInfo
 		Found []api.WorkloadEvent

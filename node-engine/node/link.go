@@ -116,7 +116,7 @@ func (c *Core) lease(m api.Lease) {
 			continue
 		}
 		switch {
-		case w.phase == running || w.phase == starting || w.phase == stopping:
+		case w.phase == running || w.phase == starting || w.phase == stopping || w.phase == unsure && w.mayLive():
 			c.guard(w)
 		case w.phase == idle:
 			c.drive(w)
@@ -145,7 +145,7 @@ func (c *Core) leaseEnded() {
 // cut stops what must not run without a lease, at once and without grace.
 func (c *Core) cut(w *work) {
 	switch w.phase {
-	case creating, created, starting, running:
+	case creating, created, starting, running, unsure:
 	case stopping:
 		c.stop(w, 0) // its grace ends with the lease
 		return

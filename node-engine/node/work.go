@@ -20,6 +20,7 @@ const (
 	created               // exists, not started
 	starting              // ordered, not answered
 	running
+	unsure   // whether it exists or runs is not known, see unknown.go
 	waiting  // ended or failed; its pause runs
 	stopping // ordered, not answered
 	done     // completed for good
@@ -36,6 +37,8 @@ type work struct {
 	phase      phase
 	attempt    int
 	fails      int // in a row
+	retries    int // of an order that the runtime did not carry out, in a row
+	endedWith  *int // while it is stopped: nothing of it runs any more
 	restarts   int
 	startedAt  time.Time
 	address    netip.Addr // of the placement on the overlay network, if it is on it
@@ -143,6 +146,10 @@ func (c *Core) begin(w *work) {
 }
 
 func (c *Core) create(w *work) {
+	if c.blind {
+		c.doubt(w, unknownDetail)
+		return
+	}
 	if !c.mayRun(w) {
 		c.observe(w, api.Observed{
 			State: api.NodeScheduled, Reason: api.ReasonLeaseExpired,
@@ -164,6 +171,10 @@ func (c *Core) create(w *work) {
 }
 
 func (c *Core) startWork(w *work) {
+	if c.blind {
+		c.doubt(w, unknownDetail)
+		return
+	}
 	if !c.mayRun(w) {
 		c.cut(w)
 		return
@@ -174,13 +185,16 @@ func (c *Core) startWork(w *work) {
 }
 
 func (c *Core) stop(w *work, grace time.Duration) {
-	w.phase = stopping
+	if w.phase != stopping {
+		w.phase, w.retries, w.endedWith = stopping, 0, nil
+	}
 	c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(grace+stopRetry))
 	c.emit(api.ToRuntime, api.StopWorkload{Key: w.key(), Grace: grace})
 }
 
-// stopRetry is how long a stop may take beyond its grace before it is ordered again.
-const stopRetry = 30 * time.Second
+// stopRetry is how long a stop may take beyond its grace before it is ordered
+// again. It is longer than the driver's own deadline, whose answer comes first.
+const stopRetry = 3 * time.Minute
 
 func graceOf(m api.Microservice) time.Duration {
 	if m.StopGrace > 0 {
@@ -212,9 +226,12 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 		return
 	}
 	if w.phase == stopping {
-		if e.Phase == api.WorkloadFailed {
-			// The stop itself failed; it is ordered again until nothing is left.
-			c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(c.cfg.BackoffMin))
+		switch e.Phase {
+		case api.WorkloadExited:
+			w.endedWith = &e.ExitCode // the stop's answer follows, and is news enough
+		case api.WorkloadFailed:
+			c.retryLater(w) // until nothing is left
+			c.ended(w)
 		}
 		return
 	}
@@ -225,25 +242,31 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 	switch e.Phase {
 	case api.WorkloadCreated:
 		if w.phase == creating {
-			w.phase = created
+			w.phase, w.retries = created, 0
 			c.observe(w, api.Observed{State: api.Created})
 			c.drive(w)
 		}
 	case api.WorkloadRunning:
-		if w.phase == creating || w.phase == created || w.phase == starting {
-			w.phase, w.startedAt = running, c.now
+		if w.phase == creating || w.phase == created || w.phase == starting || w.phase == unsure {
+			c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
+			w.phase, w.startedAt, w.retries = running, c.now, 0
 			c.observe(w, api.Observed{State: api.Running})
 		}
 	case "": // it has an address, or listens, since
 		if w.phase == running {
-			c.observe(w, api.Observed{State: api.Running})
+			c.observe(w, api.Observed{State: api.Running, Reason: w.observed.Reason, Detail: w.observed.Detail})
 		}
 	case api.WorkloadExited:
 		if w.phase != waiting && w.phase != done {
 			c.exited(w, e)
 		}
 	case api.WorkloadFailed:
-		if w.phase == creating || w.phase == created || w.phase == starting {
+		switch {
+		case w.phase != creating && w.phase != created && w.phase != starting:
+		case e.Reason == api.ReasonRuntimeDown: // it may have been carried out all the same
+			c.doubt(w, e.Detail)
+			c.retryLater(w)
+		default:
 			c.failed(w, e.Reason, e.Detail, nil)
 		}
 	}
@@ -323,19 +346,19 @@ func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 // pause doubles with every failure in a row. It differs by up to a quarter
 // between instances, so that those that failed together do not return together.
 func (c *Core) pause(w *work) time.Duration {
-	d := c.cfg.BackoffMin
-	for i := 1; i < w.fails && d < c.cfg.BackoffMax; i++ {
-		d *= 2
-	}
-	d = min(d, c.cfg.BackoffMax)
-	spread := uint64(api.Assignment{Instance: w.assignment.Instance, Epoch: w.have}.Digest()) % 256
-	return d - d/4*time.Duration(spread)/256
+	d := c.cfg.backoff(w.fails)
+	return d - d/4*time.Duration(w.spread())/256
 }
 
 func (c *Core) pauseOver(w *work) {
 	switch w.phase {
 	case stopping:
 		c.stop(w, 0)
+	case unsure:
+		if !c.blind { // else it is known when the runtime is back
+			w.phase = idle
+			c.drive(w)
+		}
 	case waiting:
 		if !blameless(w.observed.Reason) {
 			w.restarts++
@@ -353,6 +376,7 @@ func (c *Core) gone(w *work) {
 	w.remains = false
 	switch w.phase {
 	case stopping:
+		w.retries = 0
 		w.dealt = false // orders for one key are carried out in turn: none of its creations is left
 		c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 		if w.haveSpec.StopsWhenCutOff() {
@@ -360,7 +384,7 @@ func (c *Core) gone(w *work) {
 		}
 		w.phase = idle
 		c.drive(w)
-	case idle, waiting, done:
+	case idle, unsure, waiting, done:
 	case creating:
 		// Orders for one key are carried out in turn, so this answers a stop that was
 		// ordered twice before the creation.

@@ -23,7 +23,7 @@ type Config struct {
 	Token daemon.Secret `yaml:"token" usage:"join token, for the first start"`
 	Name  string        `yaml:"name" usage:"the node's id, if its cluster has none of that name; empty: the cluster names it"`
 
-	Runtime    string           `yaml:"runtime" usage:"auto, containerd or process; auto is containerd where its socket is"`
+	Runtime    string           `yaml:"runtime" usage:"auto, containerd or process; auto is containerd where its socket is when the node joins, and what it joined with from then on"`
 	Containerd ContainerdConfig `yaml:"containerd"`
 	Process    ProcessConfig    `yaml:"process"`
 	Netmanager NetmanagerConfig `yaml:"netmanager"`

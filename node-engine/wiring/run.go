@@ -40,10 +40,10 @@ import (
 )
 
 const (
-	// patience is how long a start waits for a runtime that does not answer yet:
-	// at boot containerd comes up beside us, and until it lists its workloads
-	// nobody can tell which of ours live.
-	patience = 20 * time.Second
+	// patience is how long a start waits for a runtime that does not answer yet.
+	// It is short: until the node speaks its cluster counts it as silent, and while
+	// the runtime has not answered the core knows its workloads as unknown.
+	patience = time.Second
 	// measureEvery is how often usage is measured. It informs people; placing
 	// goes by what is reserved.
 	measureEvery = time.Minute
@@ -77,6 +77,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer dir.Close()
+	if cfg.Runtime, err = cfg.keptRuntime(dir); err != nil {
+		return err
+	}
 	found, err := openDevices(cfg, log)
 	if err != nil {
 		return err
@@ -92,6 +95,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	creds, err := credentials(ctx, cfg, dir, info, log)
 	if err != nil {
+		return err
+	}
+	if err := cfg.keepRuntime(dir); err != nil {
 		return err
 	}
 	info.ID = creds.ID
@@ -188,12 +194,18 @@ func Join(ctx context.Context, cfg Config, log *slog.Logger) (api.NodeID, error)
 		return "", err
 	}
 	defer dir.Close()
+	if cfg.Runtime, err = cfg.keptRuntime(dir); err != nil {
+		return "", err
+	}
 	info, err := infoOf(cfg, log)
 	if err != nil {
 		return "", err
 	}
 	creds, err := credentials(ctx, cfg, dir, info, log)
-	return creds.ID, err
+	if err != nil {
+		return "", err
+	}
+	return creds.ID, cfg.keepRuntime(dir)
 }
 
 func openData(cfg Config) (*os.Root, error) {

@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -156,6 +157,76 @@ func TestKill9(t *testing.T) {
 		one{t, l, web.id}.unharmed(w, was)
 	})
 	_ = n2
+}
+
+// TestContainerdIsAway stops a node's containerd, and starts its engine without it.
+// The engine knows that it knows nothing: what runs is neither failed nor started
+// elsewhere, and an exclusive instance keeps its lease.
+func TestContainerdIsAway(t *testing.T) {
+	t.Parallel()
+	l := open(t, lab.Options{})
+	calm := steady()
+	calm.Args = append(calm.Args, "--lease", "20s") // longer than an engine takes to start on a busy machine
+	c := l.Cluster("munich", calm)
+	o := containers(t)
+	o.Args = []string{"--runtime", "auto"}
+	n1 := c.Node("n1", o)
+	l.Wait("the node takes work", lab.Nodes("munich", 1))
+	l.Apply(lab.App("bank", lab.Exclusive(l.Container("ledger", 1)), l.Container("web", 1)))
+	l.Wait("ledger runs", l.Running("bank", "ledger", 1))
+	l.Wait("web runs", l.Running("bank", "web", 1))
+	ids := []api.InstanceID{l.ID("bank", "ledger", 0), l.ID("bank", "web", 0)}
+	away := func(v lab.View) bool {
+		for _, id := range ids {
+			if !lab.Is(id, func(i api.Instance) bool { return i.State == api.Running && i.Reason == api.ReasonRuntimeDown })(v) {
+				return false
+			}
+		}
+		return true
+	}
+	back := func(v lab.View) bool {
+		for _, id := range ids {
+			if !lab.Is(id, func(i api.Instance) bool { return i.State == api.Running && i.Reason == api.ReasonNone })(v) {
+				return false
+			}
+		}
+		return true
+	}
+	for _, way := range []struct {
+		name string
+		lose func()
+	}{
+		{"containerd_ends", func() { l.Containerd().Kill9() }},
+		{"engine_starts_without", func() { n1.Kill9(); l.Containerd().Kill9(); _ = os.Remove(l.Containerd().Address); n1.Start() }},
+	} {
+		sub(t, l, way.name, func(t *testing.T) {
+			var were []lab.Workload
+			var was []api.Instance
+			for _, id := range ids {
+				were, was = append(were, l.Workload(id)), append(was, l.Instance(id))
+			}
+			way.lose()
+			took := lab.Stopwatch()
+			l.Wait("nobody knows whether they run", away)
+			l.Measured(way.name+"_said_unknown", took())
+			if n, err := c.NodeOf("n1"); err != nil || n.RuntimeError == "" {
+				t.Errorf("the node's runtime is in trouble, and the cluster shows %+v, %v", n, err)
+			}
+			l.Containerd().Start()
+			took = lab.Stopwatch()
+			l.Wait("they are known to run", back)
+			l.Measured(way.name+"_said_running", took())
+			for i, id := range ids {
+				one{t, l, id}.unharmed(were[i], was[i])
+				for _, h := range l.History(id) {
+					if h.State == api.Failed {
+						t.Errorf("%s was reported failed: %s %s", id, h.Reason, h.Detail)
+					}
+				}
+			}
+			one{t, l, ids[1]}.works("bank", "web", took)
+		})
+	}
 }
 
 // killed ends a workload and waits for the one that is started in its place, which

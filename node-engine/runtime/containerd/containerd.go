@@ -364,6 +364,9 @@ func (r *Runtime) Stop(ctx context.Context, k api.Key, grace time.Duration) erro
 		err = r.logs.Remove(id)
 	}
 	if err != nil {
+		if grace <= 0 { // it must not run on because containerd does not answer
+			err = errors.Join(err, r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Kill(ctx))
+		}
 		return reasoned(fmt.Errorf("stop %s: %w", k, err))
 	}
 	return nil
@@ -507,6 +510,9 @@ func compare(a, b api.Key) int {
 func (r *Runtime) status(id string, w runtime.Workload, t *tasktypes.Process) runtime.Status {
 	st := runtime.Status{Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Devices: w.Devices, Phase: api.WorkloadCreated}
 	switch {
+	case t == nil && r.logs.Marked(id) && r.alive(id):
+		// containerd leaves a task out of its list whose shim does not answer in time.
+		st.Phase = api.WorkloadRunning
 	case t == nil && r.logs.Marked(id):
 		// It had been started, and its shim is gone: the machine was started anew,
 		// or somebody killed the shim.
@@ -519,6 +525,12 @@ func (r *Runtime) status(id string, w runtime.Workload, t *tasktypes.Process) ru
 		st.Phase, st.PID = api.WorkloadRunning, int(t.Pid)
 	}
 	return st
+}
+
+// alive reports whether processes of the container run, as the kernel knows.
+func (r *Runtime) alive(id string) bool {
+	pids, err := r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Procs()
+	return err != nil || len(pids) > 0
 }
 
 // outOfMemory reads the kernel's own count, which is there until the task is
@@ -574,6 +586,9 @@ func (f *follower) Close() error {
 // CgroupOf implements runtime.Guarded.
 func (r *Runtime) CgroupOf(ctx context.Context, k api.Key) (runtime.Target, error) {
 	id := runtime.ID(k)
+	if path := filepath.Join(r.cfg.CgroupParent, id); r.cg.Group(path).Exists() {
+		return runtime.Target{Cgroup: path}, nil // while containerd is away, too
+	}
 	ctx, cancel := r.call(ctx)
 	defer cancel()
 	if _, err := r.c.ContainerService().Get(ctx, id); err != nil {

@@ -53,7 +53,12 @@ func TestContainerdDies(t *testing.T) {
 	r := open(t, testConfig(t, daemon, imageDir(t)))
 	stays, goes := run(t, r, 1, "ignore-term"), run(t, r, 2, "ignore-term")
 	exits := make(chan runtime.Exit, 16)
-	go r.Watch(t.Context(), exits)
+	go func() {
+		for t.Context().Err() == nil {
+			_ = r.Watch(t.Context(), exits)
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
 
 	before := pids(t, r)
 	daemon.Kill()
@@ -64,7 +69,16 @@ func TestContainerdDies(t *testing.T) {
 	if err := syscall.Kill(before[stays.Key], 0); err != nil {
 		t.Fatalf("the workload died with containerd: %v", err)
 	}
-	_ = syscall.Kill(before[goes.Key], syscall.SIGKILL) // nobody hears of it now
+	if target, err := r.CgroupOf(t.Context(), stays.Key); err != nil || target.Cgroup != filepath.Join(r.cfg.CgroupParent, runtime.ID(stays.Key)) {
+		t.Errorf("what the guard has to kill is %+v, %v while containerd is down", target, err)
+	}
+	// Nobody hears of it now, but what must end ends.
+	if err := r.Stop(t.Context(), goes.Key, 0); runtime.Reason(err) != api.ReasonRuntimeDown {
+		t.Errorf("stopping while containerd is down: %v, want %s", err, api.ReasonRuntimeDown)
+	}
+	if r.alive(runtime.ID(goes.Key)) {
+		t.Error("what was stopped at once runs on without containerd")
+	}
 	began := time.Now()
 	daemon.Start()
 	for e := range exits {

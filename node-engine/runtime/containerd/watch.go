@@ -13,26 +13,14 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// Watch implements runtime.Runtime. When containerd goes away it waits for it
-// and then reports what exited meanwhile, so that nothing is missed; an exit may
-// be reported twice.
+// Watch implements runtime.Runtime. It ends when containerd goes away; the next
+// Watch reports what exited meanwhile. An exit may be reported twice.
 func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
 	ctx, cancel := context.WithCancel(namespaces.WithNamespace(ctx, r.cfg.Namespace))
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
-	wait := 50 * time.Millisecond
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := r.watchOnce(ctx, exits)
-		if ctx.Err() != nil {
-			break
-		}
-		if time.Since(began) > reconnectWait {
-			wait = 50 * time.Millisecond
-			r.log.Warn("containerd went away, waiting for it", "err", err)
-		}
-		pause(ctx, wait)
-		wait = min(2*wait, reconnectWait)
+	if err := r.watchOnce(ctx, exits); ctx.Err() == nil {
+		return reasoned(fmt.Errorf("watch containerd at %s: %w", r.cfg.Address, err))
 	}
 	return nil
 }
