@@ -59,6 +59,23 @@ func SubnetHolds(p netip.Prefix) int {
 	return max(0, 1<<(32-p.Bits())-SubnetFirst-SubnetLast)
 }
 
+// CheckSubnet reports why p cannot be the subnet of a node, as ErrInvalid: a node's
+// subnet is an IPv4 prefix of exactly r.Subnet bits, masked, within r.Instances.
+// Whoever takes a subnet from another tier or from a peer calls it.
+func (r NetRanges) CheckSubnet(p netip.Prefix) error {
+	switch {
+	case !p.IsValid() || !p.Addr().Is4():
+		return fmt.Errorf("subnet %s is not an IPv4 prefix: %w", p, ErrInvalid)
+	case p.Bits() != r.Subnet:
+		return fmt.Errorf("subnet %s has a length of %d bits, want %d: %w", p, p.Bits(), r.Subnet, ErrInvalid)
+	case p != p.Masked():
+		return fmt.Errorf("subnet %s has address bits beyond its length, want %s: %w", p, p.Masked(), ErrInvalid)
+	case !r.Instances.Contains(p.Addr()):
+		return fmt.Errorf("subnet %s is outside the instance network %s: %w", p, r.Instances, ErrInvalid)
+	}
+	return nil
+}
+
 // Twin is the IPv6 address that belongs to an IPv4 address of the ranges; the
 // zero Addr for any other.
 func (r NetRanges) Twin(a netip.Addr) netip.Addr {

@@ -641,10 +641,50 @@ func TestABackendOutsideItsPeersSubnetIsNone(t *testing.T) {
 	bad := route("api", 1, 2, 3)
 	bad.Peers[0].Subnets = []netip.Prefix{cidr("10.16.0.0/26"), cidr("10.16.0.0/13"), cidr("0.0.0.0/0"), {}, cidr("fd00::/64")}
 	w.answer(api.NetDown{Routes: []api.Route{bad}})
-	for _, p := range w.plane.Peers[key(3)].Subnets {
-		if p.Overlaps(theLease().Subnet) && p != cidr("10.16.0.0/13") || p.Bits() < 13 {
-			t.Fatalf("a peer has %s", p)
-		}
+	if got := w.plane.Peers[key(3)].Subnets; len(got) > 0 {
+		t.Fatalf("a peer has %s", got)
+	}
+	w.checkBooks()
+}
+
+// TestTheTunnelTakesPacketsOfClaimedSubnetsOnly has records name, beside a lease,
+// prefixes that would let the peer send from addresses of other nodes.
+func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
+	w, client := ready(t)
+	good := cidr("10.16.3.0/26")
+	bad := []netip.Prefix{
+		netip.PrefixFrom(ip("10.16.16.0"), 0), cidr("0.0.0.0/0"), cidr("10.16.0.0/13"), cidr("10.16.3.0/25"), cidr("10.16.3.64/27"),
+		netip.PrefixFrom(ip("10.16.3.70"), 26), theLease().Subnet, cidr("10.30.0.0/26"), cidr("192.168.0.0/26"), {}, cidr("fd00::/64"),
+	}
+	w.step(Miss{Local: client, Remote: vip(2)})
+	r := route("api", 1, 2, 3)
+	r.Peers[0].Subnets = append([]netip.Prefix{good}, bad...)
+	w.answer(api.NetDown{Routes: []api.Route{r}})
+	if got := w.tunnel[key(3)].Subnets; !slices.Equal(got, []netip.Prefix{good}) {
+		t.Errorf("the tunnel takes packets of %s from the peer, want %s", got, good)
+	}
+	if got := w.plane.Peers[key(3)].Subnets; !slices.Equal(got, []netip.Prefix{good}) {
+		t.Errorf("the kernel takes packets of %s from the peer, want %s", got, good)
+	}
+	w.checkBooks()
+
+	// Another node of the cluster has the subnet now: the tunnel must know at once.
+	w.step(Miss{Local: client, Remote: vip(1)})
+	other := route("web", 2, 1, 4)
+	other.Peers[0].Subnets, other.Peers[0].Rev = []netip.Prefix{good}, 9
+	w.answer(api.NetDown{Routes: []api.Route{other}})
+	if a, b := w.tunnel[key(3)].Subnets, w.tunnel[key(4)].Subnets; len(a) > 0 || !slices.Equal(b, []netip.Prefix{good}) {
+		t.Errorf("after the subnet went from one peer to another the tunnel has %s and %s", a, b)
+	}
+	w.checkBooks()
+
+	// A peer of another cluster cannot take it, whatever its record says.
+	w.step(Miss{Local: client, Remote: vip(3)})
+	foreign := route("db", 3, 3, 5)
+	foreign.Peers[0].Subnets, foreign.Peers[0].Rev, foreign.Peers[0].Cluster, foreign.Peers[0].Node = []netip.Prefix{good}, 1<<60, "c9", ""
+	w.answer(api.NetDown{Routes: []api.Route{foreign}})
+	if a, b := w.tunnel[key(4)].Subnets, w.tunnel[key(5)].Subnets; len(b) > 0 || !slices.Equal(a, []netip.Prefix{good}) {
+		t.Errorf("another cluster's peer has %s, our own %s", b, a)
 	}
 	w.checkBooks()
 }

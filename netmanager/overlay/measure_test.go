@@ -59,7 +59,7 @@ func TestPeersAreMeasuredWithoutFlows(t *testing.T) {
 		t.Fatalf("%d peers are measured", len(got))
 	}
 	w.answer(api.NetDown{Measure: []api.Peer{peerRecord(2, 2)}})
-	if _, known := w.tunnel[key(1)]; known || w.tunnel[key(2)] != 2 {
+	if _, known := w.tunnel[key(1)]; known || w.tunnel[key(2)].Rev != 2 {
 		t.Fatalf("the tunnel knows of %v", w.tunnel)
 	}
 	if got := w.measures(2 * time.Minute); len(got) != 1 || len(got[key(2)]) > 6 {

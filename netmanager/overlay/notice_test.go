@@ -251,10 +251,12 @@ func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 	}
 
 	wide := peerRecord(2, 9)
-	wide.Subnets = append(wide.Subnets, cidr("10.17.0.0/16"))
+	for i := range byte(mostSubnets) {
+		wide.Subnets = append(wide.Subnets, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 17, i, 0}), 26))
+	}
 	w.answer(api.NetDown{Peers: []api.Peer{wide}})
-	for i := range 10000 {
-		a := netip.AddrFrom4([4]byte{10, 17, byte(i >> 8), byte(i)})
+	for i := range 10 * notice.MaxWords {
+		a := netip.AddrFrom4([4]byte{10, 17, byte(i % (mostSubnets - 1)), byte(i / (mostSubnets - 1) % 64)})
 		w.step(Noticed{key(2), notice.Notice{Serial: uint64(10 + i), Words: of(a, notice.Placement(1+i))}})
 		w.now = w.now.Add(time.Millisecond)
 	}

@@ -18,6 +18,8 @@ type peer struct {
 	alone  *api.Peer // held by itself
 	untold bool      // the tunnel has to be told
 
+	granted []netip.Prefix // the subnets that the tunnel was told
+
 	path     Path
 	heard    time.Time    // when path came; zero: never in this life
 	measured time.Time    // when a round trip was; zero: never in this life
@@ -119,20 +121,31 @@ func (c *Core) sweep() {
 	}
 }
 
-// claim notes which subnets are the peer's: whoever says so last has them, and
-// never what is ours.
+// mostSubnets bounds the subnets that count of one peer's record; a node has one.
+const mostSubnets = 8
+
+// claim notes which of the subnets in a peer's record count as the peer's: those
+// that can be a node's lease and are not ours. The peer's record comes from the
+// cluster or from another cluster and is not trusted beyond that. Of two peers of
+// one cluster that claim a subnet the newer record counts. A peer of another cluster
+// cannot take a subnet from a peer of our own; otherwise the last claim counts.
 func (c *Core) claim(q *peer) {
-	for _, p := range q.record.Subnets {
-		if c.lease == nil || !p.IsValid() || p != p.Masked() || !p.Addr().Is4() || q.record.Key == c.self.Key ||
-			p.Bits() < c.lease.Ranges.Instances.Bits() || !c.lease.Ranges.Instances.Contains(p.Addr()) || p.Overlaps(c.lease.Subnet) {
+	for _, p := range q.record.Subnets[:min(mostSubnets, len(q.record.Subnets))] {
+		if c.lease == nil || q.record.Key == c.self.Key || c.lease.Ranges.CheckSubnet(p) != nil || p.Overlaps(c.lease.Subnet) {
 			continue
 		}
 		o, had := c.subnets[p]
 		if had && o == q.record.Key {
 			continue
 		}
-		if had && c.peers[o].record.Cluster == q.record.Cluster && c.peers[o].record.Rev > q.record.Rev {
-			continue // an older word of the same author
+		if had {
+			holder := c.peers[o].record
+			if holder.Cluster == q.record.Cluster && holder.Rev > q.record.Rev {
+				continue // an older record of the same author
+			}
+			if holder.Cluster == c.lease.Cluster && q.record.Cluster != c.lease.Cluster {
+				continue
+			}
 		}
 		c.subnets[p] = q.record.Key
 		if had {
@@ -143,6 +156,25 @@ func (c *Core) claim(q *peer) {
 		}
 		c.settleAt(p.Addr())
 	}
+}
+
+// claimed returns those subnets of a peer's record that count as the peer's.
+func (c *Core) claimed(q *peer) (out []netip.Prefix) {
+	for _, s := range q.record.Subnets {
+		if len(out) < mostSubnets && c.subnets[s] == q.record.Key && s.IsValid() && !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// tellTunnel makes the peer known to the tunnel, with the subnets that claim
+// accepted: a packet of any other source is forged.
+func (c *Core) tellTunnel(q *peer) {
+	p := q.record
+	p.Subnets = c.claimed(q)
+	q.untold, q.granted = false, p.Subnets
+	c.emit(ToTunnel, TunnelPeer{p})
 }
 
 func (c *Core) unclaim(q *peer) {
@@ -297,11 +329,7 @@ func (c *Core) planePeer(k api.PeerKey) (plane.Peer, bool) {
 		return plane.Peer{}, false
 	}
 	p := plane.Peer{Key: k, Path: api.PathDirect, MTU: q.path.MTU}
-	for _, s := range q.record.Subnets {
-		if o, ok := c.subnets[s]; ok && o == k {
-			p.Subnets = append(p.Subnets, s)
-		}
-	}
+	p.Subnets = c.claimed(q)
 	if p.Takes = q.kernel.Takes.Or(q.deal.leaving); p.Takes != none {
 		p.Via = q.kernel.Via
 	}

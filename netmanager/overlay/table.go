@@ -309,9 +309,8 @@ func (c *Core) flushPeers(ch *plane.Change) {
 			ch.DropPeers = append(ch.DropPeers, k)
 			c.emit(ToTunnel, TunnelDrop{k})
 		}
-		if ok && c.peers[k].untold {
-			c.peers[k].untold = false
-			c.emit(ToTunnel, TunnelPeer{c.peers[k].record})
+		if q := c.peers[k]; ok && (q.untold || !slices.Equal(p.Subnets, q.granted)) {
+			c.tellTunnel(q)
 		}
 	}
 }

@@ -234,7 +234,7 @@ func (c *Core) stranger(in PeerUnknown) {
 		return
 	}
 	if p := c.peers[in.Key]; p != nil {
-		c.emit(ToTunnel, TunnelPeer{p.record})
+		c.tellTunnel(p)
 		return
 	}
 	if c.lease == nil || !c.lease.Ranges.Instances.Contains(in.Claim) || c.lease.Subnet.Contains(in.Claim) || !c.strange.take(c.now) {

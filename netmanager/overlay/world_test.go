@@ -36,8 +36,8 @@ type world struct {
 	now   time.Time
 	docs  map[[2]string]store.Doc
 	plane planetest.Twin
-	// tunnel has the revisions of peers that the tunnel knows.
-	tunnel map[api.PeerKey]uint64
+	// tunnel has the peers that the tunnel knows.
+	tunnel map[api.PeerKey]api.Peer
 	last   step.Effects
 }
 
@@ -70,7 +70,7 @@ func (w *world) restart() {
 	if err := w.c.Restore(docs); err != nil {
 		w.t.Fatal(err)
 	}
-	w.tunnel = map[api.PeerKey]uint64{}
+	w.tunnel = map[api.PeerKey]api.Peer{}
 	w.step(Start{})
 	w.plane.Sync(w.c.Plane())
 	w.step(Self{NetSelf: api.NetSelf{Key: key(0), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.168.1.10:7000")}}, OnLink: []netip.Prefix{cidr("192.168.1.0/24")}})
@@ -90,7 +90,7 @@ func (w *world) obey(send []api.Envelope) {
 		case plane.Change:
 			w.plane.Apply(m)
 		case TunnelPeer:
-			w.tunnel[m.Key] = m.Rev
+			w.tunnel[m.Key] = m.Peer
 		case TunnelDrop:
 			delete(w.tunnel, m.Key)
 		}
@@ -174,8 +174,19 @@ func (w *world) checkBooks() {
 		if refs[k] != p.refs || p.refs == 0 {
 			w.t.Fatalf("peer %s has %d references and not %d", k, p.refs, refs[k])
 		}
-		if rev, ok := w.tunnel[k]; k != key(0) && (!ok || rev != p.record.Rev) {
-			w.t.Fatalf("the tunnel knows revision %d of peer %s and not %d", rev, k, p.record.Rev)
+		told, ok := w.tunnel[k]
+		if k != key(0) && (!ok || told.Rev != p.record.Rev) {
+			w.t.Fatalf("the tunnel knows revision %d of peer %s, want %d", told.Rev, k, p.record.Rev)
+		}
+		for _, s := range told.Subnets {
+			if c.subnets[s] != k || c.lease.Ranges.CheckSubnet(s) != nil || s.Overlaps(c.lease.Subnet) {
+				w.t.Fatalf("the tunnel takes packets of %s from peer %s, which does not hold it", s, k)
+			}
+		}
+		for s, o := range c.subnets {
+			if o == k && k != key(0) && !slices.Contains(told.Subnets, s) {
+				w.t.Fatalf("the tunnel drops packets of %s from peer %s, which holds it", s, k)
+			}
 		}
 	}
 	for k, p := range c.peers {

@@ -346,16 +346,16 @@ func (v elsewhere) Route(id api.ServiceID) (api.Route, bool) {
 		if !ok {
 			continue
 		}
-		known := map[api.PeerKey]bool{}
+		known := map[api.PeerKey]api.Peer{}
 		for _, p := range part.Peers {
-			if cl.fit(&p) {
-				known[p.Key] = true
+			if v.fit(cl, &p) {
+				known[p.Key] = p
 				r.Peers = append(r.Peers, p)
 			}
 		}
 		for _, be := range part.Backends {
-			if !known[be.Peer] || be.Instance.Service() != id || !cl.has(be.Address) {
-				continue // not its to say
+			if p, ok := known[be.Peer]; !ok || be.Instance.Service() != id || !behind(&p, be.Address) {
+				continue // the cluster may not announce it
 			}
 			if cl.silent {
 				be.State = api.BackendDraining
@@ -373,7 +373,7 @@ func (v elsewhere) Source(a netip.Addr) (api.Source, bool) {
 		return api.Source{}, false
 	}
 	s, ok := cl.net.exports.Sources[a]
-	if !ok || !v.hosts(cl.Info.ID, s.Service) || !cl.fit(&s.Peer) {
+	if !ok || !v.hosts(cl.Info.ID, s.Service) || !v.fit(cl, &s.Peer) || !behind(&s.Peer, a) {
 		return api.Source{}, false
 	}
 	s.Rev, s.Access = v.revOf(interest.SourceOf(a)), v.access(s.Service)
@@ -387,17 +387,27 @@ func (v elsewhere) Peer(k api.PeerKey) (api.Peer, bool) {
 		return api.Peer{}, false
 	}
 	p, ok := cl.net.exports.Peers[k]
-	return p, ok && cl.fit(&p)
+	return p, ok && v.fit(cl, &p)
 }
 
-// fit strips what is nobody's business elsewhere, and reports whether the peer is
-// the cluster's to name.
-func (cl *cluster) fit(p *api.Peer) bool {
+// fit removes the fields of p that other clusters must not see and reports whether
+// cl may announce p: each of its subnets must be one node's lease within a share
+// that cl holds. A prefix whose base address alone is in the share, such as
+// 10.16.16.0/0, would let the peer send packets from any tenant's addresses.
+func (c *Core) fit(cl *cluster, p *api.Peer) bool {
 	p.Node, p.Cluster = "", cl.Info.ID
-	return len(p.Subnets) > 0 && !slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return !cl.has(s.Addr()) })
+	return len(p.Subnets) > 0 && !slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool {
+		return c.net.ranges.CheckSubnet(s) != nil || !cl.has(s.Addr())
+	})
 }
 
-// has reports whether an address is of the cluster's shares.
+// behind reports whether an address belongs to one of the peer's subnets.
+func behind(p *api.Peer, a netip.Addr) bool {
+	return slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
+}
+
+// has reports whether an address is in one of the cluster's shares. Shares are not
+// shorter than subnets, so a share holds all of a subnet whose base it holds.
 func (cl *cluster) has(a netip.Addr) bool {
 	return slices.ContainsFunc(cl.Shares, func(p netip.Prefix) bool { return p.Contains(a) })
 }

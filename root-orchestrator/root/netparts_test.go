@@ -150,10 +150,11 @@ func TestWhatNoClusterWantsAnyMoreIsForgotten(t *testing.T) {
 		return sources
 	}
 	hears()
-	peer := api.Peer{Key: api.PeerKey{1}, Subnets: []netip.Prefix{netip.PrefixFrom(w.shares("b")[0].Addr(), 26)}, Rev: 1}
 	exports := api.ClusterNet{Subnets: 100, Shares: w.shares("b")}
 	for _, want := range say.Wants {
 		if want.Address.IsValid() {
+			b := want.Address.As4()
+			peer := api.Peer{Key: api.PeerKey{b[1], b[2], b[3] >> 6}, Subnets: []netip.Prefix{netip.PrefixFrom(want.Address, 26).Masked()}, Rev: 1}
 			exports.Sources = append(exports.Sources, api.Source{Address: want.Address, Service: web, Peer: peer, Rev: 1})
 		}
 	}
