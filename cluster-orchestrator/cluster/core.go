@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
@@ -102,9 +103,11 @@ type Core struct {
 	rounds    step.Queue[string] // users to be measured when others are done
 	asks      asks
 	notices   notices
-	tied      [checkSlots]map[api.InstanceID]bool
-	slot      int
-	pairs     pairs
+
+	refusedValues uint64 // of nodes' messages
+	tied          [checkSlots]map[api.InstanceID]bool
+	slot          int
+	pairs         pairs
 
 	broken  step.Queue[api.InstanceID] // whose SLAs were violated for too long, to be relieved at a pace
 	waiting step.Queue[api.InstanceID] // instances that fit nowhere, in the order they came
@@ -217,17 +220,21 @@ func (c *Core) take(in Input) error {
 	case RootNet:
 		c.rootNet(in.RootNet)
 	case NetUp:
-		c.netUp(in.Node, in.NetUp)
+		return within(c, in.Node, in.NetUp, func(up api.NetUp) { c.netUp(in.Node, up) })
 	case JoinNode:
-		c.joinNode(in.Info)
+		info, bad, _ := bounds.Take(in.Info)
+		if err := bad.Err(); err != nil {
+			return fmt.Errorf("join node: %w", err)
+		}
+		c.joinNode(info)
 	case NodeReport:
-		c.nodeReport(in.NodeReport)
+		return within(c, in.Node, in.NodeReport, c.nodeReport)
 	case NodeAlive:
-		c.nodeAlive(in.Node, in.Alive)
+		return within(c, in.Node, in.Alive, func(a api.Alive) { c.nodeAlive(in.Node, a) })
 	case NodeWill:
 		c.nodeWill(in.Node)
 	case NodeProbed:
-		c.nodeProbed(in.Node, in.Probed)
+		return within(c, in.Node, in.Probed, func(p api.Probed) { c.nodeProbed(in.Node, p) })
 	case Ranked:
 		c.ranked(in.Answer)
 	case Cordon:

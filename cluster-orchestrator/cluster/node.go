@@ -10,6 +10,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/routes"
+	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -65,6 +66,8 @@ type node struct {
 
 	leased int // assigned instances that stop when cut off
 	sentAt time.Time
+
+	refusals bounds.Log // of its messages' values
 
 	observed map[api.InstanceID]api.Observed
 	room     map[api.InstanceID]claim // of what it was ever seen with, while it is

@@ -15,8 +15,10 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/enrol"
+	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/streams"
@@ -94,9 +96,12 @@ func (d *Door) joinNode(ctx context.Context, req api.JoinNode) (api.NodeJoined, 
 	if err != nil {
 		return api.NodeJoined{}, err
 	}
-	info, err := checked(req.Info)
-	if err != nil {
-		return api.NodeJoined{}, err
+	info := req.Info
+	if _, bad, _ := bounds.Take(info); bad.Total > 0 {
+		return api.NodeJoined{}, fmt.Errorf("node's description: %w", bad.Err())
+	}
+	if info.ID == identity.ClusterCN {
+		return api.NodeJoined{}, fmt.Errorf("node name %q is reserved, choose another: %w", info.ID, api.ErrInvalid)
 	}
 	if info.ID == "" {
 		info.ID = nameFor(info.Hostname)

@@ -147,9 +147,6 @@ func observed(id api.NodeID, payload []byte) (cluster.Input, error) {
 	r.Node = id
 	if r.Info != nil {
 		r.Info.ID = id
-		if _, err := checked(*r.Info); err != nil {
-			return nil, fmt.Errorf("node %s of itself: %w", id, err)
-		}
 	}
 	for i := range r.Observed {
 		r.Observed[i].Node = id

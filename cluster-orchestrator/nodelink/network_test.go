@@ -2,8 +2,6 @@ package nodelink
 
 import (
 	"encoding/json"
-	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -29,52 +27,6 @@ func TestAWholeOfTheNetworkReplacesWhatWaits(t *testing.T) {
 	}
 	if o.lost() != 5 {
 		t.Errorf("%d dropped, want 5", o.lost())
-	}
-}
-
-func TestWhatANodeSaysOfItselfIsBounded(t *testing.T) {
-	sound := func() api.NetSelf {
-		return api.NetSelf{Key: api.PeerKey{1}, Chain: [][]byte{{1}, {2}}, Proof: []byte{3}}
-	}
-	pair := api.NetPair{Local: "acme/a.b.c.d", Remote: "acme/a.b.e.d", Node: "n2", Least: time.Millisecond, Connections: 1}
-	if b, err := json.Marshal(api.NetUp{Boot: 1, Seq: 1, Between: []api.NetPair{pair}}); err != nil {
-		t.Fatal(err)
-	} else if _, err := netUp("n1", b); err != nil {
-		t.Fatal(err)
-	}
-	for name, spoil := range map[string]func(*api.NetUp){
-		"no key":            func(u *api.NetUp) { u.Self.Key = api.PeerKey{} },
-		"no certificate":    func(u *api.NetUp) { u.Self.Chain = nil },
-		"many certificates": func(u *api.NetUp) { u.Self.Chain = make([][]byte, maxChain+1) },
-		"a large one":       func(u *api.NetUp) { u.Self.Chain[0] = make([]byte, maxCert+1) },
-		"a large proof":     func(u *api.NetUp) { u.Self.Proof = make([]byte, maxProof+1) },
-		"a wild coordinate": func(u *api.NetUp) { u.Self.Coord = &api.Coordinate{Vec: make([]float64, maxVec+1)} },
-		"a long name":       func(u *api.NetUp) { u.Add = []api.Want{{Service: api.ServiceID(make([]byte, maxName+1))}} },
-		"many pairs":        func(u *api.NetUp) { u.Between = slices.Repeat([]api.NetPair{pair}, api.MaxNetPairs+1) },
-		"no round trip": func(u *api.NetUp) {
-			u.Between = []api.NetPair{pair, {Local: "a", Remote: "b", Node: "n", Connections: 1}}
-		},
-		"a pair of long names": func(u *api.NetUp) {
-			p := pair
-			p.Node = api.NodeID(make([]byte, maxName+1))
-			u.Between = []api.NetPair{p}
-		},
-		"a pair far away in a long name": func(u *api.NetUp) {
-			p := pair
-			p.Cluster = api.ClusterID(make([]byte, maxName+1))
-			u.Between = []api.NetPair{p}
-		},
-	} {
-		self := sound()
-		up := api.NetUp{Boot: 1, Seq: 1, Self: &self}
-		spoil(&up)
-		b, err := json.Marshal(up)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := netUp("n1", b); !errors.Is(err, api.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }
 

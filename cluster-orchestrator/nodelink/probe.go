@@ -3,8 +3,6 @@ package nodelink
 import (
 	"encoding/json"
 	"fmt"
-	"time"
-	"unicode/utf8"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
@@ -15,12 +13,10 @@ const (
 	// second; those that overflow are lost, and the core does without the answer.
 	maxProbes = 32
 
-	maxProbed     = 4 << 10 // bytes of an answer
-	maxProbeError = 512     // bytes of its error that are kept
-	maxRTT        = time.Minute
+	maxProbed = 4 << 10 // bytes of an answer
 )
 
-// probed takes a node's answer, which may say anything, within bounds.
+// probed reads a node's answer. The core judges what it says (internal/bounds).
 func probed(id api.NodeID, payload []byte) (cluster.Input, error) {
 	var p api.Probed
 	if len(payload) > maxProbed {
@@ -28,23 +24,6 @@ func probed(id api.NodeID, payload []byte) (cluster.Input, error) {
 	}
 	if err := json.Unmarshal(payload, &p); err != nil {
 		return nil, err
-	}
-	switch {
-	case p.RTT < 0 || p.RTT > maxRTT:
-		return nil, fmt.Errorf("a round trip of %s: %w", p.RTT, api.ErrInvalid)
-	case p.How != "" && p.How != "icmp" && p.How != "tcp":
-		return nil, fmt.Errorf("a round trip measured by %q: %w", p.How, api.ErrInvalid)
-	case p.RTT == 0 && p.Error == "":
-		return nil, fmt.Errorf("neither a round trip nor an error: %w", api.ErrInvalid)
-	case p.RTT != 0 && (p.Error != "" || p.Refused):
-		return nil, fmt.Errorf("a round trip and an error: %w", api.ErrInvalid)
-	}
-	if len(p.Error) > maxProbeError {
-		end := maxProbeError
-		for !utf8.RuneStart(p.Error[end]) {
-			end--
-		}
-		p.Error = p.Error[:end]
 	}
 	return cluster.NodeProbed{Node: id, Probed: p}, nil
 }

@@ -88,12 +88,13 @@ var (
 	rootDesc      = prometheus.NewDesc("treeline_root_up", "Whether the stream from the root is open.", nil, nil)
 	freeCPUDesc   = prometheus.NewDesc("treeline_free_millicpu", "Thousandths of vCPUs that are not reserved.", nil, nil)
 	freeMemDesc   = prometheus.NewDesc("treeline_free_memory_mebibytes", "Memory that is not reserved.", nil, nil)
+	refusedDesc   = prometheus.NewDesc("treeline_node_values_refused_total", "Values in nodes' messages that were out of bounds.", nil, nil)
 	wantsDesc     = prometheus.NewDesc("treeline_net_wants", "What nodes want to know of the network, by whether it is answered.", []string{"answered"}, nil)
 )
 
 // Describe is prometheus.Collector's.
 func (o *objects) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{nodesDesc, instancesDesc, rootDesc, freeCPUDesc, freeMemDesc, wantsDesc} {
+	for _, d := range []*prometheus.Desc{nodesDesc, instancesDesc, rootDesc, freeCPUDesc, freeMemDesc, wantsDesc, refusedDesc} {
 		ch <- d
 	}
 }
@@ -107,6 +108,7 @@ func (o *objects) Collect(ch chan<- prometheus.Metric) {
 	var free api.Resources
 	up := 0.0
 	var wants, open int
+	var refused uint64
 	err := o.loop.Read(ctx, func() {
 		for _, n := range o.core.Nodes() {
 			statuses[n.Status]++
@@ -116,6 +118,7 @@ func (o *objects) Collect(ch chan<- prometheus.Metric) {
 		}
 		free = o.core.Aggregate().Free
 		wants, open = o.core.Interest()
+		refused = o.core.RefusedValues()
 		if o.core.RootUp() {
 			up = 1
 		}
@@ -128,6 +131,7 @@ func (o *objects) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	gauge(rootDesc, up)
+	ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(refused))
 	gauge(freeCPUDesc, float64(free.MilliCPU))
 	gauge(freeMemDesc, float64(free.MemoryMB))
 	for s, n := range statuses {

@@ -32,6 +32,7 @@ var direction = []struct {
 	{"internal/bus", []string{"api", "internal/bus", "internal/fairshare", "internal/identity"}, "buses carry bytes; who may connect is identity's to say"},
 	{"internal/step", []string{"api", "internal/store"}, "what a core is, is said in terms of the contract and the store's documents"},
 	{"internal/probe", nil, "what may be probed is the same for cores and for those who send"},
+	{"internal/bounds", []string{"api", "internal/vivaldi"}, "what a lower tier may say is decided without knowing who reads it"},
 	{"internal/vivaldi", []string{"api"}, "geometry of round trips, for cores"},
 	{"internal/yaml", []string{"api"}, "YAML becomes JSON and is understood elsewhere"},
 	{"internal", []string{"api", "internal"}, "shared rooms serve the daemons and know none of them"},
@@ -51,7 +52,7 @@ var direction = []struct {
 
 var (
 	// rom is pure, and what the cores place with when the wiring names no other plugin.
-	coreMay      = []string{"api", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "scheduler-plugins/sched", "scheduler-plugins/rom"}
+	coreMay      = []string{"api", "internal/bounds", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "scheduler-plugins/sched", "scheduler-plugins/rom"}
 	daemonMay    = []string{"api", "internal", "scheduler-plugins"}
 	daemonReason = "a daemon is its own core and adapters over the shared rooms; it knows no face and no other daemon"
 	coreReason   = "imports run one way, main → wiring → adapters → cores → lifecycle, sched, step, store types, api; a core that knew an adapter could not be simulated"

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 )
@@ -45,12 +46,14 @@ type cluster struct {
 	reserved  api.Resources                  // Σ of them
 	byRuntime map[string]taken
 
-	observed map[api.InstanceID]api.Digest
-	known    api.Digest
-	noticed  noticed
-	telling  telling
-	hosted   int       // the most instances that it had lately
-	hostedAt time.Time // and when
+	observed      map[api.InstanceID]api.Digest
+	known         api.Digest
+	noticed       noticed
+	refusals      bounds.Log // of its messages' values
+	refusedValues uint64
+	telling       telling
+	hosted        int       // the most instances that it had lately
+	hostedAt      time.Time // and when
 
 	net clusterNet
 }

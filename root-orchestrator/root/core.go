@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
@@ -177,14 +178,26 @@ func (c *Core) take(in Input) error {
 	case DeleteApp:
 		return c.deleteApp(in)
 	case JoinCluster:
-		return c.joinCluster(in.Info)
+		info, bad, _ := bounds.Take(in.Info)
+		if err := bad.Err(); err != nil {
+			return fmt.Errorf("join cluster: %w", err)
+		}
+		return c.joinCluster(info)
 	case ForgetCluster:
 		return c.forgetCluster(in.ID)
 	case Hello:
-		return c.hello(in.Hello)
+		h, bad, ok := bounds.Take(in.Hello)
+		if c.refuseValues(in.Hello.Cluster, bad); !ok {
+			return bad.Err()
+		}
+		return c.hello(h)
 	case Report:
 		c.speaker = in.Report.Cluster
-		return c.report(in.Report)
+		r, bad, ok := bounds.Take(in.Report)
+		if c.refuseValues(in.Report.Cluster, bad); !ok {
+			return bad.Err()
+		}
+		return c.report(r)
 	case Ranked:
 		c.ranked(in.Answer)
 	}

@@ -1,6 +1,7 @@
 package root
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func at(ms, km float64) *api.Position {
 	vec := make([]float64, 8)
 	vec[0] = ms / 1000
 	return &api.Position{
-		Geo:   &api.Geo{Lat: 0, Lon: km / 111.19},
+		Geo:   &api.Geo{Lat: 0, Lon: math.Mod(km/111.19+180, 360) - 180},
 		Coord: &api.Coordinate{Vec: vec, Height: 1e-5, Error: 0.1},
 	}
 }
@@ -252,13 +253,18 @@ func TestHostilePositionsAreNotReckonedWith(t *testing.T) {
 	w.settle()
 	r := w.twins["a"].report()
 	r.Aggregate.Latency = &api.CoordSpread{Center: api.Coordinate{Vec: []float64{1}}, Radius: -1}
-	r.Aggregate.Hull = []api.Geo{{Lat: 4000}}
 	for i := range r.Observed {
 		r.Observed[i].Position = &api.Position{Geo: &api.Geo{Lat: 1e9}, Coord: &api.Coordinate{}}
 	}
 	w.do(r)
-	if cand := w.c.table.Get("a"); cand.Coord != nil || cand.Hull != nil || w.c.instances[pre.Instance(0)].Position != nil {
+	if cand := w.c.table.Get("a"); cand.Coord != nil || cand.Out != "" || w.c.instances[pre.Instance(0)].Position != nil && w.c.instances[pre.Instance(0)].Position.Geo != nil {
 		t.Errorf("%+v", cand)
+	}
+	r = w.twins["a"].report()
+	r.Aggregate.Hull = []api.Geo{{Lat: 4000}}
+	w.do(r)
+	if cand := w.c.table.Get("a"); cand.Hull != nil || cand.Out == "" {
+		t.Errorf("a cluster beyond the earth is a candidate: %+v", cand)
 	}
 }
 

@@ -220,7 +220,7 @@ func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
 		t.Errorf("restarted: %v, had %v", w.shares("a"), had)
 	}
 	w.net("a", api.ClusterNet{Whole: true, Subnets: 60, Shares: had})
-	w.net("b", api.ClusterNet{Whole: true, Subnets: 1 << 40})
+	w.net("b", api.ClusterNet{Whole: true, Subnets: 1_000_000})
 	if cl, _ := w.c.Cluster("b"); len(cl.Shares) != 32 || cl.NetworkError == "" {
 		t.Errorf("one cluster gets %d shares: %q", len(cl.Shares), cl.NetworkError)
 	}
@@ -231,7 +231,7 @@ func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
 	for _, id := range []api.ClusterID{"b", "c"} {
 		w.net(id, api.ClusterNet{Whole: true, Subnets: 1, Shares: w.shares(id)})
 	}
-	w.net("c", api.ClusterNet{Whole: true, Subnets: 1 << 40})
+	w.net("c", api.ClusterNet{Whole: true, Subnets: 1_000_000})
 	cl, _ := w.c.Cluster("c")
 	if len(cl.Shares) != 128-32-2-16 || !strings.Contains(cl.NetworkError, "exhausted") {
 		t.Errorf("%d shares are left, %q", len(cl.Shares), cl.NetworkError)
@@ -245,7 +245,7 @@ func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
 		t.Errorf("the story says %+v", e)
 	}
 	w.now = w.now.Add(31 * time.Minute)
-	w.net("c", api.ClusterNet{Subnets: 1 << 40, Shares: cl.Shares})
+	w.net("c", api.ClusterNet{Subnets: 1_000_000, Shares: cl.Shares})
 	if cl, _ = w.c.Cluster("c"); len(cl.Shares) != 128-32-16 {
 		t.Errorf("%d shares once they have rested", len(cl.Shares))
 	}

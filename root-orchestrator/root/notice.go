@@ -44,7 +44,7 @@ func (c *Core) notices(cl *cluster, r api.Report) {
 			continue
 		}
 		e := api.Event{Kind: "cluster", Object: string(cl.Info.ID), Cluster: cl.Info.ID, Detail: step.Clip(notice.Text)}
-		if notice.Reason == api.ReasonNoScheduler {
+		if notice.Reason == api.ReasonNoScheduler || notice.Reason == api.ReasonOutOfBounds || notice.Reason == api.ReasonCapped {
 			e.Reason = notice.Reason
 		}
 		if n.untold > 1 {

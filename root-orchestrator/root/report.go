@@ -22,7 +22,6 @@ func (c *Core) report(r api.Report) error {
 	cl.boot, cl.seq, cl.ack = r.Boot, r.Seq, max(cl.ack, r.Gen)
 	cl.heardNow(c.now)
 	before, yields := *c.table.Get(string(r.Cluster)), cl.Agg.Yields
-	r.Aggregate = credible(r.Aggregate)
 	if cl.Agg.Nodes != r.Aggregate.Nodes {
 		c.changedCluster(cl) // who watches clusters wants to see nodes come and go; the rest of it changes too often
 	}
@@ -89,7 +88,6 @@ func (c *Core) observe(cl *cluster, r api.Report) {
 			cl.observed[o.Instance] = o.Digest()
 			cl.known = cl.known.Toggle(o.Digest())
 		}
-		o = plausible(o)
 		o.Detail = step.Clip(o.Detail)
 		in := cl.assigned[o.Instance]
 		if in != nil && o.Epoch.Root() > in.epochAt(cl).Root() {

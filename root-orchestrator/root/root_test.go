@@ -375,7 +375,7 @@ func TestEventsAreKeptOverRestartsUpToTheirBound(t *testing.T) {
 // when a placement summed up all others.
 func TestThousandsOfInstancesInOneStep(t *testing.T) {
 	w := newWorld(t, "a")
-	w.twins["a"].room = 1 << 20
+	w.twins["a"].room = 1 << 19
 	w.settle()
 	w.apply(4000)
 	w.settle()

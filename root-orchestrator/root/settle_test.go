@@ -82,7 +82,7 @@ func TestARestartHoldsUpOnlyWhatNeedsNewAddresses(t *testing.T) {
 	}
 	w.pass(22 * time.Second)
 	w.must(Apply{Tenant: "acme", Spec: other})
-	w.net("a", api.ClusterNet{Subnets: 1 << 30, Shares: w.shares("a")})
+	w.net("a", api.ClusterNet{Subnets: 1_000_000, Shares: w.shares("a")})
 	if n := len(w.shares("a")); n != 32 {
 		t.Errorf("a has %d shares", n)
 	}

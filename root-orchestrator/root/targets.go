@@ -196,27 +196,3 @@ func differ(a, b []api.Target) bool {
 			slices.EqualFunc(x.Positions, y.Positions, func(p, q api.Position) bool { return near(&p, &q) })
 	})
 }
-
-// credible is an aggregate without what cannot be: a cluster is another operator's.
-func credible(a api.Aggregate) api.Aggregate {
-	if l := a.Latency; l != nil && (!vivaldi.Valid(&l.Center) || l.Radius < 0) {
-		a.Latency = nil
-	}
-	if slices.ContainsFunc(a.Hull, func(g api.Geo) bool { return !g.Valid() }) {
-		a.Hull = nil // and so anywhere
-		a.Unplaced = a.Nodes
-	}
-	return a
-}
-
-// plausible is an observation without a position that cannot be.
-func plausible(o api.Observed) api.Observed {
-	p := o.Position
-	if p == nil {
-		return o
-	}
-	if p.Coord != nil && !vivaldi.Valid(p.Coord) || p.Geo != nil && !p.Geo.Valid() {
-		o.Position = nil
-	}
-	return o
-}

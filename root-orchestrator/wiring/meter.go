@@ -66,12 +66,13 @@ var (
 	instancesDesc = prometheus.NewDesc("treeline_instances", "Instances by state.", []string{"state"}, nil)
 	appsDesc      = prometheus.NewDesc("treeline_applications", "Applications.", nil, nil)
 	ageDesc       = prometheus.NewDesc("treeline_cluster_report_age_seconds", "Age of a cluster's last report.", []string{"cluster"}, nil)
+	refusedDesc   = prometheus.NewDesc("treeline_cluster_values_refused_total", "Values in a cluster's messages that were out of bounds.", []string{"cluster"}, nil)
 	wantsDesc     = prometheus.NewDesc("treeline_net_wants", "What clusters want to know of the network, by whether it is answered.", []string{"answered"}, nil)
 )
 
 // Describe is prometheus.Collector's.
 func (o *objects) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{clustersDesc, instancesDesc, appsDesc, ageDesc, wantsDesc} {
+	for _, d := range []*prometheus.Desc{clustersDesc, instancesDesc, appsDesc, ageDesc, wantsDesc, refusedDesc} {
 		ch <- d
 	}
 }
@@ -81,11 +82,13 @@ func (o *objects) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeWait)
 	defer cancel()
 	var clusters []api.Cluster
+	var refused map[api.ClusterID]uint64
 	states := map[api.State]int{}
 	apps := 0
 	var wants, open int
 	err := o.loop.Read(ctx, func() {
 		clusters = o.core.Clusters()
+		refused = o.core.RefusedValues()
 		apps = len(o.core.Apps(""))
 		wants, open = o.core.Interest()
 		for _, i := range o.core.Instances("") {
@@ -100,6 +103,9 @@ func (o *objects) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	gauge(appsDesc, float64(apps))
+	for id, n := range refused {
+		ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(n), string(id))
+	}
 	gauge(wantsDesc, float64(wants-open), "true")
 	gauge(wantsDesc, float64(open), "false")
 	for s, n := range states {

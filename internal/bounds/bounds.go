@@ -1,0 +1,142 @@
+// Package bounds holds the range of every number, text and list in the messages
+// that a lower tier sends: node to cluster, and cluster to root. A receiver applies
+// Take to a message before it reads any of it.
+//
+// A value out of range is refused together with the smallest unit that means
+// anything without it: an element of a list, an optional part, or the whole message.
+// What remains is used. The receiver records what was refused and who sent it (Log).
+// What a sender may claim within these ranges is limited by its grant (package api,
+// Caps), not here.
+package bounds
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Message is what a lower tier sends.
+type Message interface {
+	api.NodeReport | api.NodeInfo | api.Alive | api.NetUp | api.Probed | // node to cluster
+		api.Report | api.Hello | api.ClusterInfo // cluster to root
+}
+
+// Violation is one value that is out of its range.
+type Violation struct {
+	Field string // "aggregate.nodes"
+	Value string // shortened
+	Want  string // the accepted range
+}
+
+func (v Violation) String() string { return v.Field + " is " + v.Value + ", want " + v.Want }
+
+// Violations are what is wrong with one message. First has at most mostListed.
+type Violations struct {
+	First []Violation
+	Total int
+}
+
+const (
+	mostListed = 4
+	mostShown  = 48 // bytes of a value
+)
+
+func (v Violations) String() string {
+	parts := make([]string, 0, len(v.First)+1)
+	for _, f := range v.First {
+		parts = append(parts, f.String())
+	}
+	if more := v.Total - len(v.First); more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Err returns v as an error of kind api.ErrInvalid, or nil if there is no violation.
+func (v Violations) Err() error {
+	if v.Total == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", v, api.ErrInvalid)
+}
+
+// Take returns m without what is out of range. m itself and what it refers to stay
+// as they are. ok is false if the message as a whole is refused; then the result is
+// the zero message.
+func Take[M Message](m M) (_ M, v Violations, ok bool) {
+	c := &checking{}
+	out, verdict := plans[reflect.TypeFor[M]()](c, reflect.ValueOf(m))
+	if verdict == refused {
+		var zero M
+		return zero, c.found, false
+	}
+	return out.Interface().(M), c.found, true
+}
+
+// Log limits how often one sender's violations are recorded: the first at once, then
+// one record for each span, which counts those between. The zero Log is ready.
+type Log struct {
+	last    time.Time
+	skipped int
+}
+
+// logSpan is the least time between two records of one sender.
+const logSpan = time.Minute
+
+// Add counts v and returns the text of a record, or "" if none is due at now.
+func (l *Log) Add(now time.Time, v Violations) string {
+	if v.Total == 0 {
+		return ""
+	}
+	if !l.last.IsZero() && now.Sub(l.last) < logSpan {
+		l.skipped += v.Total
+		return ""
+	}
+	text := "refused values: " + v.String()
+	if l.skipped > 0 {
+		text += fmt.Sprintf("; %d were refused since the last record", l.skipped)
+	}
+	l.last, l.skipped = now, 0
+	return text
+}
+
+// verdict is what became of a value.
+type verdict int
+
+const (
+	kept    verdict = iota // as it is
+	changed                // a part of it was left out
+	refused                // its unit goes with it
+)
+
+// check judges a value and returns what is kept of it. It does not change v.
+type check func(c *checking, v reflect.Value) (reflect.Value, verdict)
+
+// checking is one pass over one message.
+type checking struct {
+	path  []string
+	found Violations
+}
+
+func (c *checking) violation(value any, want string) {
+	c.found.Total++
+	if len(c.found.First) == mostListed {
+		return
+	}
+	text := fmt.Sprint(value)
+	if len(text) > mostShown {
+		text = text[:mostShown] + "…"
+	}
+	text = strings.ToValidUTF8(strings.Map(printable, text), "")
+	c.found.First = append(c.found.First, Violation{strings.Join(c.path, "."), text, want})
+}
+
+func printable(r rune) rune {
+	if r < ' ' || r == 0x7f {
+		return '?'
+	}
+	return r
+}

@@ -1,0 +1,170 @@
+package bounds
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// messages are the types that Take accepts.
+var messages = []reflect.Type{
+	reflect.TypeFor[api.NodeReport](), reflect.TypeFor[api.NodeInfo](), reflect.TypeFor[api.Alive](), reflect.TypeFor[api.NetUp](), reflect.TypeFor[api.Probed](),
+	reflect.TypeFor[api.Report](), reflect.TypeFor[api.Hello](), reflect.TypeFor[api.ClusterInfo](),
+}
+
+// plans has, for each type in messages and for what they are made of, its check. It
+// is complete before main.
+var plans = func() map[reflect.Type]check {
+	p := planner{plans: map[reflect.Type]check{}, used: map[string]bool{}}
+	for _, t := range messages {
+		p.plan(t)
+	}
+	if len(p.missing) > 0 {
+		panic("no bound in internal/bounds/table.go for " + strings.Join(p.missing, ", "))
+	}
+	return p.plans
+}()
+
+// planOf is looked up at each check, because plans and the table refer to each other.
+var planOf func(reflect.Type) check
+
+func init() {
+	planOf = func(t reflect.Type) check {
+		p := plans[t]
+		if p == nil {
+			panic(fmt.Sprintf("no plan for %s", t))
+		}
+		return p
+	}
+}
+
+type planner struct {
+	plans   map[reflect.Type]check
+	used    map[string]bool // keys of the table
+	missing []string        // fields that have no rule
+}
+
+type fieldCheck struct {
+	index int
+	name  string
+	check check
+}
+
+// plan makes the check of a struct type, out of the rules of its fields.
+func (p *planner) plan(t reflect.Type) {
+	if p.plans[t] != nil {
+		return
+	}
+	var fields []fieldCheck
+	p.plans[t] = func(c *checking, v reflect.Value) (reflect.Value, verdict) { return checkFields(c, v, fields) }
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if fc := p.field(t, f); fc != nil {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" {
+				name = strings.ToLower(f.Name)
+			}
+			fields = append(fields, fieldCheck{i, name, fc})
+		}
+	}
+	if whole := wholes[t]; whole != nil {
+		each := p.plans[t]
+		p.plans[t] = func(c *checking, v reflect.Value) (reflect.Value, verdict) {
+			out, verdict := each(c, v)
+			if verdict == refused {
+				return v, refused
+			}
+			if _, w := whole(c, out); w == refused {
+				return v, refused
+			}
+			return out, verdict
+		}
+	}
+}
+
+// field is the check of a field, nil if it needs none. What the rule's value is made
+// of is planned, too.
+func (p *planner) field(t reflect.Type, f reflect.StructField) check {
+	name := t.Name() + "." + f.Name
+	rule := table[name]
+	p.used[name] = p.used[name] || rule != nil
+	of := f.Type
+	pointer := of.Kind() == reflect.Pointer
+	if pointer {
+		of = of.Elem()
+	}
+	if of.Kind() == reflect.Slice && of.Elem().Kind() == reflect.Struct && !opaque(of.Elem()) {
+		p.plan(of.Elem())
+	}
+	switch {
+	case rule != nil && opaque(of), rule != nil && of.Kind() != reflect.Struct:
+	case of.Kind() == reflect.Bool:
+		return nil
+	case of.Kind() == reflect.Struct && !opaque(of):
+		p.plan(of)
+		if rule == nil {
+			rule = p.plans[of]
+		}
+	default:
+		p.missing = append(p.missing, name)
+		return nil
+	}
+	if pointer {
+		return optional(rule, required[name])
+	}
+	return rule
+}
+
+// opaque reports whether a struct is judged as one value.
+func opaque(t reflect.Type) bool {
+	return t.PkgPath() != reflect.TypeFor[api.Report]().PkgPath() || t == reflect.TypeFor[api.Resources]() ||
+		t == reflect.TypeFor[api.Coordinate]() || t == reflect.TypeFor[api.Geo]()
+}
+
+// optional leaves out what a pointer leads to, if that is refused. With required the
+// struct that has the pointer is refused instead.
+func optional(of check, required bool) check {
+	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
+		if v.IsNil() {
+			return v, kept
+		}
+		out, verdict := of(c, v.Elem())
+		switch verdict {
+		case refused:
+			if required {
+				return v, refused
+			}
+			return reflect.Zero(v.Type()), changed
+		case changed:
+			p := reflect.New(v.Type().Elem())
+			p.Elem().Set(out)
+			return p, changed
+		}
+		return v, kept
+	}
+}
+
+func checkFields(c *checking, v reflect.Value, fields []fieldCheck) (reflect.Value, verdict) {
+	var out reflect.Value
+	for _, f := range fields {
+		c.path = append(c.path, f.name)
+		x, verdict := f.check(c, v.Field(f.index))
+		c.path = c.path[:len(c.path)-1]
+		switch verdict {
+		case refused:
+			return v, refused
+		case changed:
+			if !out.IsValid() {
+				out = reflect.New(v.Type()).Elem()
+				out.Set(v)
+			}
+			out.Field(f.index).Set(x)
+		}
+	}
+	if out.IsValid() {
+		return out, changed
+	}
+	return v, kept
+}

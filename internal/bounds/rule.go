@@ -1,0 +1,305 @@
+package bounds
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/vivaldi"
+)
+
+// leaf is a check that keeps a value or refuses it. wrong returns the accepted range
+// if the value is outside.
+func leaf[V any](wrong func(V) string) check {
+	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
+		x, ok := v.Interface().(V)
+		if !ok {
+			panic(fmt.Sprintf("the bound of %s is for another type than %s", strings.Join(c.path, "."), v.Type()))
+		}
+		if want := wrong(x); want != "" {
+			c.violation(x, want)
+			return v, refused
+		}
+		return v, kept
+	}
+}
+
+// between accepts integers and durations from lo to hi.
+func between(lo, hi int64) check {
+	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
+		in := false
+		if v.CanUint() {
+			in = v.Uint() <= math.MaxInt64 && int64(v.Uint()) >= lo && int64(v.Uint()) <= hi
+		} else {
+			in = v.Int() >= lo && v.Int() <= hi
+		}
+		if in {
+			return v, kept
+		}
+		want := fmt.Sprintf("%d to %d", lo, hi)
+		if v.Type() == reflect.TypeFor[time.Duration]() {
+			want = fmt.Sprintf("%s to %s", time.Duration(lo), time.Duration(hi))
+		}
+		c.violation(v.Interface(), want)
+		return v, refused
+	}
+}
+
+// percent lowers a number to 100 at most: a sampling error is no lie.
+func percent(_ *checking, v reflect.Value) (reflect.Value, verdict) {
+	if v.Uint() <= 100 {
+		return v, kept
+	}
+	return reflect.ValueOf(uint8(100)), changed
+}
+
+// real accepts finite numbers from lo to hi.
+func real(lo, hi float64) check {
+	return leaf(func(f float64) string {
+		if f >= lo && f <= hi { // false for NaN
+			return ""
+		}
+		return fmt.Sprintf("%g to %g", lo, hi)
+	})
+}
+
+// anything accepts every value; why says for what reason that is safe.
+func anything(why string) check {
+	if why == "" {
+		panic("a field without a bound needs a reason")
+	}
+	return func(_ *checking, v reflect.Value) (reflect.Value, verdict) { return v, kept }
+}
+
+// word accepts strings of at most n bytes without control characters.
+func word(n int) check {
+	want := fmt.Sprintf("at most %d bytes of UTF-8 without control characters", n)
+	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
+		s := v.String()
+		if len(s) <= n && utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) < 0 {
+			return v, kept
+		}
+		c.violation(s, want)
+		return v, refused
+	}
+}
+
+// text shortens strings to n bytes: they are for people, and a long one is no lie.
+func text(n int) check {
+	return func(_ *checking, v reflect.Value) (reflect.Value, verdict) {
+		s := v.String()
+		if len(s) <= n && utf8.ValidString(s) {
+			return v, kept
+		}
+		out := reflect.New(v.Type()).Elem()
+		out.SetString(strings.ToValidUTF8(s[:min(n, len(s))], "") + "…")
+		return out, changed
+	}
+}
+
+// oneOf accepts the named values.
+func oneOf[S ~string](all ...S) check {
+	return leaf(func(s S) string {
+		if slices.Contains(all, s) {
+			return ""
+		}
+		return fmt.Sprintf("one of %q", all)
+	})
+}
+
+// machine accepts names of clusters and nodes, and "".
+func machine[S ~string]() check {
+	return leaf(func(s S) string {
+		if s == "" || api.ValidMachineName(string(s)) {
+			return ""
+		}
+		return "a DNS label in lower case"
+	})
+}
+
+// moment accepts times that a clock of this project's age can show.
+var moment = leaf(func(t time.Time) string {
+	if t.IsZero() || t.Year() >= 2020 && t.Year() < 2200 {
+		return ""
+	}
+	return "a time from 2020 to 2199"
+})
+
+// address4 accepts IPv4 addresses and the zero Addr; address any without a zone.
+var (
+	address4 = leaf(func(a netip.Addr) string {
+		if !a.IsValid() || a.Is4() {
+			return ""
+		}
+		return "an IPv4 address"
+	})
+	address = leaf(func(a netip.Addr) string {
+		if a.Zone() == "" {
+			return ""
+		}
+		return "an address without a zone"
+	})
+	endpoint = leaf(func(a netip.AddrPort) string {
+		if len(a.Addr().Zone()) <= 32 {
+			return ""
+		}
+		return "a zone of at most 32 bytes"
+	})
+	// prefix4 accepts masked IPv4 prefixes that are not the whole address space.
+	prefix4 = leaf(func(p netip.Prefix) string {
+		if p == (netip.Prefix{}) || p.IsValid() && p.Addr().Is4() && p.Bits() >= 8 && p == p.Masked() {
+			return ""
+		}
+		return "a masked IPv4 prefix of 8 to 32 bits"
+	})
+	peerKey = leaf(func(k api.PeerKey) string {
+		if k == (api.PeerKey{}) {
+			return "a key other than zero"
+		}
+		return ""
+	})
+	coordinate = leaf(func(c api.Coordinate) string {
+		if vivaldi.Valid(&c) {
+			return ""
+		}
+		return "a coordinate of finite numbers below 10000"
+	})
+	place = leaf(func(g api.Geo) string {
+		if g.Valid() {
+			return ""
+		}
+		return "degrees of latitude and longitude on the earth"
+	})
+)
+
+// raw accepts at most n bytes.
+func raw(n int) check {
+	return leaf(func(b []byte) string {
+		if len(b) <= n {
+			return ""
+		}
+		return fmt.Sprintf("at most %d bytes", n)
+	})
+}
+
+// amount accepts resources from lo to hi, part by part.
+func amount(lo, hi api.Resources) check {
+	return leaf(func(r api.Resources) string {
+		if lo.Fits(r) && r.Fits(hi) {
+			return ""
+		}
+		return fmt.Sprintf("from %s to %s", lo, hi)
+	})
+}
+
+// unit leaves a part out that has a value out of range; the rest is kept.
+func unit(c *checking, v reflect.Value) (reflect.Value, verdict) {
+	out, verdict := planOf(v.Type())(c, v)
+	if verdict == refused {
+		return reflect.Zero(v.Type()), changed
+	}
+	return out, verdict
+}
+
+// listOf is a list of at most n elements, each judged by elem (nil: by its type's
+// fields). Elements that are refused are left out, and so is what is beyond n.
+func listOf(n int, elem check) check { return list{most: n, elem: elem}.check }
+
+// strict is a listOf that is refused as a whole.
+func strict(n int, elem check) check { return list{most: n, elem: elem, strict: true}.check }
+
+// set is a strict list in which nothing is named twice.
+func set(n int, elem check, name func(reflect.Value) string) check {
+	return list{most: n, elem: elem, strict: true, name: name}.check
+}
+
+// itself is the name of a list's element that is one string.
+func itself(v reflect.Value) string { return v.String() }
+
+type list struct {
+	most   int
+	elem   check
+	strict bool
+	name   func(reflect.Value) string
+}
+
+func (l list) check(c *checking, v reflect.Value) (reflect.Value, verdict) {
+	n := v.Len()
+	if n > l.most {
+		c.violation(fmt.Sprintf("%d elements", n), fmt.Sprintf("at most %d", l.most))
+		if l.strict {
+			return v, refused
+		}
+		n = l.most
+	}
+	elem := l.elem
+	if elem == nil {
+		elem = planOf(v.Type().Elem())
+	}
+	var seen map[string]bool
+	if l.name != nil && n > 1 {
+		seen = make(map[string]bool, n)
+	}
+	var out reflect.Value // once it differs from v
+	differ := func(upTo int) {
+		if !out.IsValid() {
+			out = reflect.MakeSlice(v.Type(), upTo, n)
+			reflect.Copy(out, v.Slice(0, upTo))
+		}
+	}
+	if n < v.Len() {
+		differ(0)
+	}
+	for i := range n {
+		c.path = append(c.path, strconv.Itoa(i))
+		e, verdict := elem(c, v.Index(i))
+		if seen != nil && verdict != refused {
+			if name := l.name(e); seen[name] {
+				c.violation(name, "each name once")
+				verdict = refused
+			} else {
+				seen[name] = true
+			}
+		}
+		c.path = c.path[:len(c.path)-1]
+		if verdict == refused && l.strict {
+			return v, refused
+		}
+		if verdict != kept {
+			differ(i)
+		}
+		if verdict != refused && out.IsValid() {
+			out = reflect.Append(out, e)
+		}
+	}
+	if !out.IsValid() {
+		return v, kept
+	}
+	return out, changed
+}
+
+// dict is a map of at most n entries; it is refused as a whole.
+func dict(n int, key, value check) check {
+	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
+		if v.Len() > n {
+			c.violation(fmt.Sprintf("%d entries", v.Len()), fmt.Sprintf("at most %d", n))
+			return v, refused
+		}
+		for it := v.MapRange(); it.Next(); {
+			if _, verdict := key(c, it.Key()); verdict != kept {
+				return v, refused
+			}
+			if _, verdict := value(c, it.Value()); verdict != kept {
+				return v, refused
+			}
+		}
+		return v, kept
+	}
+}
