@@ -55,6 +55,7 @@ func Run(t *testing.T, d Deviations, make func(t *testing.T) System) {
 		{"messages of one publisher on one topic keep their order", keepsOrder},
 		{"retained messages reach later subscribers until cleared", retains},
 		{"retained messages come again after a reconnect", retainsOverReconnect},
+		{"every leaf passes, up from its node and down to it", everyLeaf},
 		{"a node reads and writes its own leaves only", guards},
 		{"the will is published when the connection is lost, never on Close", wills},
 		{"publishing fails at once while there is no connection", failsWhileDown},
@@ -246,6 +247,28 @@ func retainsOverReconnect(t *testing.T, s System, _ Deviations) {
 	s.Mend("n1")
 	if m := got.until(t, "while away"); !m.Retain {
 		t.Errorf("it came as %+v", m)
+	}
+	closeAll(t, n, c)
+}
+
+// everyLeaf sends one message on each leaf of api/topic in its direction.
+func everyLeaf(t *testing.T, s System, _ Deviations) {
+	c, n := cluster(t, s), node(t, s, Node{ID: "n1"})
+	for _, l := range topic.All {
+		from, to := c, n
+		if l.Up {
+			from, to = n, c
+		}
+		got := subscribe(t, to, l.Of("n1"), l.QoS)
+		publish(t, from, l, "n1", l.Name)
+		select {
+		case m := <-got:
+			if string(m.Payload) != l.Name {
+				t.Errorf("%s arrived as %q", l.Name, m.Payload)
+			}
+		case <-time.After(patience / 2):
+			t.Errorf("%s does not arrive: the broker's access list may lack it", l.Name)
+		}
 	}
 	closeAll(t, n, c)
 }
