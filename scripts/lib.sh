@@ -1,5 +1,5 @@
-# What the scripts share: timed lines, and the checks of a machine. Sourced by
-# bash with set -euo pipefail, from any directory.
+# What the scripts share: timed lines, the packages they need, and the checks of a
+# machine. Sourced by bash with set -euo pipefail, from any directory.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 began=${EPOCHREALTIME/[.,]/}
@@ -9,10 +9,33 @@ GOFUMPT=mvdan.cc/gofumpt@v0.12.0
 STATICCHECK=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK=golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
-# step WHAT: says what begins, and when, in seconds since the script did.
+# Every program that is not of an essential or required package of Debian stands
+# here with its package, as PROGRAM:PACKAGE. TestProgramsAreListed compares the list
+# with what the Go sources start.
+UP_PROGRAMS=(containerd:containerd ctr:containerd runc:runc ip:iproute2 nft:nftables flock:util-linux tar:tar)
+TEST_PROGRAMS=("${UP_PROGRAMS[@]}" mosquitto:mosquitto ping:iputils-ping conntrack:conntrack iperf3:iperf3
+	ethtool:ethtool tc:iproute2 ss:iproute2 sysctl:procps nsenter:util-linux mount:mount
+	systemd-analyze:systemd python3:python3-minimal python3:python3 gcc:gcc as:binutils ld:binutils)
+
+# Packages without programs.
+TEST_FILES=(/usr/include/stdlib.h:libc6-dev /etc/ssl/certs/ca-certificates.crt:ca-certificates)
+
+# step WHAT: prints what begins, and when, in seconds since the script did. With a
+# file $stages, the start is written there too, for stage_times.
 step() {
 	local us=$((${EPOCHREALTIME/[.,]/} - began))
+	[ -z "${stages:-}" ] || printf '%d %s\n' "$us" "$*" >>"$stages"
 	printf '[%6d.%ds] %s\n' $((us / 1000000)) $((us % 1000000 / 100000)) "$*"
+}
+
+# stage_times: prints how long each step in $stages took, up to now.
+stage_times() {
+	local now=$((${EPOCHREALTIME/[.,]/} - began))
+	awk -v now="$now" '
+		function line(us, what) { printf "%7.1fs  %s\n", us / 1000000, what }
+		NR > 1 { line($1 - at, what) }
+		{ at = $1; what = substr($0, length($1) + 2) }
+		END { if (NR) line(now - at, what); line(now, "in all") }' "$stages"
 }
 
 # note WHAT: a line that belongs to the step.
@@ -30,15 +53,22 @@ need_root() {
 	[ "$(id -u)" = 0 ] || fail "this needs root: it runs containers" "run it with sudo, or as root"
 }
 
-# packages PROGRAM:PACKAGE...: installs the packages of the programs that are missing.
+# whole_path: completes PATH with the directories that a user's PATH may lack.
+# Within scripts/test the PATH stays as it is: only_programs made it.
+whole_path() {
+	[ -n "${TREELINE_TEST_RUN:-}" ] || PATH=$PATH:/usr/sbin:/sbin
+}
+
+# packages NAME:PACKAGE...: installs the packages of the programs, or of the files by
+# absolute path, that are missing.
 packages() {
 	local pair missing=()
-	PATH=$PATH:/usr/sbin:/sbin
+	whole_path
 	for pair in "$@"; do
-		command -v "${pair%%:*}" >/dev/null || [[ " ${missing[*]} " = *" ${pair#*:} "* ]] || missing+=("${pair#*:}")
+		present "${pair%%:*}" || [[ " ${missing[*]} " = *" ${pair#*:} "* ]] || missing+=("${pair#*:}")
 	done
 	[ ${#missing[@]} -gt 0 ] || return 0
-	command -v apt-get >/dev/null || fail "missing: ${missing[*]}" "this is no Debian: install them by hand, then run this again"
+	command -v apt-get >/dev/null || fail "missing: ${missing[*]}" "apt-get is missing too: install them by hand, then run this again"
 	need_root
 	step "install ${missing[*]}"
 	install_packages "${missing[@]}" || {
@@ -50,6 +80,44 @@ packages() {
 		}
 	}
 	rm -f "$apt_log"
+	for pair in "$@"; do
+		present "${pair%%:*}" || fail "${pair%%:*} is missing, although package ${pair#*:} is installed"
+	done
+}
+
+# present NAME: whether a program, or a file by absolute path, is there.
+present() {
+	case $1 in
+	/*) [ -e "$1" ] ;;
+	*) command -v "$1" >/dev/null ;;
+	esac
+}
+
+# only_programs DIR PROGRAM:PACKAGE...: fills DIR with links to Go, to the programs of
+# the packages, and to those of Debian's essential and required packages: with DIR as
+# PATH, a program that nothing installs is missing here as it is on a bare machine.
+only_programs() {
+	local dir=$1 pair file named=() base
+	shift
+	mkdir "$dir"
+	for pair in "$@"; do
+		named+=("${pair#*:}")
+	done
+	mapfile -t base < <(dpkg-query -W -f 'x${Essential} ${Priority} ${db:Status-Status} ${Package}\n' |
+		awk '($1 == "xyes" || $2 == "required") && $3 == "installed" { print $4 }')
+	# A program may come from another package than Debian's; it is linked by name below.
+	{ dpkg -L "${base[@]}" "${named[@]}" 2>/dev/null || true; } | sort -u |
+		grep -E '^(/usr)?/s?bin/[^/]+$' | while read -r file; do
+		[ ! -x "$file" ] || ln -sf "$file" "$dir/${file##*/}"
+	done
+	for file in /etc/alternatives/*; do
+		pair=$(readlink "$file") || continue
+		[ "${pair##*/}" = "${file##*/}" ] || [ ! -e "$dir/${pair##*/}" ] || [ -e "$dir/${file##*/}" ] || ln -s "$pair" "$dir/${file##*/}"
+	done
+	[ -e "$dir/awk" ] || ln -s mawk "$dir/awk" # where the machine's awk is of another package
+	for file in go gofmt "${@%%:*}"; do
+		[ -e "$dir/$file" ] || ln -s "$(command -v "$file")" "$dir/$file" || fail "$file is not in PATH"
+	done
 }
 
 apt_log=/dev/null

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
@@ -23,6 +24,7 @@ func TestAKernelUnderstandsARefusal(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for a network namespace")
 	}
+	programtest.Need(t, "ip")
 	type call struct {
 		remote netip.Addr
 		denied bool

@@ -26,6 +26,7 @@ import (
 	wgtun "golang.zx2c4.com/wireguard/tun"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
@@ -214,6 +215,7 @@ func TestIdleTunnelSleeps(t *testing.T) {
 }
 
 func benchTCP(b *testing.B, kind string, flows int, slow bool) {
+	programtest.Need(b, "iperf3", "ethtool", "ss")
 	x, y := ends(b, kind)
 	if slow {
 		for i, e := range []*end{x, y} {
@@ -310,6 +312,7 @@ func BenchmarkRTT(b *testing.B) {
 
 // BenchmarkCPU is what each end's process takes for 100 Mbit/s of single packets.
 func BenchmarkCPU(b *testing.B) {
+	programtest.Need(b, "iperf3", "ss")
 	for _, kind := range []string{"ours", "wireguard"} {
 		b.Run(kind, func(b *testing.B) {
 			x, y := ends(b, kind)

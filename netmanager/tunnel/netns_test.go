@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/tun"
 )
 
@@ -87,6 +88,7 @@ func newHosts(t testing.TB, n int) []*host {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
+	programtest.Need(t, "ip", "ping")
 	id := fmt.Sprintf("tlt%d-%d-", os.Getpid(), labs.Add(1))
 	hub := id + "hub"
 	add := func(ns string) {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/netmanager/link"
 )
 
@@ -30,6 +31,7 @@ func watchElsewhere(t *testing.T, during func()) *elsewhere {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
+	programtest.Need(t, "ip", "nsenter")
 	e := &elsewhere{t: t, looks: make(chan bool, 1000), failed: make(chan error, 1), nudge: make(chan struct{}, 1)}
 	enter := make(chan int, 1)
 	first := true

@@ -25,6 +25,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/netsock"
+	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
 // testTime is how long an event may take before its absence is a failure: machines
@@ -75,6 +76,7 @@ func newWorld(t *testing.T, n int, args ...string) *world {
 		}
 		t.Skip("network namespaces need root")
 	}
+	programtest.Need(t, "ip", "nft", "nsenter", "sysctl")
 	now := time.Now()
 	root := must[*ca.Authority](t)(ca.NewRoot(now))
 	key, csr, err := ca.NewRequest()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/leaktest"
+	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -45,6 +46,7 @@ func newWorld(t testing.TB) *world {
 		}
 		t.Skip("needs root")
 	}
+	programtest.Need(t, "ip", "nft")
 	id := fmt.Sprintf("tlp%d-%d-", os.Getpid(), worlds.Add(1))
 	w := &world{t, id + "n", id + "u"}
 	for _, ns := range []string{w.node, w.user} {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/scheduler-plugins/outside"
 	"github.com/treeline-edge/treeline/scheduler-plugins/plugintest"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -27,6 +28,7 @@ func open(t *testing.T, setting string) *outside.Scheduler {
 // python starts the HTTP example and returns its URL.
 func python(t *testing.T) string {
 	t.Helper()
+	programtest.Need(t, "python3")
 	cmd := exec.CommandContext(t.Context(), "python3", "python/rank.py", "127.0.0.1:0")
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()

@@ -42,6 +42,9 @@ func network(r *run) error {
 	if os.Getuid() != 0 {
 		return errors.New("network namespaces need root")
 	}
+	if err := netbench.CheckPrograms(); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "bench-net-")
 	if err != nil {
 		return err

@@ -2,15 +2,19 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/testbed/bench/netbench"
 )
 
@@ -20,6 +24,7 @@ func TestQuickRunOfTheNetwork(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
+	programtest.Need(t, netbench.Programs...)
 	file, svg := filepath.Join(t.TempDir(), "net.json"), filepath.Join(t.TempDir(), "net.svg")
 	if err := Main(t.Context(), []string{"net", "-quick", "--json", file, "-svg", svg}, io.Discard, t.Output()); err != nil {
 		t.Fatal(err)
@@ -56,6 +61,34 @@ func TestQuickRunOfTheNetwork(t *testing.T) {
 	}
 	if text, err := os.ReadFile(svg); err != nil || !bytes.Contains(text, []byte("</svg>")) {
 		t.Errorf("the drawing is not whole: %v", err)
+	}
+}
+
+// TestMissingProgramEndsTheBenchmarkAtOnce takes ping away: its absence once looked
+// like packets that do not pass, for a minute on each path.
+func TestMissingProgramEndsTheBenchmarkAtOnce(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	programtest.Need(t, netbench.Programs...)
+	dir := t.TempDir()
+	for _, p := range append([]string{"go"}, netbench.Programs...) {
+		path, err := exec.LookPath(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p != "ping" {
+			if err := os.Symlink(path, filepath.Join(dir, p)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", dir)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err := Main(ctx, []string{"net", "-quick"}, io.Discard, t.Output())
+	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "ping") {
+		t.Errorf("without ping: %v", err)
 	}
 }
 

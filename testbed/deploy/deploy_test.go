@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
 	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/internal/yaml"
 	net "github.com/treeline-edge/treeline/netmanager/wiring"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
@@ -124,13 +125,7 @@ func TestExamplesAreTaken(t *testing.T) {
 // TestUnitsAreUnderstood lets systemd check the units, with programs in the place
 // where they expect them.
 func TestUnitsAreUnderstood(t *testing.T) {
-	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		const reason = "systemd-analyze is not installed (Debian: apt-get install systemd)"
-		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
-			t.Fatal(reason)
-		}
-		t.Skip(reason)
-	}
+	programtest.Need(t, "systemd-analyze")
 	into := t.TempDir()
 	var units []string
 	for _, tier := range []string{"root", "cluster", "node", "net"} {

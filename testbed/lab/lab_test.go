@@ -3,9 +3,9 @@ package lab_test
 import (
 	"flag"
 	"os"
-	"os/exec"
 	"testing"
 
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
@@ -37,10 +37,7 @@ func open(t *testing.T, o lab.Options) *lab.Lab {
 // containers are nodes that run containers by a containerd of the lab's own.
 func containers(t *testing.T) lab.NodeOptions {
 	t.Helper()
-	for _, program := range []string{"containerd", "runc"} {
-		_, err := exec.LookPath(program)
-		runtimetest.Require(t, program, err)
-	}
+	programtest.Need(t, "containerd", "runc")
 	return lab.NodeOptions{Containers: true}
 }
 

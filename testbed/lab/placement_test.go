@@ -14,7 +14,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
-	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
@@ -233,9 +233,8 @@ func environ(t *testing.T, pid int, name string) string {
 // rankByPython runs the example in Python and is its URL.
 func rankByPython(t *testing.T) (*exec.Cmd, string) {
 	t.Helper()
-	program, err := exec.LookPath("python3")
-	runtimetest.Require(t, "python3", err)
-	cmd := exec.Command(program, "-u", "../../scheduler-plugins/examples/python/rank.py", "127.0.0.1:0")
+	programtest.Need(t, "python3")
+	cmd := exec.Command("python3", "-u", "../../scheduler-plugins/examples/python/rank.py", "127.0.0.1:0")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
 // T is what a lab needs of a test or of a benchmark.
@@ -49,6 +51,7 @@ func New(t T) *Lab {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
+	programtest.Need(t, "ip", "nft", "conntrack", "ethtool", "nsenter", "sysctl")
 	return &Lab{t: t, id: fmt.Sprintf("nl%d-%d-", os.Getpid(), labs.Add(1))}
 }
 

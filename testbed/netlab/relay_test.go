@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/netmanager/tunnel"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
@@ -16,9 +17,7 @@ import (
 // BenchmarkRelay compares what passes between two nodes directly and through the
 // relay, by turns: iperf3, one TCP flow over the tunnel.
 func BenchmarkRelay(b *testing.B) {
-	if _, err := exec.LookPath("iperf3"); err != nil {
-		b.Skip("needs iperf3")
-	}
+	programtest.Need(b, "iperf3", "ss")
 	w := newWorld(b)
 	x, y := w.add(netlab.None), w.add(netlab.None)
 	x.knows(y)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
 // Space is a network namespace.
@@ -27,6 +29,7 @@ func NewSpace(t testing.TB, name string) *Space {
 	if os.Getuid() != 0 {
 		t.Fatal("network namespaces need root")
 	}
+	programtest.Need(t, "ip", "nft", "nsenter", "tc")
 	s := &Space{t: t, Name: fmt.Sprintf("dpt%d-%d-%s", os.Getpid(), spaces.Add(1), name)}
 	command(t, "ip", "netns", "add", s.Name)
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", s.Name).Run() })

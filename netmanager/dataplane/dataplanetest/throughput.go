@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
 // Throughput compares a plane, by a semantic address, with the same way without
@@ -21,6 +22,7 @@ import (
 //
 //	func BenchmarkThroughput(b *testing.B) { dataplanetest.Throughput(b, factory) }
 func Throughput(b *testing.B, f Factory) {
+	programtest.Need(b, "iperf3")
 	for _, path := range []api.PathKind{api.PathRoute, api.PathVXLAN} {
 		b.Run(string(path), func(b *testing.B) {
 			w := NewWorld(b, f, path)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/dataplanetest"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/ebpf"
@@ -65,6 +66,7 @@ func to(w *dataplanetest.World, name string) netip.Addr {
 }
 
 func BenchmarkTCP(b *testing.B) {
+	programtest.Need(b, "iperf3")
 	for _, path := range []api.PathKind{api.PathRoute, api.PathVXLAN} {
 		for _, p := range planes {
 			b.Run(fmt.Sprintf("%s/%s", path, p.name), func(b *testing.B) {

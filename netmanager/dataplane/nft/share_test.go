@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/netmanager/dataplane/dataplanetest"
 )
 
@@ -23,6 +24,7 @@ func TestNobodyFillsTheTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	share := most / 4
+	programtest.Need(t, "conntrack")
 	w := dataplanetest.NewWorld(t, open, api.PathRoute)
 	w.C(4).Serve("c4", 80)
 	to := netip.AddrPortFrom(w.C(4).Addr, 80)

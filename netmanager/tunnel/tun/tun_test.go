@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/offload"
 )
 
@@ -23,6 +24,7 @@ func inside(t *testing.T, f func(run func(...string))) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
+	programtest.Need(t, "ip")
 	ns := fmt.Sprintf("tltun%d-%d", os.Getpid(), time.Now().UnixNano()%1e6)
 	if out, err := exec.Command("ip", "netns", "add", ns).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

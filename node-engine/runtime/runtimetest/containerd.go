@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
 // Containerd is a containerd of a test's own, with its own root, state and socket.
@@ -24,10 +26,7 @@ type Containerd struct {
 func StartContainerd(t testing.TB) *Containerd {
 	t.Helper()
 	NeedRoot(t)
-	_, err := exec.LookPath("containerd")
-	Require(t, "containerd", err)
-	_, err = exec.LookPath("runc")
-	Require(t, "runc", err)
+	programtest.Need(t, "containerd", "runc")
 	dir, err := os.MkdirTemp("", "ctrd-") // short: a socket's path is bounded
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
 func TestMain(m *testing.M) {
@@ -20,6 +21,7 @@ func bedOf(t *testing.T, name string, shape Shape, p Path) *Bed {
 	if os.Getuid() != 0 {
 		t.Skip("namespaces need root")
 	}
+	programtest.Need(t, Programs...)
 	b, err := NewBed(t.Context(), name, shape)
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +117,7 @@ func TestDaemonsJoinNodesByTheirPaths(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("namespaces need root")
 	}
+	programtest.Need(t, Programs...)
 	program, err := Build(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
