@@ -3,7 +3,6 @@
 # up_options ARGUMENT...: sets state, listen, and how the command line is called.
 up_options() {
 	state=$top/.treeline
-	config=()
 	shown_cli=bin/treeline
 	while [ $# -gt 0 ]; do
 		case $1 in
@@ -17,11 +16,10 @@ up_options() {
 		esac
 		shift 2
 	done
-	# An installation elsewhere does not become the user's current context.
-	if [ "$state" != "$top/.treeline" ]; then
-		config=(--config "$state/config/treeline/config.yaml")
-		shown_cli="bin/treeline ${config[*]}"
-	fi
+	# bin/treeline finds this file in the checkout's .treeline, and only there. The
+	# user's own contexts are not touched.
+	config=(--config "$state/config.yaml")
+	[ "$state" = "$top/.treeline" ] || shown_cli="bin/treeline ${config[*]}"
 	local tag
 	tag=$(printf '%s' "$state" | cksum | cut -d ' ' -f 1)
 	run=/run/treeline-$tag
@@ -191,6 +189,21 @@ front_urls() {
 	printf '%s' "$found"
 }
 
+# release_forwarding TAG: restores the machine's IPv4 forwarding, unless another
+# installation needs it. cli/dev/forwarding.go knows the same files.
+release_forwarding() {
+	local dir=/run/treeline-dev
+	[ -d "$dir" ] || return 0
+	(
+		flock 8
+		rm -f "$dir/forwarding-for-$1"
+		if [ -z "$(find "$dir" -name 'forwarding-for-*')" ] && [ -f "$dir/forwarding-was" ]; then
+			cat "$dir/forwarding-was" >/proc/sys/net/ipv4/ip_forward
+			rm "$dir/forwarding-was"
+		fi
+	) 8>"$dir/lock"
+}
+
 # hosts_end: takes the nodes' network namespaces away, and the bridge between them.
 hosts_end() {
 	local kind what
@@ -200,7 +213,7 @@ hosts_end() {
 		netns) [ ! -e "/run/netns/$what" ] || ip netns delete "$what" ;;
 		link) ip link delete "$what" 2>/dev/null || true ;;
 		table) nft delete table ip "$what" 2>/dev/null || true ;;
-		forward) echo "$what" >/proc/sys/net/ipv4/ip_forward ;;
+		forwarding) release_forwarding "$what" ;;
 		esac
 	done <"$state/dev/network"
 	rm -f "$state/dev/network"

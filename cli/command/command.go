@@ -33,6 +33,7 @@ type IO struct {
 	Out, Err io.Writer // data, progress
 	Env      func(string) string
 	Now      func() time.Time
+	Program  string // path of this program; empty: not known
 
 	InTTY, OutTTY, ErrTTY bool
 	Secret                func(prompt string) (string, error) // asks a person, unseen
@@ -41,8 +42,9 @@ type IO struct {
 // Terminal is the process's own.
 func Terminal() IO {
 	tty := func(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+	program, _ := os.Executable()
 	return IO{
-		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Now: time.Now,
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Now: time.Now, Program: program,
 		InTTY: tty(os.Stdin), OutTTY: tty(os.Stdout), ErrTTY: tty(os.Stderr),
 		Secret: func(prompt string) (string, error) {
 			fmt.Fprint(os.Stderr, prompt)
@@ -111,7 +113,7 @@ allowed, 6 not found, 7 conflict, 8 unreachable.`,
 	f.StringVar(&c.wish.CA, "ca", "", "file of the CA certificate to pin ("+contexts.EnvCA+")")
 	f.StringVar(&c.wish.Token, "token", "", "token to show instead of the session's (better: "+contexts.EnvToken+")")
 	f.StringVar(&c.wish.Tenant, "tenant", "", "whose objects it is about ("+contexts.EnvTenant+")")
-	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env), "file of the contexts")
+	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env, c.Program), "file of the contexts")
 	root.AddCommand(
 		c.applyCmd(), c.planCmd(), c.explainCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.netCmd(), c.waitCmd(),
 		c.scaleCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.tokenCmd(),

@@ -67,13 +67,18 @@ You are signed in: the context is written and made the current one.`,
 			step := func(format string, args ...any) {
 				out.Printf("  %7.3fs  %s", c.Now().Sub(begun).Seconds(), fmt.Sprintf(format, args...))
 			}
+			var ca string // of this installation
 			err = dev.Run(cmd.Context(), cfg, dev.Hooks{Step: step, Up: func(ctx context.Context, up dev.Up) error {
+				ca = string(up.CA)
 				return c.devUp(ctx, p, cfg, up, name, sla)
 			}})
 			if err != nil || !cfg.Remove {
 				return err
 			}
 			return c.file().Update(func(all *contexts.All) error { // it leads nowhere now
+				if at, ok := all.Contexts[name]; !ok || at.CA != ca {
+					return nil // another installation has taken the name over
+				}
 				if delete(all.Contexts, name); all.Current == name {
 					all.Current = ""
 				}
@@ -111,12 +116,19 @@ func (c *cli) devData() string {
 func (c *cli) devUp(ctx context.Context, p output.Printer, cfg dev.Config, up dev.Up, name, sla string) error {
 	at := contexts.Context{URL: up.URL, CA: string(up.CA), Tenant: cfg.Tenant}
 	at.SetSession(up.Session)
+	var other string // where the name led to before
 	err := c.file().Update(func(all *contexts.All) error {
+		if was, ok := all.Contexts[name]; ok && was.CA != at.CA {
+			other = was.URL
+		}
 		all.Contexts[name], all.Current = at, name
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	if other != "" {
+		c.say("context %s pointed at another installation, %s; now it points at this one (--name gives each its own)", name, other)
 	}
 	if err := output.List(p, daemonTable, api.Page[dev.Daemon]{Items: up.Daemons}); err != nil {
 		return err

@@ -4,7 +4,7 @@
 // changes under a lock, because a refresh token counts once: two commands at
 // the same time must not spend the same one.
 //
-//	file := contexts.Open(contexts.DefaultPath(os.Getenv))
+//	file := contexts.Open(contexts.DefaultPath(os.Getenv, program))
 //	c, err := contexts.Choose(all, contexts.Wish{Context: "lab"}, os.Getenv)
 package contexts
 
@@ -70,8 +70,18 @@ func (a All) Get(name string) (Context, error) {
 	return c, fmt.Errorf("context %q: there are %s: %w", name, strings.Join(a.Names(), ", "), api.ErrNotFound)
 }
 
-// DefaultPath is $XDG_CONFIG_HOME/treeline/config.yaml, or below ~/.config.
-func DefaultPath(env func(string) string) string {
+// DefaultPath returns the path of the contexts' file for the program at the given
+// path. A program in bin/ of a checkout where scripts/up has started an installation
+// uses that installation's file, .treeline/config.yaml of the checkout, so that the
+// installations of several checkouts do not share contexts. Every other program uses
+// $XDG_CONFIG_HOME/treeline/config.yaml, or ~/.config/treeline/config.yaml.
+func DefaultPath(env func(string) string, program string) string {
+	if bin := filepath.Dir(program); filepath.Base(bin) == "bin" {
+		path := filepath.Join(filepath.Dir(bin), ".treeline", "config.yaml")
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
 	dir := env("XDG_CONFIG_HOME")
 	if dir == "" {
 		dir = filepath.Join(env("HOME"), ".config")
@@ -100,6 +110,9 @@ func (f *File) Load() (All, error) {
 		return all, fmt.Errorf("%s has mode %o and holds sessions; run chmod 600 %s: %w", f.path, info.Mode().Perm(), f.path, api.ErrForbidden)
 	}
 	text, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrPermission) {
+		return all, fmt.Errorf("read the contexts: %w: run this as the user who made the file, or name another one with --config: %w", err, api.ErrForbidden)
+	}
 	if err != nil {
 		return all, fmt.Errorf("read the contexts: %w", err)
 	}

@@ -155,3 +155,32 @@ func TestCommandsShareARefresh(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A program in a checkout uses the checkout's file while there is one, and the user's
+// file otherwise.
+func TestCheckoutsHaveContextsOfTheirOwn(t *testing.T) {
+	dir := t.TempDir()
+	env := environment("XDG_CONFIG_HOME=" + dir + "/user")
+	user := filepath.Join(dir, "user", "treeline", "config.yaml")
+	path := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
+	one := path("one", ".treeline", "config.yaml")
+	for _, name := range []string{one, path("three", ".treeline", "config.yaml")} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte("contexts: {}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for program, want := range map[string]string{
+		"":                             user,
+		path("one", "bin", "treeline"): one,
+		path("two", "bin", "treeline"): user, // nothing is up there
+		path("three", "treeline"):      user, // not in bin
+		"/usr/local/bin/treeline":      user,
+	} {
+		if got := contexts.DefaultPath(env, program); got != want {
+			t.Errorf("%q uses %s, want %s", program, got, want)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,6 +85,8 @@ type state struct {
 	Joined map[string]bool   `json:"joined"`
 	// Network is that of the containers; it stays, because what listens where hangs on it.
 	Network string `json:"network,omitempty"`
+	// Hosts is the network between the nodes' hosts and this machine.
+	Hosts netip.Prefix `json:"hosts,omitzero"`
 }
 
 const stateFile = "dev.json"
@@ -154,7 +157,7 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	if err := in.load(); err != nil {
 		return err
 	}
-	in.hosts = newHosts(in.tag(), cfg.Data)
+	in.hosts = newHosts(in.tag(), cfg.Data, in.state.Hosts)
 	if err := in.chooseNetwork(); err != nil {
 		return err
 	}
@@ -276,7 +279,12 @@ func (in *installation) live(ctx context.Context) error {
 func (in *installation) bringUp(ctx context.Context) (Up, error) {
 	var up Up
 	if in.overlay() {
-		if err := in.hosts.up(ctx); err != nil {
+		network, err := in.hosts.up(ctx)
+		if err != nil {
+			return up, err
+		}
+		in.hosts.net = network
+		if err := in.update(func(s *state) { s.Hosts = network }); err != nil {
 			return up, err
 		}
 	}
@@ -484,8 +492,14 @@ func (in *installation) tag() string {
 	return strconv.FormatUint(uint64(h), 36)
 }
 
-// nodeArgs are what all nodes are told. Each offers its share of the machine:
-// together they offer what there is.
+// offeredVCPUs is the number of vCPUs that each node offers on a machine with so many
+// processors: all of them, and at least two, so that a workload of one vCPU, the least
+// of most Oakestra documents, fits beside the services of an example. The nodes share
+// the processors, so that together they offer more than there is.
+func offeredVCPUs(processors int) int { return max(2, processors) }
+
+// nodeArgs are the flags of all nodes. Memory cannot be shared: each node offers an
+// equal part of the machine's.
 func (in *installation) nodeArgs() ([]string, error) {
 	args := []string{"--runtime", in.cfg.Runtime, "--containerd-network", in.cfg.Network}
 	if in.cfg.Containerd != "" {
@@ -501,8 +515,11 @@ func (in *installation) nodeArgs() ([]string, error) {
 	if err != nil || in.cfg.Nodes == 0 {
 		return args, err
 	}
-	cpus := float64(runtime.NumCPU()) / float64(in.cfg.Nodes)
-	return append(args, "--cpus", strconv.FormatFloat(cpus, 'f', 3, 64), "--memory", strconv.FormatInt(memory/int64(in.cfg.Nodes), 10)), nil
+	offer, have := offeredVCPUs(runtime.NumCPU()), runtime.NumCPU()
+	if offer*in.cfg.Nodes > have {
+		in.hooks.Step("(nodes) each offers %d vCPUs; all %d share the %d processors of this machine", offer, in.cfg.Nodes, have)
+	}
+	return append(args, "--cpus", strconv.Itoa(offer), "--memory", strconv.FormatInt(memory/int64(in.cfg.Nodes), 10)), nil
 }
 
 // machineMemory is the memory of this machine, in MiB.

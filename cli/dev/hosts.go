@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -28,15 +29,14 @@ import (
 // installation finds it (scripts/down), also after a crash.
 type hosts struct {
 	tag  string
-	file string // what was made: lines of "netns NAME", "link NAME", "table NAME", "forward VALUE"
-	net  netip.Prefix
-	mu   *sync.Mutex // guards the file: nodes start beside one another
+	file string       // what was made: lines of "netns NAME", "link NAME", "table NAME", "forwarding TAG"
+	net  netip.Prefix // zero until up has chosen one
+	mu   *sync.Mutex  // guards the file: nodes start beside one another
 }
 
 const (
 	hostsFile   = "network"
 	hostsPrefix = "treeline-dev-"
-	forwarding  = "/proc/sys/net/ipv4/ip_forward"
 )
 
 // networkTools reports what is missing for nodes to have networks of their own.
@@ -52,14 +52,35 @@ func networkTools() error {
 	return nil
 }
 
-func newHosts(tag, data string) hosts {
-	h := hosts{tag: tag, file: filepath.Join(data, hostsFile), mu: new(sync.Mutex)}
-	// Of the range that RFC 2544 sets aside for laboratories, one network for each
-	// installation, the same every time.
-	n, _ := strconv.ParseUint(tag, 36, 64)
-	h.net = netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(n>>8&1), byte(n), 0}), 24)
-	return h
+// newHosts returns the hosts of an installation. network is the one it has from an
+// earlier start, or zero.
+func newHosts(tag, data string, network netip.Prefix) hosts {
+	return hosts{tag: tag, file: filepath.Join(data, hostsFile), net: network, mu: new(sync.Mutex)}
 }
+
+// choose returns the installation's network: the one it has, whose addresses its
+// certificates name, or the first free one of 198.18.0.0/15, the range of RFC 2544 for
+// laboratories, from a place that depends on the tag.
+func (h hosts) choose(free func(netip.Prefix) bool) (netip.Prefix, error) {
+	if h.net.IsValid() {
+		if !free(h.net) {
+			return h.net, fmt.Errorf("the network %s of the installation is in use on this machine by something else; end that, or give treeline dev another --data: %w", h.net, api.ErrConflict)
+		}
+		return h.net, nil
+	}
+	begin, _ := strconv.ParseUint(h.tag, 36, 64)
+	for i := range uint64(networks) {
+		n := begin + i
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(n>>8&1), byte(n), 0}), 24)
+		if free(p) {
+			return p, nil
+		}
+	}
+	return netip.Prefix{}, fmt.Errorf("all %d networks of 198.18.0.0/15 are in use on this machine: %w", networks, api.ErrConflict)
+}
+
+// networks is the number of networks of installations.
+const networks = 512
 
 func (h hosts) bridge() string           { return "tl" + h.tag } // at most nine characters
 func (h hosts) gateway() netip.Addr      { return h.net.Addr().Next() }
@@ -73,12 +94,37 @@ func (h hosts) address(i int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// up makes the bridge, if it is not there.
-func (h hosts) up(ctx context.Context) error {
-	if run(ctx, "ip", "link", "show", "dev", h.bridge()) != nil {
-		if out, err := exec.CommandContext(ctx, "ip", "-4", "route", "show", "root", h.net.String()).Output(); err == nil && len(bytes.TrimSpace(out)) > 0 {
-			return fmt.Errorf("the network %s is in use here already; give treeline dev another data directory: %w", h.net, api.ErrConflict)
+// up makes the bridge, if it is not there, and returns the network it has.
+func (h hosts) up(ctx context.Context) (netip.Prefix, error) {
+	if err := h.addBridge(ctx); err != nil {
+		return h.net, err
+	}
+	return h.net, h.masquerade(ctx)
+}
+
+// addBridge makes the bridge with its address, on a network that nothing else of this
+// machine uses. No other installation chooses one meanwhile.
+func (h *hosts) addBridge(ctx context.Context) error {
+	lock, err := thisMachine.lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	bridge, err := net.InterfaceByName(h.bridge())
+	there := err == nil
+	if there && !h.net.IsValid() { // an earlier start has ended before it could note its network
+		h.net = networkOf(bridge)
+	}
+	if !there || !h.net.IsValid() {
+		h.net, err = h.choose(func(p netip.Prefix) bool {
+			out, err := exec.CommandContext(ctx, "ip", "-4", "route", "show", "root", p.String()).Output()
+			return err != nil || len(bytes.TrimSpace(out)) == 0
+		})
+		if err != nil {
+			return err
 		}
+	}
+	if !there {
 		if err := h.note("link " + h.bridge()); err != nil {
 			return err
 		}
@@ -86,14 +132,35 @@ func (h hosts) up(ctx context.Context) error {
 			return err
 		}
 	}
-	was, err := os.ReadFile(forwarding)
-	if err != nil {
-		return fmt.Errorf("read the machine's forwarding: %w", err)
-	}
-	if v := strings.TrimSpace(string(was)); v == "0" {
-		if err := errors.Join(h.note("forward "+v), os.WriteFile(forwarding, []byte("1"), 0)); err != nil {
+	for _, args := range [][]string{
+		{"address", "replace", netip.PrefixFrom(h.gateway(), h.net.Bits()).String(), "dev", h.bridge()},
+		{"link", "set", h.bridge(), "up"},
+	} {
+		if err := run(ctx, "ip", args...); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// networkOf is the IPv4 network of a device, zero if it has none.
+func networkOf(device *net.Interface) netip.Prefix {
+	addrs, _ := device.Addrs()
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			return p.Masked()
+		}
+	}
+	return netip.Prefix{}
+}
+
+// masquerade lets the hosts reach what this machine reaches.
+func (h hosts) masquerade(ctx context.Context) error {
+	if err := h.note("forwarding " + h.tag); err != nil {
+		return err
+	}
+	if err := thisMachine.forward(h.tag); err != nil {
+		return err
 	}
 	if err := h.note("table " + h.table()); err != nil {
 		return err
@@ -106,16 +173,7 @@ table ip %[1]s {
 		ip saddr %[2]s ip daddr != %[2]s masquerade
 	}
 }`, h.table(), h.net)
-	for _, args := range [][]string{
-		{"ip", "address", "replace", netip.PrefixFrom(h.gateway(), h.net.Bits()).String(), "dev", h.bridge()},
-		{"ip", "link", "set", h.bridge(), "up"},
-		{"nft", rules},
-	} {
-		if err := run(ctx, args[0], args[1:]...); err != nil {
-			return err
-		}
-	}
-	return nil
+	return run(ctx, "nft", rules)
 }
 
 // host makes node number i's namespace, if it is not there, and returns its path.
@@ -187,8 +245,8 @@ func (h hosts) down() error {
 			}
 		case "table":
 			errs = append(errs, run(ctx, "nft", fmt.Sprintf("table ip %[1]s\ndelete table ip %[1]s", what)))
-		case "forward":
-			errs = append(errs, os.WriteFile(forwarding, []byte(what), 0))
+		case "forwarding":
+			errs = append(errs, thisMachine.release(what))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

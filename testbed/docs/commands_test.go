@@ -140,6 +140,7 @@ func newReader(t *testing.T, dir, state string) *reader {
 	prepare := fmt.Sprintf(`
 mkdir -p %[2]s/.path
 tar -C %[1]s --exclude=./.git --exclude=./.treeline -c . | tar -C %[2]s -x
+ln -s %[3]s %[2]s/.treeline
 cp %[3]s/hello.yaml %[2]s/deploy/examples/hello.yaml
 mv %[2]s/deploy/install %[2]s/deploy/install.real
 printf '#!/bin/sh\nexec "$(dirname "$0")"/install.real "$@" --root %[4]s\n' >%[2]s/deploy/install
@@ -149,7 +150,7 @@ ln -s %[2]s/bin/* %[2]s/.path/
 	if out, err := exec.Command("bash", "-euc", prepare).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	r.env = append(os.Environ(), "PATH="+filepath.Join(r.dir, ".path")+":"+os.Getenv("PATH"), "XDG_CONFIG_HOME="+filepath.Join(state, "config"))
+	r.env = append(os.Environ(), "PATH="+filepath.Join(r.dir, ".path")+":"+os.Getenv("PATH"))
 	return r
 }
 
