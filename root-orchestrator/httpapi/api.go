@@ -10,7 +10,7 @@
 // Ids have "/" and "#" in them; in URLs each is "~" (api.PathOf), so that
 // acme/shop.prod.web.v1#2 is /v1/instances/acme~shop.prod.web.v1~2.
 //
-//	h := httpapi.New(httpapi.Options{Core: core, Owner: loop, Accounts: accounts, …})
+//	h, err := httpapi.New(httpapi.Options{Core: core, Owner: loop, Accounts: accounts, …})
 //	srv := http.Server{Handler: h.Handler()}
 //	h.Changed(change) // for watchers, from the loop's send function
 package httpapi
@@ -35,6 +35,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -80,6 +81,9 @@ type Options struct {
 	Clusters Clusters
 	Version  string
 
+	Store  store.Store // for answers to Idempotency-Keys
+	Loaded []store.Doc // what the store holds; other kinds are passed over
+
 	FeedSize int              // changes kept for watchers: 10,000
 	Rate     float64          // requests a second of one principal: 100, and 400 at once
 	Now      func() time.Time // time.Now
@@ -94,8 +98,9 @@ type API struct {
 	feed     *Feed
 	router   chi.Router
 	huma     huma.API
-	signins  *buckets
 	parsing  *parsing
+	shares   *shares
+	answers  *answers
 	routes   []route
 	closing  chan struct{}
 	closeOne sync.Once
@@ -107,7 +112,7 @@ type API struct {
 }
 
 // New is the API over a core that was restored and has no owner yet.
-func New(o Options) *API {
+func New(o Options) (*API, error) {
 	if o.FeedSize == 0 {
 		o.FeedSize = 10_000
 	}
@@ -124,8 +129,8 @@ func New(o Options) *API {
 		opt: o, core: o.Core, owner: o.Owner,
 		feed:    NewFeed(o.FeedSize, o.Core.Revision()),
 		router:  chi.NewRouter(),
-		signins: newBuckets(0.2, 20, o.Now), // a guesser gets 12 tries a minute
 		parsing: newParsing(),
+		shares:  newShares(o.Rate, o.Now),
 		closing: make(chan struct{}),
 		owners:  map[api.ClusterID]api.Tenant{}, services: map[string][]api.ServiceID{},
 	}
@@ -135,7 +140,11 @@ func New(o Options) *API {
 	for _, app := range o.Core.Apps("") {
 		a.services[string(app.ID)] = app.Services
 	}
-	a.router.Use(a.recovered, a.authenticate, newBuckets(o.Rate, 4*o.Rate, o.Now).wrap, readBody, newAnswers(o.Now).wrap)
+	var err error
+	if a.answers, err = newAnswers(o.Store, o.Loaded, o.Now, o.Log); err != nil {
+		return nil, err
+	}
+	a.router.Use(a.recovered, a.authenticate, a.shares.wrap, readBody, a.answers.wrap)
 	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		problem.Write(w, problem.New(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
 	})
@@ -152,7 +161,7 @@ func New(o Options) *API {
 	a.registerTokens()
 	a.registerEvents()
 	a.router.Get("/v1/docs", a.docs)
-	return a
+	return a, nil
 }
 
 func configOf(version string) huma.Config {
@@ -181,13 +190,16 @@ Objects carry their revision as a strong ETag. Changing or deleting a single obj
 
 Lists come in pages (limit, cursor; Link rel=next) with the revision at which they were read. The same URL with watch=1&since=<revision> streams what changed after it as server-sent events: change (api.Change), bookmark each 15 s, gone when the position is no longer kept (410 at the start). Last-Event-ID resumes.
 
-A POST with an Idempotency-Key may be repeated for 24 hours and takes effect once.`
+A POST with an Idempotency-Key may be repeated for 24 hours and takes effect once, also across a restart of the root. Of one person the newest 512 answers are kept, of one tenant 2048, each of at most 64 KiB, where 8 KiB count as one.`
 
 // Handler serves /v1.
 func (a *API) Handler() http.Handler { return a.router }
 
 // OpenAPI is the API's description, as openapi.json has it.
 func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
+
+// Sweep forgets what is kept for repeated requests and has expired.
+func (a *API) Sweep(ctx context.Context) error { return a.answers.sweep(ctx) }
 
 // Close ends the streams, so that the server can end in order.
 func (a *API) Close() { a.closeOne.Do(func() { close(a.closing) }) }

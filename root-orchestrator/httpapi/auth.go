@@ -15,8 +15,7 @@ import (
 
 func (a *API) registerAuth() {
 	tags := []string{"sign-in"}
-	// Guessing is slowed down per user and per address, before a password is hashed.
-	slow := huma.Middlewares{a.slowGuessing}
+	slow := huma.Middlewares{remoteAddress} // for guess
 	post := func(path, summary, about string) huma.Operation {
 		return huma.Operation{
 			Method: http.MethodPost, Path: path, Summary: summary, Description: about, Tags: tags,
@@ -24,18 +23,22 @@ func (a *API) registerAuth() {
 		}
 	}
 	handle(a, post("/v1/auth/login", "Log in", ""), "", func(ctx context.Context, _ rights.Principal, in *struct{ Body api.Login }) (*sessionOut, error) {
-		if err := a.guess(in.Body.User); err != nil {
+		ctx, done, err := a.shares.guess(ctx, in.Body.User)
+		if err != nil {
 			return nil, err
 		}
 		s, err := a.opt.Accounts.Login(ctx, account.UserID(in.Body.User), in.Body.Password)
+		done(err)
 		return sessionOf(s, err)
 	})
 	handle(a, post("/v1/auth/redeem", "Redeem code", "Turns a one-use sign-in code into a password and a session."), "",
 		func(ctx context.Context, _ rights.Principal, in *struct{ Body api.Redeem }) (*sessionOut, error) {
-			if err := a.guess(in.Body.User); err != nil {
+			ctx, done, err := a.shares.guess(ctx, in.Body.User)
+			if err != nil {
 				return nil, err
 			}
 			s, err := a.opt.Accounts.Redeem(ctx, account.UserID(in.Body.User), in.Body.Code, in.Body.Password)
+			done(err)
 			return sessionOf(s, err)
 		})
 	handle(a, post("/v1/auth/refresh", "Refresh session", "A refresh token counts once; the answer has the next."), "",
@@ -76,23 +79,6 @@ func sessionOf(s account.Session, err error) (*sessionOut, error) {
 		out.Body.Roles = append(out.Body.Roles, string(r))
 	}
 	return out, nil
-}
-
-func (a *API) slowGuessing(ctx huma.Context, next func(huma.Context)) {
-	if ok, wait := a.signins.take("@" + hostOf(ctx.RemoteAddr())); !ok {
-		_, w := unwrap(ctx)
-		tooMany(w, wait)
-		return
-	}
-	next(ctx)
-}
-
-// guess slows down guessing one user's password from many addresses.
-func (a *API) guess(user string) error {
-	if ok, _ := a.signins.take(user); !ok {
-		return problem.New(http.StatusTooManyRequests, "too many sign-ins of this user, wait a moment")
-	}
-	return nil
 }
 
 type personalToken struct {

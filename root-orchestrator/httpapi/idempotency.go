@@ -2,58 +2,127 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/identity/docs"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/store"
 )
 
 // Bounds of what is kept for requests that are repeated.
 const (
-	keepAnswer  = 24 * time.Hour
-	maxAnswers  = 4096
-	maxAnswer   = 64 << 10
-	maxKey      = 255
-	maxBody     = 1 << 20
-	noMoreSpace = "too many requests with an Idempotency-Key are under way, try again"
+	keepAnswer = 24 * time.Hour
+	maxAnswer  = 64 << 10
+	maxKey     = 255
+	maxBody    = 1 << 20
+	answerUnit = 8 << 10 // bytes of an answer that take one place
 )
 
-// answers remembers what POSTs with an Idempotency-Key were answered, per
-// principal, so that a client whose answer was lost may ask again. The memory is
-// the process's: after a restart of the root a key counts as new.
+var answerPlaces = fairshare.Declare(fairshare.Bound{
+	Resource: "answers kept for Idempotency-Keys", Total: 8192, Unit: "× 8 KiB", Share: []int{2048, 512}, Per: "tenant, then person",
+	Beyond: "the oldest answer of the same person or tenant is forgotten; when all is taken, the oldest of the largest tenant",
+	Attack: "TestIdempotencyKeysOfOneTenantDoNotEvictAnothers",
+})
+
+// KindAnswer is the kind of the documents with answers.
+const KindAnswer = "answer"
+
+// answers remembers what POSTs with an Idempotency-Key were answered, per person, so
+// that a client whose answer was lost may ask again. The store has them, so that
+// this holds across a restart. An answer may have a secret in it: it is encrypted
+// with a key made of the Idempotency-Key, which the store does not have.
 type answers struct {
-	now func() time.Time
+	now   func() time.Time
+	log   *slog.Logger
+	pool  *fairshare.Pool
+	table *docs.Table[answerDoc]
 
-	mu   sync.Mutex // guards both
-	kept map[answerKey]*answer
-	age  []answerKey // oldest first
+	mu   sync.Mutex // guards the fields below; not held while the table is written
+	kept map[string]*answer
+	dead []string // ids that are no longer kept and still in the table
 }
 
-type answerKey struct{ who, key string }
+// answerDoc is an answer as stored. It is written before the request takes effect,
+// and again with the answer.
+type answerDoc struct {
+	Tenant  string    `json:"tenant"`
+	User    string    `json:"user"`
+	Request []byte    `json:"request"` // SHA-256 of method, path and body
+	At      time.Time `json:"at"`
+	Done    bool      `json:"done,omitempty"`
+	Sealed  []byte    `json:"sealed,omitempty"` // an encrypted answered
+}
 
+// answered is what the client got.
+type answered struct {
+	Status int         `json:"status"`
+	Header http.Header `json:"header"`
+	Body   []byte      `json:"body"`
+}
+
+// answer is one that is kept. Its fields are guarded by answers.mu.
 type answer struct {
-	request [sha256.Size]byte // method, path and body
-	done    bool
-	at      time.Time
-	status  int
-	header  http.Header
-	body    []byte
+	id     string
+	doc    answerDoc
+	busy   bool // this process serves the request now
+	places []*fairshare.Place
 }
 
-func newAnswers(now func() time.Time) *answers {
-	return &answers{now: now, kept: map[answerKey]*answer{}}
+// newAnswers restores the answers from what was loaded.
+func newAnswers(st store.Store, loaded []store.Doc, now func() time.Time, log *slog.Logger) (*answers, error) {
+	a := &answers{
+		now: now, log: log, kept: map[string]*answer{}, table: docs.New[answerDoc](KindAnswer, st),
+		pool: fairshare.NewPool(answerPlaces, fairshare.Replace),
+	}
+	if err := a.table.Take(loaded); err != nil {
+		return nil, fmt.Errorf("restore the answers to Idempotency-Keys: %w", err)
+	}
+	type row struct {
+		id  string
+		doc answerDoc
+	}
+	var rows []row
+	for _, d := range loaded {
+		if doc, ok := a.table.Get(d.Key); ok && d.Kind == KindAnswer {
+			rows = append(rows, row{d.Key, doc})
+		}
+	}
+	slices.SortFunc(rows, func(x, y row) int { return x.doc.At.Compare(y.doc.At) })
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range rows {
+		n := &answer{id: r.id, doc: r.doc}
+		a.kept[r.id] = n
+		if a.grow(n, len(r.doc.Sealed)) != nil {
+			a.drop(n)
+		}
+	}
+	return a, nil
 }
 
 // wrap serves each POST with an Idempotency-Key once.
 func (a *answers) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		key := r.Header.Get("Idempotency-Key")
-		who := principal(r.Context()).User
+		key, p := r.Header.Get("Idempotency-Key"), principal(r.Context())
 		// Those who are nobody share no key, and sign-ins leave no secrets here.
-		if r.Method != http.MethodPost || key == "" || who == "" {
+		if r.Method != http.MethodPost || key == "" || p.User == "" {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -68,84 +137,221 @@ func (a *answers) wrap(next http.Handler) http.Handler {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		sum := sha256.Sum256(append([]byte(r.Method+" "+r.URL.RequestURI()+"\n"), body...))
-		id := answerKey{who, key}
 
-		mine, p := a.begin(id, sum)
-		if p != nil {
-			problem.Write(w, p)
+		mine, old, refused := a.begin(p, key, sum[:])
+		switch {
+		case refused != nil:
+			problem.Write(w, refused)
 			return
-		}
-		if mine.done {
-			mine.replay(w)
+		case old != nil:
+			a.replay(w, p.User, key, old)
 			return
 		}
 		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
 		finished := false
-		defer func() { a.end(id, mine, rec, finished) }() // after a panic too: the key is free again
+		defer func() { a.end(r.Context(), mine, p.User, key, rec, finished) }() // after a panic too: the key is free again
+		if err := a.save(r.Context(), mine); err != nil {
+			a.log.Error("request refused: its Idempotency-Key was not saved", "user", p.User, "err", err)
+			problem.Write(rec, problem.New(http.StatusServiceUnavailable, "the Idempotency-Key was not saved; try again"))
+			return
+		}
 		next.ServeHTTP(rec, r)
 		finished = true
 	})
 }
 
-// begin finds the answer of an earlier request, or takes the key for this one.
-func (a *answers) begin(id answerKey, sum [sha256.Size]byte) (*answer, *problem.Problem) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.expire()
-	if old, ok := a.kept[id]; ok {
-		switch {
-		case old.request != sum:
-			return nil, problem.New(http.StatusUnprocessableEntity, "the Idempotency-Key was used for another request")
-		case !old.done:
-			return nil, problem.New(http.StatusConflict, "the request with this Idempotency-Key is under way")
-		}
-		return old, nil
-	}
-	if len(a.kept) >= maxAnswers {
-		return nil, problem.New(http.StatusServiceUnavailable, noMoreSpace)
-	}
-	n := &answer{request: sum, at: a.now()}
-	a.kept[id] = n
-	a.age = append(a.age, id)
-	return n, nil
+func idOf(user, key string) string {
+	sum := sha256.Sum256([]byte(user + "\x00" + key))
+	return hex.EncodeToString(sum[:16])
 }
 
-// expire forgets what is too old, and of what is answered the oldest where
-// there is no room.
-func (a *answers) expire() {
-	now := a.now()
-	for len(a.age) > 0 {
-		id := a.age[0]
-		old, ok := a.kept[id]
-		if ok && (!old.done || now.Sub(old.at) < keepAnswer && len(a.kept) < maxAnswers) {
-			return
+// begin finds the answer to an earlier request, or takes the key for this one.
+func (a *answers) begin(p rights.Principal, key string, sum []byte) (mine *answer, old []byte, refused *problem.Problem) {
+	id, path, now := idOf(p.User, key), holderOf(p), a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if had := a.kept[id]; had != nil && (had.busy || now.Sub(had.doc.At) < keepAnswer) {
+		switch {
+		case !bytes.Equal(had.doc.Request, sum):
+			return nil, nil, problem.New(http.StatusUnprocessableEntity, "the Idempotency-Key was used for another request")
+		case had.busy:
+			return nil, nil, problem.New(http.StatusConflict, "the request with this Idempotency-Key is under way")
+		case !had.doc.Done:
+			return nil, nil, problem.New(http.StatusConflict,
+				"the root stopped while it served the request with this Idempotency-Key; look whether it took effect, and repeat it with a new key if not")
 		}
-		delete(a.kept, id)
-		a.age = a.age[1:]
+		return nil, had.doc.Sealed, nil
+	} else if had != nil {
+		a.drop(had)
 	}
+	mine = &answer{id: id, busy: true, doc: answerDoc{Tenant: path[0], User: path[1], Request: sum, At: now}}
+	if err := a.grow(mine, 0); err != nil {
+		return nil, nil, problemOf(err)
+	}
+	a.kept[id] = mine
+	return mine, nil, nil
+}
+
+// grow takes the places for an answer of so many bytes. It is called with mu held, and so
+// are the functions that the pool calls to evict others.
+func (a *answers) grow(n *answer, bytes int) error {
+	for len(n.places) < 1+bytes/answerUnit {
+		place, err := a.pool.Take(n.doc.At, []string{n.doc.Tenant, n.doc.User}, func() { a.drop(n) })
+		if err != nil {
+			return err
+		}
+		n.places = append(n.places, place)
+	}
+	return nil
+}
+
+// drop forgets the answer. It is called with mu held.
+func (a *answers) drop(n *answer) {
+	for _, p := range n.places {
+		p.Release()
+	}
+	n.places = nil
+	if a.kept[n.id] == n {
+		delete(a.kept, n.id)
+		a.dead = append(a.dead, n.id)
+	}
+}
+
+var errStays = errors.New("the answer stays")
+
+// save makes what is kept of the answer durable, and deletes what is not kept.
+func (a *answers) save(ctx context.Context, n *answer) error {
+	err := a.table.Update(ctx, n.id, func(old answerDoc, _ bool) (answerDoc, error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.kept[n.id] != n {
+			return old, errStays // dropped meanwhile; bury deletes it
+		}
+		return n.doc, nil
+	})
+	if errors.Is(err, errStays) {
+		err = nil
+	}
+	return errors.Join(err, a.bury(ctx))
+}
+
+// bury deletes the documents of answers that are not kept any more.
+func (a *answers) bury(ctx context.Context) error {
+	a.mu.Lock()
+	dead := a.dead
+	a.dead = nil
+	a.mu.Unlock()
+	for i, id := range dead {
+		err := a.table.Update(ctx, id, func(old answerDoc, _ bool) (answerDoc, error) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if a.kept[id] != nil {
+				return old, errStays // the key was used again
+			}
+			return old, docs.ErrDelete
+		})
+		if err != nil && !errors.Is(err, errStays) {
+			a.mu.Lock()
+			a.dead = append(a.dead, dead[i:]...)
+			a.mu.Unlock()
+			return fmt.Errorf("delete the answer %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// sweep forgets what is older than the time that answers are kept for.
+func (a *answers) sweep(ctx context.Context) error {
+	now := a.now()
+	a.mu.Lock()
+	for _, n := range a.kept {
+		if !n.busy && now.Sub(n.doc.At) >= keepAnswer {
+			a.drop(n)
+		}
+	}
+	a.mu.Unlock()
+	return a.bury(ctx)
 }
 
 // end keeps the answer, unless it was our fault or too large: then the same
 // request may try again.
-func (a *answers) end(id answerKey, mine *answer, rec *recorder, finished bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !finished || rec.status >= 500 || rec.status == http.StatusTooManyRequests || rec.body.Len() > maxAnswer {
-		if a.kept[id] == mine {
-			delete(a.kept, id)
+func (a *answers) end(ctx context.Context, mine *answer, user, key string, rec *recorder, finished bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	var sealed []byte
+	keep := finished && rec.status < 500 && rec.status != http.StatusTooManyRequests && rec.body.Len() <= maxAnswer
+	if keep {
+		text, err := json.Marshal(answered{rec.status, rec.Header(), rec.body.Bytes()})
+		if err == nil {
+			sealed, err = seal(user, key, text)
 		}
-		return
+		if err != nil {
+			a.log.Error("answer to an Idempotency-Key not kept", "user", user, "err", err)
+			keep = false
+		}
 	}
-	mine.done, mine.status, mine.header, mine.body = true, rec.status, rec.Header().Clone(), rec.body.Bytes()
+	a.mu.Lock()
+	mine.busy = false
+	mine.doc.Done, mine.doc.Sealed = keep, sealed
+	if !keep || a.kept[mine.id] != mine || a.grow(mine, len(sealed)) != nil {
+		a.drop(mine)
+	}
+	a.mu.Unlock()
+	if err := a.save(ctx, mine); err != nil {
+		a.log.Error("answer to an Idempotency-Key not saved: it is forgotten when the root restarts", "user", user, "err", err)
+	}
 }
 
-func (m *answer) replay(w http.ResponseWriter) {
-	for k, v := range m.header {
+func (a *answers) replay(w http.ResponseWriter, user, key string, sealed []byte) {
+	var m answered
+	text, err := unseal(user, key, sealed)
+	if err == nil {
+		err = json.Unmarshal(text, &m)
+	}
+	if err != nil {
+		a.log.Error("answer to an Idempotency-Key cannot be read", "user", user, "err", err)
+		problem.Write(w, problem.New(http.StatusConflict, "the request with this Idempotency-Key was served and its answer is damaged; look whether it took effect"))
+		return
+	}
+	for k, v := range m.Header {
 		w.Header()[k] = v
 	}
 	w.Header().Set("Idempotency-Replayed", "true")
-	w.WriteHeader(m.status)
-	_, _ = w.Write(m.body) // who asked is gone
+	w.WriteHeader(cmp.Or(m.Status, http.StatusOK))
+	_, _ = w.Write(m.Body) // who asked is gone
+}
+
+// sealer encrypts with a key made of the user's Idempotency-Key.
+func sealer(user, key string) (cipher.AEAD, error) {
+	sum := sha256.Sum256([]byte("treeline answer\x00" + user + "\x00" + key))
+	block, err := aes.NewCipher(sum[:])
+	if err != nil {
+		return nil, fmt.Errorf("make the cipher of an answer: %w", err)
+	}
+	return cipher.NewGCM(block)
+}
+
+func seal(user, key string, text []byte) ([]byte, error) {
+	c, err := sealer(user, key)
+	if err != nil {
+		return nil, err
+	}
+	nonce := make([]byte, c.NonceSize())
+	if _, err := rand.Read(nonce); err != nil {
+		return nil, fmt.Errorf("draw a nonce: %w", err)
+	}
+	return c.Seal(nonce, nonce, text, nil), nil
+}
+
+func unseal(user, key string, sealed []byte) ([]byte, error) {
+	c, err := sealer(user, key)
+	if err != nil {
+		return nil, err
+	}
+	if len(sealed) < c.NonceSize() {
+		return nil, fmt.Errorf("decrypt an answer of %d bytes: it is cut short", len(sealed))
+	}
+	return c.Open(nil, sealed[:c.NonceSize()], sealed[c.NonceSize():], nil)
 }
 
 type recorder struct {

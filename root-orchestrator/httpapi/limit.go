@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
-	"strconv"
-	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/internal/problem"
@@ -58,82 +55,6 @@ func readBody(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-const maxBuckets = 10_000
-
-// buckets are token buckets, one per key: generous for people and scripts, a
-// wall for loops that ran wild and for guessers of passwords.
-type buckets struct {
-	rate, burst float64 // requests a second, at once
-	now         func() time.Time
-
-	mu sync.Mutex // guards m
-	m  map[string]*bucket
-}
-
-type bucket struct {
-	left float64
-	at   time.Time
-}
-
-func newBuckets(rate, burst float64, now func() time.Time) *buckets {
-	return &buckets{rate: rate, burst: burst, now: now, m: map[string]*bucket{}}
-}
-
-// take reports whether the key has a request left, and else when it will.
-func (b *buckets) take(key string) (ok bool, wait time.Duration) {
-	now := b.now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	k := b.m[key]
-	if k == nil {
-		if len(b.m) >= maxBuckets {
-			b.forgetFull(now)
-		}
-		k = &bucket{left: b.burst, at: now}
-		b.m[key] = k
-	}
-	k.left = min(b.burst, k.left+now.Sub(k.at).Seconds()*b.rate)
-	k.at = now
-	if k.left >= 1 {
-		k.left--
-		return true, 0
-	}
-	return false, time.Duration((1 - k.left) / b.rate * float64(time.Second))
-}
-
-// forgetFull drops the buckets that are full again, which are as good as new;
-// if that is none, all: a flood of keys shall not fill the memory.
-func (b *buckets) forgetFull(now time.Time) {
-	for key, k := range b.m {
-		if k.left+now.Sub(k.at).Seconds()*b.rate >= b.burst {
-			delete(b.m, key)
-		}
-	}
-	if len(b.m) >= maxBuckets {
-		clear(b.m)
-	}
-}
-
-// wrap limits by principal, and those who are nobody by address.
-func (b *buckets) wrap(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		key := principal(r.Context()).User
-		if key == "" {
-			key = "@" + hostOf(r.RemoteAddr)
-		}
-		if ok, wait := b.take(key); !ok {
-			tooMany(w, wait)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-func tooMany(w http.ResponseWriter, wait time.Duration) {
-	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-	problem.Write(w, problem.New(http.StatusTooManyRequests, "too many requests, wait a moment"))
 }
 
 func hostOf(addr string) string {

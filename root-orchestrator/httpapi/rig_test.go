@@ -20,6 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mem"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
@@ -36,22 +37,38 @@ type rig struct {
 	desk     *jointoken.Desk
 	server   *httptest.Server
 	clusters *played
+	store    *mem.Store
+	ring     *jwt.Ring
+	stop     func()
 }
 
 type option func(*httpapi.Options)
 
 func newRig(t *testing.T, options ...option) *rig {
 	t.Helper()
-	st := mem.New()
-	ring, err := jwt.NewRing(time.Now())
+	r := &rig{t: t, store: mem.New()}
+	r.start(options...)
+	return r
+}
+
+// start starts the root on what the store has; a second start is a restart.
+func (r *rig) start(options ...option) {
+	t, st := r.t, r.store
+	t.Helper()
+	loaded, err := store.Load(t.Context(), st)
 	check(t, err)
-	r := &rig{t: t, core: root.New(root.Config{}), clusters: &played{answers: map[string]string{}}}
+	if r.ring == nil {
+		r.ring, err = jwt.NewRing(time.Now())
+		check(t, err)
+	}
+	r.core, r.clusters = root.New(root.Config{}), &played{answers: map[string]string{}}
+	check(t, r.core.Restore(loaded))
 	r.accounts, err = account.New(account.Options{
-		Store: st, Ring: ring, Issuer: api.TokenIssuer, Audience: api.TokenAudience,
+		Store: st, Loaded: loaded, Ring: r.ring, Issuer: api.TokenIssuer, Audience: api.TokenAudience,
 		Cost: account.Cost{MemoryKiB: 8, Passes: 1, Lanes: 1},
 	})
 	check(t, err)
-	r.desk, err = jointoken.NewDesk(st, nil, "https://root.test:7443", [32]byte{1}, time.Now)
+	r.desk, err = jointoken.NewDesk(st, loaded, "https://root.test:7443", [32]byte{1}, time.Now)
 	check(t, err)
 	r.loop = loop.New(r.core, st, func(envs []api.Envelope) {
 		var changes []api.Change
@@ -64,25 +81,35 @@ func newRig(t *testing.T, options ...option) *rig {
 	}, loop.Options[root.Input]{Tick: root.Tick{}})
 	o := httpapi.Options{
 		Core: r.core, Owner: r.loop, Accounts: r.accounts, Desk: r.desk, Clusters: r.clusters, Version: "test", Rate: 10_000,
+		Store: st, Loaded: loaded,
 	}
 	for _, set := range options {
 		set(&o)
 	}
-	r.web = httpapi.New(o)
+	r.web, err = httpapi.New(o)
+	check(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.loop.Run(ctx) }()
 	r.server = httptest.NewUnstartedServer(r.web.Handler())
 	r.server.EnableHTTP2 = true
 	r.server.StartTLS()
-	t.Cleanup(func() {
-		r.web.Close()
-		r.server.Close()
+	web, server := r.web, r.server
+	r.stop = sync.OnceFunc(func() {
+		web.Close()
+		server.Close()
 		cancel()
 		check(t, <-done)
 	})
+	t.Cleanup(r.stop)
 	check(t, r.loop.Do(t.Context(), root.Start{}, nil))
-	return r
+}
+
+// restart stops the root and starts it on what the store has.
+func (r *rig) restart(options ...option) {
+	r.t.Helper()
+	r.stop()
+	r.start(options...)
 }
 
 func check(t *testing.T, err error) {
@@ -195,9 +222,13 @@ type played struct {
 	revoked []api.ClusterID
 
 	hold, held chan struct{} // an api request closes held, and waits for hold
+	gate       chan struct{} // all requests wait for its close
 }
 
 func (p *played) Ask(_ context.Context, c api.ClusterID, r api.StreamRequest) (io.ReadCloser, error) {
+	if p.gate != nil {
+		<-p.gate
+	}
 	if p.hold != nil {
 		close(p.held)
 		<-p.hold

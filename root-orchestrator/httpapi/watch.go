@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -68,6 +69,14 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 	if err != nil {
 		return err
 	}
+	ctx, end := context.WithCancel(r.Context())
+	defer end()
+	place, err := a.shares.watches.Take(a.opt.Now(), holderOf(p), end)
+	if err != nil {
+		return err
+	}
+	defer place.Release()
+	endures(ctx)
 	keep := scope{tenant: api.Tenant(q.Get("tenant")), under: q.Get("under")}
 
 	s := sse{w: w, rc: http.NewResponseController(w)}
@@ -81,8 +90,8 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 	}
 	beat := time.NewTicker(bookmarkEvery)
 	defer beat.Stop()
-	end := time.NewTimer(maxWatch)
-	defer end.Stop()
+	limit := time.NewTimer(maxWatch)
+	defer limit.Stop()
 	for {
 		entries, more, err := a.feed.from(seq)
 		if err != nil {
@@ -101,11 +110,11 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 			}
 		}
 		select {
-		case <-r.Context().Done():
+		case <-ctx.Done(): // the client has gone, or others need the place
 			return nil
 		case <-a.closing:
 			return nil
-		case <-end.C:
+		case <-limit.C:
 			return nil
 		case <-more:
 		case <-beat.C:

@@ -19,7 +19,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
-	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -98,9 +97,13 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
 		Desk: id.desk, Keys: id.ring.Public, Log: log,
 	})
-	web = httpapi.New(httpapi.Options{
+	web, err = httpapi.New(httpapi.Options{
 		Core: core, Owner: l, Accounts: id.accounts, Desk: id.desk, Clusters: link, Version: daemon.Version(), Log: log,
+		Store: st, Loaded: loaded,
 	})
+	if err != nil {
+		return err
+	}
 	reg := metrics.New()
 	m.register(reg, core, l, link)
 	var health daemon.Health
@@ -132,7 +135,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "certificate", Run: id.keeper.Run},
 		daemon.Part{Name: "scheduler", Run: asker.Run},
 		daemon.Part{Name: "server", Run: serve},
-		daemon.Part{Name: "sweep", Run: func(ctx context.Context) error { return sweep(ctx, id.accounts, id.desk, log) }},
+		daemon.Part{Name: "sweep", Run: func(ctx context.Context) error { return sweep(ctx, log, id.accounts.Sweep, id.desk.Sweep, web.Sweep) }},
 	)
 }
 
@@ -206,7 +209,7 @@ func rootPEM(a *ca.Authority) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Root().Raw})
 }
 
-func sweep(ctx context.Context, accounts *account.Service, desk *jointoken.Desk, log *slog.Logger) error {
+func sweep(ctx context.Context, log *slog.Logger, all ...func(context.Context) error) error {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
 	for {
@@ -215,8 +218,10 @@ func sweep(ctx context.Context, accounts *account.Service, desk *jointoken.Desk,
 			return nil
 		case <-t.C:
 		}
-		if err := errors.Join(accounts.Sweep(ctx), desk.Sweep(ctx)); err != nil && ctx.Err() == nil {
-			log.Warn("what has expired was not forgotten; it does not count any more anyway", "err", err)
+		for _, forget := range all {
+			if err := forget(ctx); err != nil && ctx.Err() == nil {
+				log.Warn("cannot delete what has expired; it has no effect any more", "err", err)
+			}
 		}
 	}
 }

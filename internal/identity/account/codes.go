@@ -77,14 +77,23 @@ func (s *Service) Invite(ctx context.Context, id UserID, life time.Duration) (Co
 // wrong, used or expired is ErrUnauthenticated. A password that is refused
 // leaves the code as it was.
 func (s *Service) Redeem(ctx context.Context, id UserID, code, password string) (Session, error) {
+	check := func(c codeDoc, ok bool) error {
+		right := subtle.ConstantTimeCompare([]byte(c.Hash), []byte(hashSecret(code))) == 1
+		if !ok || !right || !s.opt.Now().Before(c.Expires) {
+			return fmt.Errorf("the code is wrong, used or expired; ask for a new one: %w", api.ErrUnauthenticated)
+		}
+		return nil
+	}
+	if err := check(s.codes.Get(string(id))); err != nil {
+		return Session{}, err // before it costs a hash
+	}
 	hash, err := s.hasher.hash(ctx, password)
 	if err != nil {
 		return Session{}, err
 	}
 	err = s.codes.Update(ctx, string(id), func(c codeDoc, ok bool) (codeDoc, error) {
-		right := subtle.ConstantTimeCompare([]byte(c.Hash), []byte(hashSecret(code))) == 1
-		if !ok || !right || !s.opt.Now().Before(c.Expires) {
-			return c, fmt.Errorf("the code is wrong, used or expired; ask for a new one: %w", api.ErrUnauthenticated)
+		if err := check(c, ok); err != nil {
+			return c, err
 		}
 		return c, docs.ErrDelete
 	})

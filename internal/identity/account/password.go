@@ -7,10 +7,12 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/crypto/argon2"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 )
 
 // Cost is what hashing a password takes. It is stored in each hash, so that it
@@ -27,12 +29,30 @@ var DefaultCost = Cost{MemoryKiB: 19 << 10, Passes: 2, Lanes: 1}
 // maxCost bounds what a stored hash may ask for.
 var maxCost = Cost{MemoryKiB: 256 << 10, Passes: 16, Lanes: 8}
 
-// Two hashes at once and 64 waiting: whoever floods the login gets
-// ErrUnavailable, and 38 MiB is all the memory it takes.
-const (
-	hashesAtOnce  = 2
-	hashesWaiting = 64
-)
+// hashesAtOnce bounds the memory that hashing takes: 38 MiB by default.
+const hashesAtOnce = 2
+
+var hashTurns = fairshare.Declare(fairshare.Bound{
+	Resource: "sign-ins that wait for their password to be hashed", Total: 512, Share: []int{256, 64}, Per: "subnet, then address",
+	Beyond: "2 work at once; addresses are served in turn, those without a failed sign-in lately first; the newest of the largest subnet gets 503",
+	Attack: "TestGuessersDoNotLockAUserOut",
+})
+
+// caller says where a sign-in comes from: its path for fair shares, and whether it
+// goes before those that have failed lately.
+type caller struct {
+	path  []string
+	clean bool
+}
+
+type callerKey struct{}
+
+// From says in the context where a sign-in comes from: a path of fairshare with two
+// levels, and whether no sign-in from there has failed lately. Sign-ins without it
+// come from one holder.
+func From(ctx context.Context, path []string, clean bool) context.Context {
+	return context.WithValue(ctx, callerKey{}, caller{path, clean})
+}
 
 const (
 	saltSize    = 16
@@ -42,34 +62,21 @@ const (
 )
 
 type hasher struct {
-	cost    Cost
-	waiting chan struct{}
-	running chan struct{}
+	cost  Cost
+	turns *fairshare.Turns
 }
 
 func newHasher(c Cost) *hasher {
-	return &hasher{cost: c, waiting: make(chan struct{}, hashesWaiting+hashesAtOnce), running: make(chan struct{}, hashesAtOnce)}
+	return &hasher{cost: c, turns: fairshare.NewTurns(hashTurns, hashesAtOnce, 0)}
 }
 
 // enter waits for its turn; leave ends it.
-func (h *hasher) enter(ctx context.Context) error {
-	select {
-	case h.waiting <- struct{}{}:
-	default:
-		return fmt.Errorf("too many sign-ins at once, try again: %w", api.ErrUnavailable)
+func (h *hasher) enter(ctx context.Context) (leave func(), err error) {
+	c, ok := ctx.Value(callerKey{}).(caller)
+	if !ok {
+		c = caller{[]string{"local", "local"}, true}
 	}
-	select {
-	case h.running <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		<-h.waiting
-		return fmt.Errorf("sign in: %w", ctx.Err())
-	}
-}
-
-func (h *hasher) leave() {
-	<-h.running
-	<-h.waiting
+	return h.turns.Enter(ctx, time.Now(), c.path, c.clean)
 }
 
 // hash is the password's hash in the usual text form, $argon2id$v=19$m=…,t=…,p=…$salt$hash.
@@ -77,10 +84,11 @@ func (h *hasher) hash(ctx context.Context, password string) (string, error) {
 	if n := len(password); n < minPassword || n > maxPassword {
 		return "", fmt.Errorf("password has %d bytes, want %d to %d: %w", n, minPassword, maxPassword, api.ErrInvalid)
 	}
-	if err := h.enter(ctx); err != nil {
-		return "", err
+	leave, err := h.enter(ctx)
+	if err != nil {
+		return "", fmt.Errorf("hash a password: %w", err)
 	}
-	defer h.leave()
+	defer leave()
 	salt := make([]byte, saltSize)
 	if _, err := rand.Read(salt); err != nil {
 		return "", fmt.Errorf("draw a salt: %w", err)
@@ -99,10 +107,11 @@ func (h *hasher) matches(ctx context.Context, hash, password string) (bool, erro
 	if len(password) > maxPassword {
 		return false, nil
 	}
-	if err := h.enter(ctx); err != nil {
-		return false, err
+	leave, err := h.enter(ctx)
+	if err != nil {
+		return false, fmt.Errorf("check a password: %w", err)
 	}
-	defer h.leave()
+	defer leave()
 	c, salt, want, ok := parseHash(hash)
 	if !ok {
 		c, salt, want = h.cost, make([]byte, saltSize), make([]byte, hashSize)

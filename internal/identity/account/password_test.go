@@ -30,39 +30,55 @@ func TestHashSaysItsCost(t *testing.T) {
 	}
 }
 
-// However many sign in at once, only so many hashes take memory; the rest wait,
-// and past that are sent away.
+// However many sign in at once, only so many hashes take memory and only so many
+// wait, and another address waits for one of the flood's at most.
 func TestSignInsAreBounded(t *testing.T) {
 	h := newHasher(Cost{64, 1, 1})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(From(context.Background(), []string{"flood", "flood"}, true))
+	var leaves []func()
 	for range hashesAtOnce {
-		if err := h.enter(ctx); err != nil {
+		leave, err := h.enter(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
+		leaves = append(leaves, leave)
 	}
-	done := make(chan error)
-	for range hashesWaiting {
-		go func() { done <- h.enter(ctx) }()
+	done := make(chan error, 100)
+	for range 100 {
+		go func() {
+			leave, err := h.enter(ctx)
+			if err == nil {
+				leave()
+			}
+			done <- err
+		}()
 	}
-	for len(h.waiting) < cap(h.waiting) { // until all of them wait
-		runtime.Gosched()
-		select {
-		case err := <-done:
-			t.Fatalf("one more ran: %v", err)
-		default:
+	for range 100 - 64 { // what is over the share of one address
+		if err := <-done; !errors.Is(err, api.ErrTooMany) {
+			t.Fatalf("one over the share: %v", err)
 		}
 	}
-	if _, err := h.matches(ctx, "", "x"); !errors.Is(err, api.ErrUnavailable) {
-		t.Errorf("one too many: %v", err)
+	fresh := make(chan error, 1)
+	go func() {
+		_, err := h.matches(From(context.Background(), []string{"other", "other"}, true), "", "x")
+		fresh <- err
+	}()
+	for {
+		if _, waiting := h.turns.Load(); waiting == 65 {
+			break
+		}
+		runtime.Gosched()
+	}
+	leaves[0]()
+	if err := <-fresh; err != nil {
+		t.Errorf("a sign-in from another address: %v", err)
 	}
 	cancel()
-	for range hashesWaiting {
-		if err := <-done; !errors.Is(err, context.Canceled) {
+	leaves[1]()
+	for range 64 {
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-	}
-	for range hashesAtOnce {
-		h.leave()
 	}
 	if ok, err := h.matches(context.Background(), "", "x"); ok || err != nil {
 		t.Error(ok, err)
