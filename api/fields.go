@@ -92,6 +92,7 @@ const (
 	MaxSLAValues = 100_000 // objects, arrays and scalars
 	MaxServices  = 256     // of an application
 	MaxReplicas  = 10_000  // of a service
+	MaxAttempts  = 1000    // of a one-shot
 	MaxDevices   = 64      // that an instance has to itself, of all kinds
 )
 
@@ -221,7 +222,12 @@ var Fields = []Field{
 	},
 	{
 		Pointer: servicePath + "/one_shot", Type: BooleanField, Status: Enforced, Default: "false",
-		Doc: "It is done when it exits with 0, and is not started again.",
+		Doc: "It is done when it exits with 0, and is not started again. One that fails is started again, `max_attempts` times at most.",
+	},
+	{
+		Pointer: servicePath + "/max_attempts", Type: IntegerField, Status: Enforced, Max: MaxAttempts, Default: itoa(DefaultAttempts),
+		Doc:  "How often a `one_shot` is tried, on whatever nodes; then it has failed for good. What is not its own fault (a lost node, a registry or runtime that does not answer, a full disk) does not count. 0 means the default (Treeline's own).",
+		Rule: "only with `one_shot`",
 	},
 	{
 		Pointer: servicePath + "/privileged", Type: BooleanField, Status: Enforced, Default: "false",

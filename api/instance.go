@@ -20,7 +20,7 @@ const (
 	Created          State = "created"           // the workload exists and does not run yet
 	Running          State = "running"           // the workload runs
 	Completed        State = "completed"         // a one-shot workload exited with 0
-	Failed           State = "failed"            // the workload ended or could not start; a restart or a re-placement follows
+	Failed           State = "failed"            // the workload ended or could not start; a restart or a re-placement follows, unless Ended
 	Terminated       State = "terminated"        // withdrawn from above and stopped
 )
 
@@ -53,6 +53,7 @@ const (
 	ReasonNoNetwork     Reason = "network_missing"     // it needs the overlay network, and the node has none
 	ReasonBackoff       Reason = "restart_backoff"     // it will be restarted after a pause
 	ReasonTooManyFails  Reason = "too_many_failures"   // restarts on this node did not help
+	ReasonAttemptsSpent Reason = "attempts_exhausted"  // a one-shot failed max_attempts times; it is not started again
 	ReasonUpdated       Reason = "updated"             // a new SLA replaced it
 	ReasonScaledDown    Reason = "scaled_down"         // fewer instances are wanted
 	ReasonDeleted       Reason = "deleted"             // its application was deleted
@@ -65,6 +66,13 @@ const (
 	ReasonNoScheduler   Reason = "scheduler_failed"    // of an event: the scheduler outside gave no good answer, and the built-in one decided
 )
 
+// Ended reports whether an instance has ended for good: it completed, or it was a
+// one-shot that failed as often as its SLA allows. Only a new SLA revision or a
+// withdrawal changes that.
+func Ended(s State, r Reason) bool {
+	return s == Completed || s == Failed && r == ReasonAttemptsSpent
+}
+
 // Observed is what is true of one instance, written only from below. It is
 // whole in itself: a later one replaces an earlier one.
 type Observed struct {
@@ -73,7 +81,10 @@ type Observed struct {
 	State    State      `json:"state"`
 	Reason   Reason     `json:"reason,omitempty"`
 	Detail   string     `json:"detail,omitempty"`
-	Restarts int        `json:"restarts,omitempty"`
+	Restarts int        `json:"restarts,omitempty"` // since the SLA revision was placed first, Assignment.Restarts included
+	// Failures counts the failures that are the workload's own, Assignment.Failures
+	// included. It is not part of the digest: it changes only with State or Restarts.
+	Failures int        `json:"failures,omitempty"`
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Node     NodeID     `json:"node,omitempty"`
 	Address  netip.Addr `json:"address,omitzero"` // on the overlay network, IPv4; zero: it is not on it
@@ -99,6 +110,15 @@ type Observed struct {
 	Position *Position `json:"position,omitempty"`
 	// Devices are the ids of those that it has to itself, on its node.
 	Devices []string `json:"devices,omitempty"`
+}
+
+// mostCounted bounds the restarts that a lower tier may report.
+const mostCounted = 1_000_000
+
+// Counts are the restarts and failures after o, which a lower tier says, where they
+// were restarts and failures before: they never shrink, and they are bounded.
+func (o Observed) Counts(restarts, failures int) (int, int) {
+	return max(restarts, min(o.Restarts, mostCounted)), max(failures, min(o.Failures, MaxAttempts))
 }
 
 // Digest is a fingerprint of o, for sets that are compared before they are sent.
@@ -131,7 +151,8 @@ type Instance struct {
 	Cluster  ClusterID  `json:"cluster,omitempty"`
 	Node     NodeID     `json:"node,omitempty"` // only where the asker may see nodes
 	Epoch    Epoch      `json:"epoch"`
-	Restarts int        `json:"restarts"`
+	Restarts int        `json:"restarts"`           // of this SLA revision, on all nodes and clusters that had it
+	Failures int        `json:"failures,omitempty"` // of those what was the workload's own fault, failed starts included
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Spec     Revision   `json:"spec_revision"`      // the SLA revision that it runs or will run
 	Leaving  bool       `json:"leaving,omitempty"`  // it is being withdrawn
@@ -152,8 +173,11 @@ type Service struct {
 	Spec     Microservice `json:"spec"`
 	Replicas int          `json:"replicas"`
 	Running  int          `json:"running"`
-	SpecRev  Revision     `json:"spec_revision"`
-	Revision Revision     `json:"revision"`
+	// Completed and Failed count the instances that have ended for good, see Ended.
+	Completed int      `json:"completed,omitempty"`
+	Failed    int      `json:"failed,omitempty"`
+	SpecRev   Revision `json:"spec_revision"`
+	Revision  Revision `json:"revision"`
 	// Addresses are its semantic addresses, as the root gave or granted them.
 	Addresses ServiceAddresses `json:"addresses,omitzero"`
 }
@@ -166,10 +190,13 @@ type App struct {
 	Services []ServiceID `json:"services"`
 	Wanted   int         `json:"wanted"`
 	Running  int         `json:"running"`
-	Leaving  bool        `json:"leaving,omitempty"`
-	Created  time.Time   `json:"created"`
-	By       string      `json:"by,omitempty"` // who applied it last
-	Revision Revision    `json:"revision"`
+	// Completed and Failed count the instances that have ended for good, see Ended.
+	Completed int       `json:"completed,omitempty"`
+	Failed    int       `json:"failed,omitempty"`
+	Leaving   bool      `json:"leaving,omitempty"`
+	Created   time.Time `json:"created"`
+	By        string    `json:"by,omitempty"` // who applied it last
+	Revision  Revision  `json:"revision"`
 }
 
 // Event is one durable line of the story that `treeline events` tells.

@@ -67,6 +67,10 @@ func serviceRule(c checker, at string, v *value) {
 		c.fault(at+"/on_disconnect", "on_disconnect", "leave one of them out",
 			"an exclusive service cannot keep running when cut off: it might then run twice")
 	}
+	if !neutral(v.get("max_attempts")) && !v.get("one_shot").truth {
+		c.fault(at+"/max_attempts", "max_attempts", "add one_shot: true, or leave max_attempts out",
+			"max_attempts bounds a one_shot; any other service is started again without end")
+	}
 	platformRule(c, at, v)
 	processRule(c, at, v)
 	totalDevicesRule(c, at, v)

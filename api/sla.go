@@ -36,6 +36,7 @@ type Microservice struct {
 	Cmd            []string     `json:"cmd,omitempty"`
 	Environment    []string     `json:"environment,omitempty"` // "KEY=value"
 	OneShot        bool         `json:"one_shot,omitempty"`
+	MaxAttempts    int          `json:"max_attempts,omitempty"` // of a one-shot; 0 means DefaultAttempts
 	Privileged     bool         `json:"privileged,omitempty"`
 	Arch           []string     `json:"arch,omitempty"`     // GOARCH names; any of them
 	Platform       string       `json:"platform,omitempty"` // the image's platform, "linux/amd64"
@@ -196,6 +197,21 @@ func (m Microservice) Urgency() int {
 		return i
 	}
 	return slices.Index(Priorities, "normal")
+}
+
+// DefaultAttempts is how often a one-shot is tried where its SLA does not say.
+const DefaultAttempts = 6
+
+// Attempts is how often the service's workload may fail before the instance has
+// failed for good; 0: there is no bound, because it is no one-shot.
+func (m Microservice) Attempts() int {
+	switch {
+	case !m.OneShot:
+		return 0
+	case m.MaxAttempts == 0:
+		return DefaultAttempts
+	}
+	return m.MaxAttempts
 }
 
 // StopsWhenCutOff reports whether a node that lost its cluster stops the

@@ -54,6 +54,10 @@ type Assignment struct {
 	// Moves are when it moved because its place broke its SLA, whoever moved it: what
 	// it may yet move within MovesWindow is less by these. They are no news by themselves.
 	Moves []time.Time `json:"moves,omitempty"`
+	// Restarts and Failures are what earlier placements of this SLA revision had, so that
+	// the counts, and the bound on attempts, survive a move. They are no news by themselves.
+	Restarts int `json:"restarts,omitempty"`
+	Failures int `json:"failures,omitempty"`
 }
 
 // Digest is a fingerprint of a; the spec counts by its revision.

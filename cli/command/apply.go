@@ -38,8 +38,9 @@ func (c *cli) applyCmd() *cobra.Command {
 		Use: "apply -f FILE", Short: "Make the applications of an SLA what it says, and watch them come up", Args: fileByFlag,
 		Long: `Make the applications of an SLA (JSON or YAML) what it says, and watch them come
 up: one line for each step, with the time since the first and the tier that took
-it. Ctrl-C ends the watching alone. Exits with 3 if something could not be placed
-within --timeout, with 4 if it was placed and does not run by then.`,
+it. Ctrl-C ends the watching alone. Exits with 1 as soon as an instance failed for
+good, with 3 if something could not be placed within --timeout, with 4 if it was
+placed and does not run by then.`,
 		Example: "  treeline apply -f shop.yaml\n  cat shop.json | treeline apply -f - --detach",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := c.printer()
@@ -230,55 +231,20 @@ func (c *cli) monitor(ctx context.Context, a *client.Client, apps []api.App, sin
 }
 
 func (c *cli) monitorApp(ctx context.Context, a *client.Client, app api.App, steps *steps) error {
-	services, _, err := a.Services(ctx, client.ListOptions{Under: string(app.ID)})
-	if err != nil {
-		return c.unfinished(ctx, a, app, nil, err)
-	}
-	progress := follow.New(services)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	instances := make(chan seen[api.Instance])
-	events := make(chan api.Event)
-	failed := make(chan error, 2)
-	go func() {
-		failed <- instancesOf(a, string(app.ID)).follow(ctx, func(s seen[api.Instance]) (bool, error) {
-			return pass(ctx, instances, s), nil
-		})
-	}()
-	since := steps.after
-	go func() { failed <- c.tellEvents(ctx, a, app.ID, since, events) }()
-	defer func() { // both end with ctx
-		cancel()
-		<-failed
-		<-failed
-	}()
-	for {
-		select {
-		case s := <-instances:
-			switch {
-			case s.Whole:
-				for _, i := range s.Items {
-					progress.See(i)
-				}
-			case s.Object == nil:
-				progress.Gone(api.InstanceID(s.ID))
-			default:
-				progress.See(*s.Object)
-			}
-			if progress.Done() {
-				cancel()
-				return c.lastSteps(context.WithoutCancel(ctx), a, app, steps)
-			}
-		case e := <-events:
-			steps.tell(e)
-		case err := <-failed:
-			failed <- nil // for the wait above
-			if err == nil {
-				err = context.Cause(ctx)
-			}
-			return c.unfinished(ctx, a, app, progress, err)
+	progress := follow.New(nil)
+	since, name := steps.after, c.progress().Short(string(app.ID))
+	err := track(ctx, a, string(app.ID), progress, func() (bool, error) {
+		if progress.Done() {
+			return true, nil
 		}
+		return false, c.unreachable(progress, name, "running")
+	}, func(ctx context.Context, hand post) error {
+		return c.tellEvents(ctx, a, app.ID, since, func(e api.Event) bool { return hand(func() { steps.tell(e) }) })
+	})
+	if err == nil {
+		return c.lastSteps(ctx, a, app, steps)
 	}
+	return c.unfinished(ctx, a, app, progress, err)
 }
 
 // pass hands v on, unless ctx ends first.
@@ -291,7 +257,7 @@ func pass[T any](ctx context.Context, ch chan<- T, v T) bool {
 	}
 }
 
-func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, since api.Revision, ch chan<- api.Event) error {
+func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, since api.Revision, tell func(api.Event) bool) error {
 	s := source[api.Event]{client: a, kind: client.Events, list: client.ListOptions{Under: string(app)}}
 	for {
 		// Listed first: a root that restarted keeps no changes of before, but the events.
@@ -300,7 +266,7 @@ func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, s
 			return err
 		}
 		for _, e := range all {
-			if !pass(ctx, ch, e) {
+			if !tell(e) {
 				return nil
 			}
 		}
@@ -310,7 +276,7 @@ func (c *cli) tellEvents(ctx context.Context, a *client.Client, app api.AppID, s
 				return true, nil
 			}
 			since = max(since, s.Object.Seq)
-			return pass(ctx, ch, *s.Object), nil
+			return tell(*s.Object), nil
 		})
 		if !errors.Is(err, api.ErrGone) {
 			return err
@@ -339,9 +305,6 @@ func (c *cli) unfinished(ctx context.Context, a *client.Client, app api.App, pro
 		if errors.Is(err, context.Canceled) {
 			c.say("no longer watching; %s goes on without you: treeline get instances %s -w", name, name)
 		}
-		return err
-	}
-	if progress == nil {
 		return err
 	}
 	n, wanted := progress.Counts()

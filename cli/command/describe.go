@@ -142,7 +142,7 @@ func (c *cli) describeApp(ctx context.Context, d *description, name string) erro
 	}
 	d.of(string(a.ID), a)
 	d.line("Application", "%s", a.ID)
-	d.line("Status", "%s, %d of %d instances run", output.AppStatus(a), a.Running, a.Wanted)
+	d.line("Status", "%s, %s running", output.AppStatus(a), output.Ran(a.Running, a.Completed, a.Failed, a.Wanted))
 	d.line("Description", "%s", a.Spec.Description)
 	d.line("Created", "%s ago", d.Age(a.Created))
 	d.line("Applied by", "%s", a.By)
@@ -172,7 +172,7 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	m := s.Spec
 	d.of(string(s.ID), s)
 	d.line("Service", "%s", s.ID)
-	d.line("Instances", "%d of %d run", s.Running, s.Replicas)
+	d.line("Instances", "%s running", output.Ran(s.Running, s.Completed, s.Failed, s.Replicas))
 	d.line("Runs", "%s as %s", m.Code, m.Virtualization)
 	d.line("Command", "%s", strings.Join(m.Cmd, " "))
 	d.line("Addresses", "%s", output.Addresses(s.Addresses))
@@ -200,7 +200,7 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 		is   bool
 		says string
 	}{
-		{m.OneShot, "ends with 0 and is done"},
+		{m.OneShot, fmt.Sprintf("a one-shot: done when it ends with 0, failed after %d attempts", m.Attempts())},
 		{m.Exclusive, "never twice at once"},
 		{m.Privileged, "privileged"},
 		{m.StopsWhenCutOff() && !m.Exclusive, "stops when cut off"},

@@ -18,10 +18,13 @@ func (c *cli) waitCmd() *cobra.Command {
 	var what string
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "wait APP|SERVICE|INSTANCE --for=running|completed|deleted", Short: "Wait until something is so", Args: cobra.ExactArgs(1),
+		Use: "wait APP|SERVICE|INSTANCE --for=running|completed|deleted", Short: "Wait for a resource to reach a state", Args: cobra.ExactArgs(1),
 		Long: `Wait until all wanted instances of an application or a service, or one instance,
-run, have completed, or are no more. Exits with 4 when --timeout is over, with 3
-if that is because something cannot be placed.`,
+run, have completed, or are no more. A one_shot that has completed counts as
+running, too. Exits with 1 as soon as the state cannot be reached any more, because
+an instance failed for good or the service never completes; with 6 when what is
+waited for is deleted; with 4 when --timeout is over, with 3 if that is because
+something cannot be placed.`,
 		ValidArgsFunction: c.complete("apps", "services", "instances"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if what != "running" && what != "completed" && what != "deleted" {
@@ -53,25 +56,22 @@ if that is because something cannot be placed.`,
 }
 
 func (c *cli) wait(ctx context.Context, a *client.Client, id, what string) error {
-	name := c.progress().Short(id)
 	if what == "deleted" {
 		return c.waitDeleted(ctx, a, id)
 	}
-	services, err := goals(ctx, a, id)
-	if err != nil {
-		return err
+	name := c.progress().Short(id)
+	p := follow.New(nil)
+	if i, err := api.ParseInstanceID(id); err == nil {
+		p = follow.NewInstance(i)
 	}
-	last := map[string]api.Instance{}
-	err = instancesOf(a, id).until(ctx, func(all map[string]api.Instance) bool {
-		last = all
-		return reached(services, id, what, all)
+	err := track(ctx, a, id, p, func() (bool, error) {
+		if what == "completed" && p.Completed() || what == "running" && p.Done() {
+			return true, nil
+		}
+		return false, c.unreachable(p, name, what)
 	})
 	if !errors.Is(err, api.ErrTimeout) {
 		return err
-	}
-	p := follow.New(services)
-	for _, i := range last {
-		p.See(i)
 	}
 	if u := p.Unplaced(); len(u) > 0 {
 		return fmt.Errorf("%s is not %s: %s could not be placed; see treeline why %s: %w",
@@ -83,39 +83,25 @@ func (c *cli) wait(ctx context.Context, a *client.Client, id, what string) error
 	return fmt.Errorf("%s is not %s yet: %w", name, what, err)
 }
 
-// goals are the services of what is waited for; none for a single instance.
-func goals(ctx context.Context, a *client.Client, id string) ([]api.Service, error) {
-	if _, err := api.ParseInstanceID(id); err == nil {
-		return nil, nil
+// unreachable says why a state cannot be reached any more, whatever happens
+// without a new SLA or scale; nil: it can.
+func (c *cli) unreachable(p *follow.Progress, name, what string) error {
+	if p.Vanished() {
+		return fmt.Errorf("%s was deleted and will not be %s: %w", name, what, api.ErrNotFound)
 	}
-	services, _, err := a.Services(ctx, client.ListOptions{Under: id})
-	return services, err
-}
-
-func reached(services []api.Service, id, what string, all map[string]api.Instance) bool {
-	state := map[string]api.State{"running": api.Running, "completed": api.Completed}[what]
-	if services == nil {
-		return all[id].State == state
+	if endless := p.Endless(); what == "completed" && len(endless) > 0 {
+		return fmt.Errorf("%s is never completed: service %s is not a one_shot, so it is started again whenever it ends",
+			name, c.progress().Short(string(endless[0])))
 	}
-	if what == "running" {
-		p := follow.New(services)
-		for _, i := range all {
-			p.See(i)
-		}
-		return p.Done()
+	failed := p.Failed()
+	if len(failed) == 0 {
+		return nil
 	}
-	n, wanted := map[api.ServiceID]int{}, 0
-	for _, i := range all {
-		if i.State == state {
-			n[i.Service]++
-		}
+	for _, i := range failed {
+		c.say("  %s is %s %s %s", c.progress().Short(string(i.ID)), output.StateOf(i), i.Reason, i.Detail)
 	}
-	for _, s := range services {
-		if wanted += s.Replicas; n[s.ID] < s.Replicas {
-			return false
-		}
-	}
-	return wanted > 0
+	return fmt.Errorf("%s will not be %s: %s failed for good; see treeline logs %s, then apply a changed SLA or delete and apply it again",
+		name, what, output.Plural(len(failed), "instance"), c.progress().Short(string(failed[0].ID)))
 }
 
 func (c *cli) waitDeleted(ctx context.Context, a *client.Client, id string) error {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/follow"
 )
 
 // source is a kind of object that can be listed and watched.
@@ -93,4 +94,83 @@ func (s source[T]) until(ctx context.Context, cond func(map[string]T) bool) erro
 
 func instancesOf(a *client.Client, under string) source[api.Instance] {
 	return source[api.Instance]{a, client.Instances, client.ListOptions{Under: under}, instanceID}
+}
+
+// post hands a change to whoever follows; false: nobody does any more.
+type post func(change func()) bool
+
+// track keeps p up to date with the services and instances under a reference, and
+// asks done after each change until it says yes or fails. others are followed beside
+// them. It ends all of them before it returns.
+func track(ctx context.Context, a *client.Client, under string, p *follow.Progress, done func() (bool, error), others ...func(context.Context, post) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	changes := make(chan func())
+	hand := func(change func()) bool { return pass(ctx, changes, change) }
+	var services, instances bool // listed
+	followers := append([]func(context.Context, post) error{
+		func(ctx context.Context, hand post) error {
+			of := under
+			if id, err := api.ParseInstanceID(under); err == nil {
+				of = string(id.Service())
+			}
+			s := source[api.Service]{a, client.Services, client.ListOptions{Under: of}, func(o api.Service) string { return string(o.ID) }}
+			return s.follow(ctx, func(e seen[api.Service]) (bool, error) {
+				return hand(func() {
+					switch {
+					case e.Whole:
+						p.Goals(e.Items)
+						services = true
+					case e.Object == nil:
+						p.Dropped(api.ServiceID(e.ID))
+					default:
+						p.Goal(*e.Object)
+					}
+				}), nil
+			})
+		},
+		func(ctx context.Context, hand post) error {
+			return instancesOf(a, under).follow(ctx, func(e seen[api.Instance]) (bool, error) {
+				return hand(func() {
+					switch {
+					case e.Whole:
+						p.All(e.Items)
+						instances = true
+					case e.Object == nil:
+						p.Gone(api.InstanceID(e.ID))
+					default:
+						p.See(*e.Object)
+					}
+				}), nil
+			})
+		},
+	}, others...)
+	ended := make(chan error, len(followers))
+	for _, f := range followers {
+		go func() { ended <- f(ctx, hand) }()
+	}
+	running := len(followers)
+	defer func() {
+		cancel()
+		for range running {
+			<-ended
+		}
+	}()
+	for {
+		select {
+		case change := <-changes:
+			change()
+			if !services || !instances {
+				continue
+			}
+			if ok, err := done(); ok || err != nil {
+				return err
+			}
+		case err := <-ended:
+			running--
+			if err == nil {
+				err = context.Cause(ctx)
+			}
+			return err
+		}
+	}
 }

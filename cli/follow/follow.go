@@ -14,51 +14,128 @@ import (
 	"github.com/treeline-edge/treeline/cli/ref"
 )
 
-// Progress is what is known of the instances of some services.
+// Progress is what is known of some services and their instances.
 type Progress struct {
 	goals map[api.ServiceID]api.Service
 	have  map[api.InstanceID]api.Instance
+	only  api.InstanceID // what is followed, where it is one instance
+	begun bool           // there was something to follow
 }
 
 // New follows services to the number of instances and the spec that they have.
 func New(services []api.Service) *Progress {
-	p := &Progress{goals: map[api.ServiceID]api.Service{}, have: map[api.InstanceID]api.Instance{}}
-	for _, s := range services {
-		p.goals[s.ID] = s
-	}
+	p := &Progress{have: map[api.InstanceID]api.Instance{}}
+	p.Goals(services)
 	return p
 }
 
+// NewInstance follows one instance.
+func NewInstance(id api.InstanceID) *Progress {
+	p := New(nil)
+	p.only = id
+	return p
+}
+
+// Goals replaces the services that are followed.
+func (p *Progress) Goals(services []api.Service) {
+	p.goals = map[api.ServiceID]api.Service{}
+	for _, s := range services {
+		p.goals[s.ID], p.begun = s, true
+	}
+}
+
+// Goal takes what a service is now: it may have been scaled or updated.
+func (p *Progress) Goal(s api.Service) { p.goals[s.ID] = s }
+
+// Dropped takes that a service is no more.
+func (p *Progress) Dropped(id api.ServiceID) { delete(p.goals, id) }
+
+// All replaces the instances that are known.
+func (p *Progress) All(instances []api.Instance) {
+	clear(p.have)
+	for _, i := range instances {
+		p.See(i)
+	}
+}
+
 // See takes what is true of an instance now.
-func (p *Progress) See(i api.Instance) { p.have[i.ID] = i }
+func (p *Progress) See(i api.Instance) {
+	if p.only == "" || i.ID == p.only {
+		p.have[i.ID] = i
+	}
+}
 
 // Gone takes that an instance is no more.
 func (p *Progress) Gone(id api.InstanceID) { delete(p.have, id) }
 
 // settled reports whether the instance is as its service wants it.
 func settled(i api.Instance, s api.Service) bool {
-	return !i.Leaving && i.Spec >= s.SpecRev && !i.Stale && (i.State == api.Running || s.Spec.OneShot && i.State == api.Completed)
+	return current(i, s) && (i.State == api.Running || s.Spec.OneShot && i.State == api.Completed)
+}
+
+// current reports whether what is known of the instance is about what its service
+// is now.
+func current(i api.Instance, s api.Service) bool {
+	return !i.Leaving && i.Spec >= s.SpecRev && !i.Stale
 }
 
 // Counts are the instances that are as they should be, and those wanted.
-func (p *Progress) Counts() (settledNow, wanted int) {
+func (p *Progress) Counts() (settledNow, wanted int) { return p.count(settled) }
+
+// count is how many wanted instances fulfil a condition, and how many are wanted.
+func (p *Progress) count(is func(api.Instance, api.Service) bool) (n, wanted int) {
 	byService := map[api.ServiceID]int{}
 	for _, i := range p.have {
-		if s, ok := p.goals[i.Service]; ok && settled(i, s) {
+		if s, ok := p.goals[i.Service]; ok && is(i, s) {
 			byService[i.Service]++
 		}
 	}
 	for id, s := range p.goals {
-		wanted += s.Replicas
-		settledNow += min(byService[id], s.Replicas)
+		most := s.Replicas
+		if p.only != "" {
+			most = 1
+		}
+		wanted += most
+		n += min(byService[id], most)
 	}
-	return settledNow, wanted
+	return n, wanted
 }
 
 // Done reports whether all is as it was asked for.
 func (p *Progress) Done() bool {
 	n, wanted := p.Counts()
-	return n == wanted
+	return n == wanted && !p.Vanished()
+}
+
+// Vanished reports whether what is followed does not exist any more.
+func (p *Progress) Vanished() bool {
+	return p.begun && (len(p.goals) == 0 || p.only != "" && len(p.have) == 0)
+}
+
+// Completed reports whether all that is wanted has completed.
+func (p *Progress) Completed() bool {
+	n, wanted := p.count(func(i api.Instance, s api.Service) bool { return current(i, s) && i.State == api.Completed })
+	return wanted > 0 && n == wanted
+}
+
+// Failed are the instances that have failed for good, in order: nothing that is
+// waited for will become of them.
+func (p *Progress) Failed() []api.Instance {
+	return p.pick(func(i api.Instance) bool {
+		s, ok := p.goals[i.Service]
+		return ok && current(i, s) && i.State == api.Failed && api.Ended(i.State, i.Reason)
+	})
+}
+
+// Endless are the services of which no instance ever completes, in order.
+func (p *Progress) Endless() (ids []api.ServiceID) {
+	for id, s := range p.goals {
+		if !s.Spec.OneShot && s.Replicas > 0 {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
 }
 
 // Behind are the instances that are not as they should be, in order.

@@ -17,8 +17,8 @@ var Apps = Table[api.App]{
 	Columns: []Column[api.App]{
 		{Header: "NAME", Cell: func(p Printer, a api.App) string { return p.Short(string(a.ID)) }},
 		{Header: "SERVICES", Cell: func(_ Printer, a api.App) string { return strconv.Itoa(len(a.Services)) }},
-		{Header: "RUNNING", Cell: func(_ Printer, a api.App) string { return fmt.Sprintf("%d/%d", a.Running, a.Wanted) }, Style: func(a api.App) Style {
-			return fulfilled(a.Running, a.Wanted)
+		{Header: "RUNNING", Cell: func(_ Printer, a api.App) string { return Ran(a.Running, a.Completed, a.Failed, a.Wanted) }, Style: func(a api.App) Style {
+			return fulfilled(a.Running, a.Completed, a.Failed, a.Wanted)
 		}},
 		{Header: "STATUS", Cell: func(_ Printer, a api.App) string { return AppStatus(a) }},
 		{Header: "AGE", Cell: func(p Printer, a api.App) string { return p.Age(a.Created) }},
@@ -33,14 +33,33 @@ func AppStatus(a api.App) string {
 	switch {
 	case a.Leaving:
 		return "leaving"
-	case a.Running < a.Wanted:
+	case a.Failed > 0:
+		return "failed"
+	case a.Running+a.Completed < a.Wanted:
 		return "incomplete"
+	case a.Completed >= a.Wanted && a.Wanted > 0:
+		return "completed"
 	}
 	return "complete"
 }
 
-func fulfilled(running, wanted int) Style {
-	if running < wanted {
+// Ran says how many of the wanted instances run, and how many have ended for good.
+func Ran(running, completed, failed, wanted int) string {
+	s := fmt.Sprintf("%d/%d", running, wanted)
+	if completed > 0 {
+		s += fmt.Sprintf(", %d completed", completed)
+	}
+	if failed > 0 {
+		s += fmt.Sprintf(", %d failed", failed)
+	}
+	return s
+}
+
+func fulfilled(running, completed, failed, wanted int) Style {
+	switch {
+	case failed > 0:
+		return Bad
+	case running+completed < wanted:
 		return Busy
 	}
 	return Good
@@ -52,8 +71,8 @@ var Services = Table[api.Service]{
 	Name: func(s api.Service) string { return string(s.ID) },
 	Columns: []Column[api.Service]{
 		{Header: "NAME", Cell: func(p Printer, s api.Service) string { return p.Short(string(s.ID)) }},
-		{Header: "RUNNING", Cell: func(_ Printer, s api.Service) string { return fmt.Sprintf("%d/%d", s.Running, s.Replicas) }, Style: func(s api.Service) Style {
-			return fulfilled(s.Running, s.Replicas)
+		{Header: "RUNNING", Cell: func(_ Printer, s api.Service) string { return Ran(s.Running, s.Completed, s.Failed, s.Replicas) }, Style: func(s api.Service) Style {
+			return fulfilled(s.Running, s.Completed, s.Failed, s.Replicas)
 		}},
 		{Header: "RUNTIME", Cell: func(_ Printer, s api.Service) string { return s.Spec.Virtualization }},
 		{Header: "CODE", Cell: func(_ Printer, s api.Service) string { return s.Spec.Code }},

@@ -84,7 +84,7 @@ func (c *Core) stirredFor(in *instance) uint64 {
 // judged reports whether it matters what an instance's place breaks.
 func (c *Core) judged(in *instance) bool {
 	n := c.nodes[in.Node]
-	return n != nil && !n.silent && !in.Leaving && !in.Withdrawn && in.State != api.Completed && in.asked == ""
+	return n != nil && !n.silent && !in.Leaving && !in.Withdrawn && !in.ended() && in.asked == ""
 }
 
 // judge sees whether an instance's place keeps its SLA, and what follows.

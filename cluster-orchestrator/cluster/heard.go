@@ -168,7 +168,7 @@ func (c *Core) holdStranger(n *node, id api.InstanceID) {
 	if in := c.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
 		room, ok = in.demand.claim, true
 	}
-	if o := n.observed[id]; o.State == api.Completed {
+	if o := n.observed[id]; api.Ended(o.State, o.Reason) {
 		if n.hold(id, room.ended(o.Address)); n.leaving[id] {
 			n.book(id, room.ended(o.Address))
 			delete(n.unknown, id)
@@ -234,29 +234,34 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	if in.State != o.State && !lifecycle.Leads(in.State, o.State) {
 		return // from outside: not ours to panic about
 	}
-	if in.State == api.Completed && o.State != api.Completed {
+	ended := api.Ended(o.State, o.Reason)
+	if in.ended() && (!ended || in.State != o.State) {
 		return // it is over; a late message does not revive it
 	}
 	// That the node reports this placement means that no earlier one is left.
 	delete(n.unknown, in.id())
 	n.room[in.id()] = in.demand.claim
 	grew := !in.Before.IsZero()
-	if in.Before = (claim{}); o.State == api.Completed {
+	if in.Before = (claim{}); ended {
 		n.book(in.id(), in.demand.claim.ended(o.Address))
 	} else {
 		n.book(in.id(), in.demand.claim)
 	}
 	before, wasReady := in.view(), in.Ready
-	in.State, in.Reason, in.Detail, in.Restarts, in.ExitCode = o.State, o.Reason, step.Clip(o.Detail), o.Restarts, o.ExitCode
+	in.State, in.Reason, in.Detail, in.ExitCode = o.State, o.Reason, step.Clip(o.Detail), o.ExitCode
+	in.Restarts, in.Failures = o.Counts(in.Restarts, in.Failures)
+	if ended {
+		in.Moving, in.Strained, in.Violated = false, false, "" // it needs no better place
+	}
 	in.Address, in.Ready = o.Address, o.Ready
 	if !in.Moving && !in.Strained {
 		in.Offered = false
 		c.waiting.Remove(in.id())
 	}
-	if o.State == api.Completed {
+	if ended {
 		c.unreserve(in)
 	}
-	if o.State == api.Running || o.State == api.Completed {
+	if o.State == api.Running || ended {
 		c.made(in)
 	}
 	// Whether it is ready is not the root's concern, but a restart must know.

@@ -21,6 +21,7 @@ type instance struct {
 	Reason    api.Reason     `json:"reason,omitempty"`
 	Detail    string         `json:"detail,omitempty"`
 	Restarts  int            `json:"restarts,omitempty"`
+	Failures  int            `json:"failures,omitempty"` // the workload's own, see api.Observed
 	ExitCode  *int           `json:"exit_code,omitempty"`
 	Address   netip.Addr     `json:"address,omitzero"`      // on the overlay network, as its node said last
 	Ready     bool           `json:"ready,omitempty"`       // it listens there
@@ -87,6 +88,9 @@ func (c *Core) wants(in *instance, a api.Assignment) {
 	c.refersTo(slices.DeleteFunc(slices.Clone(old), func(t string) bool { return slices.Contains(in.demand.users, t) }), in.id(), false)
 }
 
+// ended reports whether the instance has ended for good: it needs no place any more.
+func (in *instance) ended() bool { return api.Ended(in.State, in.Reason) }
+
 // exclusive reports whether the instance must never run twice, so that a new
 // placement waits until the old one has ended.
 func (in *instance) exclusive() bool { return in.Want.Spec.Exclusive }
@@ -95,6 +99,7 @@ func (in *instance) exclusive() bool { return in.Want.Spec.Exclusive }
 func (in *instance) assignment() api.Assignment {
 	a := in.Want
 	a.Epoch, a.Targets, a.Watched = in.Epoch, nil, false // between cluster and root alone
+	a.Restarts, a.Failures = in.Restarts, in.Failures
 	return a
 }
 
@@ -251,7 +256,7 @@ func (c *Core) changed(in *instance) {
 func (in *instance) view() api.Observed {
 	o := api.Observed{
 		Instance: in.id(), Epoch: in.Epoch, State: in.State, Reason: in.Reason, Detail: in.Detail,
-		Restarts: in.Restarts, ExitCode: in.ExitCode, HandedBack: in.Offered, Local: in.Local, Address: in.Address,
+		Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode, HandedBack: in.Offered, Local: in.Local, Address: in.Address,
 	}
 	o.Violated, o.Moves = in.Violated, slices.Clone(in.Moves) // they are pruned in place
 	if in.Strained && in.Violated != "" {
@@ -316,7 +321,7 @@ func (c *Core) finish(in *instance) {
 	c.root.fresh = true
 	c.root.gone[id] = goneReport{Observed: api.Observed{
 		Instance: id, Epoch: in.Epoch, State: api.Terminated, Stopped: true, Local: in.Local,
-		Reason: in.Reason, Restarts: in.Restarts,
+		Reason: in.Reason, Restarts: in.Restarts, Failures: in.Failures,
 	}}
 }
 

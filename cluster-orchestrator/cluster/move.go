@@ -43,7 +43,7 @@ func (c *Core) made(in *instance) {
 		return
 	case in.State == api.Running && n != nil && n.info.Network == api.NetworkOverlay && !in.Ready:
 		c.timers.SetEarlier(key, c.now.Add(listenTime))
-	case in.State == api.Running || in.State == api.Completed:
+	case in.State == api.Running || in.ended():
 		c.timers.Clear(key)
 		c.breakOff(in)
 	}

@@ -146,7 +146,7 @@ func (c *Core) joinNode(info api.NodeInfo) {
 		n.net.boot, n.net.seq = 0, 0 // and its netmanager too
 		c.net.book.Lost(info.ID)
 		for _, in := range n.sorted() {
-			if in.State == api.Completed {
+			if in.ended() {
 				c.unassign(in, false) // or it would run again there
 				c.changed(in)
 			}
@@ -264,7 +264,7 @@ func (c *Core) removeNode(id api.NodeID) error {
 	}
 	c.journal.Delete(kindNode, string(id))
 	for _, in := range lost {
-		if in.State == api.Completed {
+		if in.ended() {
 			c.changed(in)
 			continue
 		}

@@ -17,7 +17,7 @@ func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
 // tryPlace places an instance that has no living node. What fits nowhere waits,
 // and is handed back to the root.
 func (c *Core) tryPlace(in *instance) {
-	if in.Leaving || in.Withdrawn || in.Bound || in.State == api.Completed {
+	if in.Leaving || in.Withdrawn || in.Bound || in.ended() {
 		c.waiting.Remove(in.id())
 		return
 	}
@@ -219,7 +219,7 @@ func (c *Core) moveTo(in *instance, id api.NodeID, reason api.Reason, detail str
 	in.Epoch++
 	in.Node, in.Offered, in.Moving, in.GivenUp, in.Strained, in.why = id, false, false, false, false, nil
 	in.Violated, in.since = "", time.Time{}
-	in.Restarts, in.ExitCode, in.Address, in.Ready = 0, nil, netip.Addr{}, false
+	in.ExitCode, in.Address, in.Ready = nil, netip.Addr{}, false
 	n := c.nodes[id]
 	n.leave(in.id())
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
@@ -306,7 +306,7 @@ func (c *Core) stopFirst(in *instance, r api.Reason) {
 // evict moves an instance off a node that is to be empty, as soon as another has
 // room; until then it goes on where it is.
 func (c *Core) evict(in *instance) {
-	if in.State == api.Completed || in.Leaving || in.Withdrawn {
+	if in.ended() || in.Leaving || in.Withdrawn {
 		return
 	}
 	req, best, ok := c.find(in, string(in.Node))

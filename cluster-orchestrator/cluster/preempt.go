@@ -116,7 +116,7 @@ func (c *Core) lesser(urgency int) (n int) {
 func (c *Core) victims(in *instance, n *node, left *api.Resources) (victims []*instance, ok bool) {
 	var may []*instance
 	for _, v := range n.assigned {
-		if v.demand.request.Urgency < in.demand.request.Urgency && v.State != api.Completed && !linked(in, v) {
+		if v.demand.request.Urgency < in.demand.request.Urgency && !v.ended() && !linked(in, v) {
 			may = append(may, v)
 		}
 	}

@@ -95,7 +95,7 @@ func (c *Core) retryUrgent(nodes []api.NodeID) {
 			continue
 		case !c.mayPreempt(in):
 			return // nor may those after it, who are less urgent
-		case in.Bound, in.Leaving, in.Withdrawn, in.GivenUp, in.State == api.Completed,
+		case in.Bound, in.Leaving, in.Withdrawn, in.GivenUp, in.ended(),
 			in.asked != "", in.Reserved != "", in.exclusive() && c.mustWait(in):
 			continue
 		}
@@ -180,7 +180,7 @@ func (c *Core) retryBeyond() {
 
 // retry places what waits on one of some nodes, if it fits there.
 func (c *Core) retry(in *instance, grown []sched.Candidate) {
-	if in.Bound || in.Leaving || in.Withdrawn || in.State == api.Completed {
+	if in.Bound || in.Leaving || in.Withdrawn || in.ended() {
 		c.waiting.Remove(in.id())
 		return
 	}

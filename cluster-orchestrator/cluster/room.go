@@ -69,7 +69,7 @@ func (n *node) take(in *instance) {
 	n.room[id] = n.room[id].max(in.demand.claim)
 	n.publish(id, in.demand.ports)
 	n.wanted = n.wanted.Toggle(in.assignment().Digest())
-	if want := in.demand.claim; in.State != api.Completed {
+	if want := in.demand.claim; !in.ended() {
 		n.book(id, n.booked[id].max(want))
 	} else {
 		n.book(id, n.booked[id].max(want.ended(in.Address)))

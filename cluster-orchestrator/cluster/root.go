@@ -112,7 +112,10 @@ func (c *Core) want(a api.Assignment) {
 	a.Moves = nil // they are the instance's from here on
 	switch {
 	case in == nil:
-		in = &instance{Epoch: a.Epoch, State: api.ClusterScheduled, Moves: api.MergeMoves(moves, nil, c.wall)}
+		in = &instance{
+			Epoch: a.Epoch, State: api.ClusterScheduled, Moves: api.MergeMoves(moves, nil, c.wall),
+			Restarts: a.Restarts, Failures: a.Failures,
+		}
 		c.wants(in, a)
 		c.root.wanted = c.root.wanted.Toggle(a.Digest())
 		delete(c.root.gone, a.Instance)
@@ -162,7 +165,7 @@ func (c *Core) rewant(in *instance, a api.Assignment) {
 	in.Epoch = max(a.Epoch, in.Epoch)
 	in.Local, in.Leaving, in.Withdrawn, in.Offered, in.Bound, in.Moving, in.GivenUp = false, false, false, false, false, false, false
 	in.Violated, in.Strained, in.since, in.until, in.cause, in.told = "", false, time.Time{}, time.Time{}, api.ReasonNone, nil
-	in.avoid, in.why, in.Restarts, in.ExitCode = nil, nil, 0, nil
+	in.avoid, in.why, in.Restarts, in.Failures, in.ExitCode = nil, nil, a.Restarts, a.Failures, nil
 	in.State = api.ClusterScheduled
 	in.Reason, in.Detail = api.ReasonUpdated, ""
 	c.changed(in)

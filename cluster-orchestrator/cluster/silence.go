@@ -119,7 +119,7 @@ func (c *Core) suspectLate() int {
 func (c *Core) lost(n *node, overdue int) {
 	doubt := c.doubtsItself(overdue)
 	for _, in := range n.sorted() {
-		if in.State == api.Completed {
+		if in.ended() {
 			continue
 		}
 		if in.State != api.ClusterScheduled {

@@ -68,7 +68,7 @@ func (c *Core) Instance(id api.InstanceID) (api.Instance, bool) {
 	}
 	return api.Instance{
 		ID: id, Service: id.Service(), Number: id.Number(), State: o.State, Reason: o.Reason, Detail: o.Detail,
-		Cluster: c.cfg.ID, Node: in.Node, Epoch: in.Epoch, Restarts: in.Restarts, ExitCode: in.ExitCode,
+		Cluster: c.cfg.ID, Node: in.Node, Epoch: in.Epoch, Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode,
 		Spec: in.Want.SpecRev, Leaving: in.Leaving || in.Withdrawn, Address: in.Address,
 		Violated: o.Violated, Devices: devices,
 	}, true
@@ -104,7 +104,7 @@ const (
 // holds is what an instance without a node waits for, beside a node that it fits on.
 func (c *Core) holds(in *instance) *api.Rejection {
 	switch {
-	case in.Node != "" || in.Leaving || in.Withdrawn || in.State == api.Completed:
+	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended():
 	case in.Bound:
 		return &api.Rejection{Constraint: ConstraintBound, Need: "an offer of the root's", Have: "none since it was handed back"}
 	case in.exclusive() && c.mustWait(in):

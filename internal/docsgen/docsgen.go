@@ -80,6 +80,9 @@ what is true only from below; what carries an older epoch is dropped.
 	for _, e := range lifecycle.Edges() {
 		row(&b, code(string(e.From)), code(string(e.Event)), code(string(e.To)))
 	}
+	b.WriteString("\nA `one_shot` ends for good in `completed`, or in `failed` with the reason `" + string(api.ReasonAttemptsSpent) +
+		"` after `max_attempts`\nfailures of its own: then only `withdraw` or a new SLA revision leads on. " +
+		"Restarts and failures are counted per SLA\nrevision, on all nodes and clusters together.\n")
 	b.WriteString("\nThe same as text:\n\n```text\n" + lifecycle.Text() + "```\n")
 	return b.String()
 }

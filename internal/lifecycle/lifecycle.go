@@ -1,5 +1,8 @@
 // Package lifecycle is the life of an instance as one table: state × event →
-// state (Oakestra paper, figure 3). It decides nothing else. The diagram in
+// state (Oakestra paper, figure 3). It decides nothing else. A failed instance
+// that has ended for good takes no event but Withdraw; its reason says that, not
+// its state, so that tiers of an earlier release understand it: see api.Ended.
+// The diagram in
 // docs/architecture.md is drawn from it.
 //
 //	s, err := lifecycle.Next(api.Created, lifecycle.Started) // api.Running

@@ -150,7 +150,7 @@ func (c *Core) Instances() []api.Instance {
 		o := w.observed
 		out = append(out, api.Instance{
 			ID: id, Service: id.Service(), Number: id.Number(), State: o.State, Reason: o.Reason,
-			Detail: o.Detail, Node: c.cfg.ID, Epoch: o.Epoch, Restarts: o.Restarts, ExitCode: o.ExitCode,
+			Detail: o.Detail, Node: c.cfg.ID, Epoch: o.Epoch, Restarts: o.Restarts, Failures: o.Failures, ExitCode: o.ExitCode,
 			Spec: w.assignment.SpecRev, Leaving: !w.wanted, Devices: w.devices,
 		})
 	}

@@ -26,7 +26,7 @@ func (c *Core) loseSight() {
 		case running:
 			c.doubtful(w, unknownDetail)
 		case idle:
-			if w.remains && w.current() && !w.completed() { // of an earlier life
+			if w.remains && w.current() && !w.ended() { // of an earlier life
 				c.doubt(w, unknownDetail)
 			}
 		}

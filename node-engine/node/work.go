@@ -23,7 +23,7 @@ const (
 	unsure   // whether it exists or runs is not known, see unknown.go
 	waiting  // ended or failed; its pause runs
 	stopping // ordered, not answered
-	done     // completed for good
+	done     // ended for good, see api.Ended
 )
 
 // work is one instance on this node. The runtime has at most one placement of
@@ -36,10 +36,11 @@ type work struct {
 	remains    bool             // the runtime may have something under have
 	phase      phase
 	attempt    int
-	fails      int // in a row
-	retries    int // of an order that the runtime did not carry out, in a row
+	fails      int  // in a row
+	retries    int  // of an order that the runtime did not carry out, in a row
 	endedWith  *int // while it is stopped: nothing of it runs any more
-	restarts   int
+	failures   int  // the workload's own of this SLA revision, on other nodes too
+	restarts   int  // of this SLA revision, on other nodes too
 	startedAt  time.Time
 	address    netip.Addr // of the placement on the overlay network, if it is on it
 	ready      bool       // this attempt listens there
@@ -55,6 +56,7 @@ type workRecord struct {
 	HaveSpec   api.Microservice `json:"have_spec,omitzero"`
 	Attempt    int              `json:"attempt"`
 	Fails      int              `json:"fails,omitempty"`
+	Failures   int              `json:"failures,omitempty"`
 	Restarts   int              `json:"restarts,omitempty"`
 	Done       bool             `json:"done,omitempty"`
 	Devices    []string         `json:"devices,omitempty"`
@@ -64,7 +66,7 @@ type workRecord struct {
 func (c *Core) saveWork(w *work) {
 	r := workRecord{
 		Assignment: w.assignment, Wanted: w.wanted, Have: w.have, Attempt: w.attempt,
-		Fails: w.fails, Restarts: w.restarts, Done: w.phase == done, Devices: w.devices, Observed: w.observed,
+		Fails: w.fails, Failures: w.failures, Restarts: w.restarts, Done: w.phase == done, Devices: w.devices, Observed: w.observed,
 	}
 	if w.have != w.assignment.Epoch {
 		r.HaveSpec = w.haveSpec
@@ -80,7 +82,7 @@ func (c *Core) restoreWork(d store.Doc) error {
 	w := &work{
 		remains:    true, // until the runtime has listed what it has
 		assignment: r.Assignment, wanted: r.Wanted, have: r.Have, haveSpec: r.HaveSpec, attempt: r.Attempt,
-		fails: r.Fails, restarts: r.Restarts, observed: r.Observed, address: r.Observed.Address,
+		fails: r.Fails, failures: r.Failures, restarts: r.Restarts, observed: r.Observed, address: r.Observed.Address,
 		ready: r.Observed.Ready, devices: r.Devices,
 	}
 	if w.have == w.assignment.Epoch {
@@ -105,10 +107,10 @@ func (w *work) key() api.Key { return api.Key{Instance: w.assignment.Instance, E
 // current reports whether what the runtime has, if anything, is what is wanted.
 func (w *work) current() bool { return w.wanted && w.have == w.assignment.Epoch }
 
-// completed reports whether the placement has ended for good, whatever the
-// runtime has of it.
-func (w *work) completed() bool {
-	return w.observed.State == api.Completed && w.observed.Epoch == w.have
+// ended reports whether the placement has ended for good, whatever the runtime
+// has of it.
+func (w *work) ended() bool {
+	return api.Ended(w.observed.State, w.observed.Reason) && w.observed.Epoch == w.have
 }
 
 // drive orders the next thing that brings the instance nearer to what is wanted.
@@ -121,7 +123,7 @@ func (c *Core) drive(w *work) {
 		c.forget(w)
 	case !w.current():
 		c.begin(w)
-	case w.phase == idle && w.completed():
+	case w.phase == idle && w.ended():
 		w.phase, w.devices = done, nil
 		c.linger(w)
 	case w.phase == done:
@@ -136,10 +138,11 @@ func (c *Core) drive(w *work) {
 // begin makes the assignment's epoch the one that the node works on.
 func (c *Core) begin(w *work) {
 	w.have, w.haveSpec = w.assignment.Epoch, w.assignment.Spec
-	w.phase, w.attempt, w.fails, w.restarts, w.address, w.ready = idle, 0, 0, 0, netip.Addr{}, false
+	w.phase, w.attempt, w.fails, w.address, w.ready = idle, 0, 0, netip.Addr{}, false
+	w.failures, w.restarts = w.assignment.Failures, w.assignment.Restarts
 	w.devices = nil
 	c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
-	if !w.completed() {
+	if !w.ended() {
 		c.observe(w, api.Observed{State: api.NodeScheduled})
 	}
 	c.drive(w)
@@ -155,6 +158,11 @@ func (c *Core) create(w *work) {
 			State: api.NodeScheduled, Reason: api.ReasonLeaseExpired,
 			Detail: "waits for a sign of life from the cluster: it must not run without one",
 		})
+		return
+	}
+	if most := w.haveSpec.Attempts(); most > 0 && w.failures >= most {
+		// Its earlier placements used them up, and this node did not see that.
+		c.giveUp(w, "all attempts failed on earlier placements", nil)
 		return
 	}
 	if !c.deal(w) {
@@ -212,7 +220,7 @@ func (c *Core) forget(w *work) {
 	c.journal.Delete(kindWork, string(id))
 	c.link.dirty[id] = api.Observed{
 		Instance: id, Epoch: w.observed.Epoch, State: api.Terminated, Stopped: true, Node: c.cfg.ID,
-		Restarts: w.restarts,
+		Restarts: w.restarts, Failures: w.failures,
 	}
 }
 
@@ -314,6 +322,16 @@ func (c *Core) leaveNetwork(w *work) {
 	c.emit(api.ToRuntime, api.DetachWorkload{Key: w.key()})
 }
 
+// spends reports whether a failure counts against the attempts of a one-shot: it
+// does not where the workload had no part in it.
+func spends(r api.Reason) bool {
+	switch r {
+	case api.ReasonRegistryDown, api.ReasonDiskFull, api.ReasonNoRuntime, api.ReasonLeaseExpired:
+		return false
+	}
+	return !blameless(r)
+}
+
 // blameless reports whether a failure is the node's, and does not count against
 // the workload.
 func blameless(r api.Reason) bool {
@@ -332,6 +350,13 @@ func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 	if !blameless(reason) {
 		w.fails++
 	}
+	if spends(reason) {
+		w.failures++
+	}
+	if most := w.haveSpec.Attempts(); most > 0 && w.failures >= most {
+		c.giveUp(w, fmt.Sprintf("the last: %s: %s", reason, detail), code)
+		return
+	}
 	pause := c.pause(w)
 	w.phase = waiting
 	c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(pause))
@@ -341,6 +366,17 @@ func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 		reason = api.ReasonTooManyFails
 	}
 	c.observe(w, api.Observed{State: api.Failed, Reason: reason, Detail: detail, ExitCode: code})
+}
+
+// giveUp ends a one-shot that failed as often as its SLA allows. The workload stays
+// for its logs, as that of a completed one does.
+func (c *Core) giveUp(w *work, detail string, code *int) {
+	w.phase, w.fails, w.devices = done, 0, nil
+	c.observe(w, api.Observed{
+		State: api.Failed, Reason: api.ReasonAttemptsSpent, ExitCode: code,
+		Detail: fmt.Sprintf("%d of %d attempts failed, and it is not tried again; %s", w.failures, w.haveSpec.Attempts(), detail),
+	})
+	c.linger(w)
 }
 
 // pause doubles with every failure in a row. It differs by up to a quarter
@@ -398,6 +434,7 @@ func (c *Core) gone(w *work) {
 // saved or sent again.
 func (c *Core) observe(w *work, o api.Observed) {
 	o.Instance, o.Epoch, o.Node, o.Restarts, o.Address = w.assignment.Instance, w.have, c.cfg.ID, w.restarts, w.address
+	o.Failures = w.failures
 	o.Ready, o.Devices = w.ready && o.State == api.Running, w.devices
 	if old := w.observed; old.Digest() == o.Digest() && old.Detail == o.Detail && old.Node == o.Node {
 		return

@@ -167,7 +167,7 @@ func jsonText(v any) string {
 // A cluster that does not have an instance is told what decides on its place, and
 // nothing else: a new field is either.
 func TestEveryFieldIsForPlacingOrKeptBack(t *testing.T) {
-	kept := []string{"ID", "Code", "Cmd", "Environment", "OneShot", "Platform", "Replicas", "StopGrace"}
+	kept := []string{"ID", "Code", "Cmd", "Environment", "MaxAttempts", "OneShot", "Platform", "Replicas", "StopGrace"}
 	full := reflect.New(reflect.TypeFor[api.Microservice]()).Elem()
 	fill(full)
 	got := reflect.ValueOf(*httpapi.Placing(full.Interface().(api.Microservice)))

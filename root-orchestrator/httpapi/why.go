@@ -72,7 +72,7 @@ func worthAsking(w api.Why, clusters []api.Cluster) (ask []api.ClusterID) {
 // which may hold secrets, are not a cluster's before the instance is.
 func placing(m api.Microservice) *api.Microservice {
 	m.ID, m.Code, m.Cmd, m.Environment = "", "", nil, nil
-	m.Replicas, m.StopGrace, m.OneShot, m.Platform = nil, 0, false, ""
+	m.Replicas, m.StopGrace, m.OneShot, m.MaxAttempts, m.Platform = nil, 0, false, 0, ""
 	return &m
 }
 

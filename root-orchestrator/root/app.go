@@ -392,7 +392,7 @@ func (c *Core) update(in *instance, s *service) {
 	}
 	in.Spec, in.SpecRev, in.Addresses = *s.spec, s.app.SpecRevs[s.id], s.addressesFor(in.ID.Number())
 	in.forgetRefusals()
-	in.refusals, in.Fails = nil, 0
+	in.refusals, in.Fails, in.Restarts, in.Failures = nil, 0, 0, 0
 	in.State = api.Requested
 	c.become(in, api.Requested, api.ReasonUpdated, "gets a new SLA")
 	if cl != nil && cl.out() == "" && c.admits(cl, in) {

@@ -143,7 +143,9 @@ func (c *Core) forgetCluster(id api.ClusterID) error {
 		case in.Next != nil:
 			c.promote(in, api.ClusterScheduled)
 		default:
-			in.Reason = api.ReasonClusterLost
+			if !in.ended() { // whose reason says that it has
+				in.Reason = api.ReasonClusterLost
+			}
 			c.takeBack(in, cl)
 		}
 	}
@@ -174,7 +176,7 @@ func (c *Core) forgetCluster(id api.ClusterID) error {
 	for _, i := range lost {
 		in := c.instances[i]
 		switch {
-		case in.State == api.Completed:
+		case in.ended():
 			c.changed(in)
 			continue
 		case in.Cluster != "": // it goes on elsewhere, or did not run here yet

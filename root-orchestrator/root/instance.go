@@ -22,7 +22,8 @@ type instance struct {
 	SpecRev api.Revision     `json:"spec_revision"`
 	// Addresses are the service's and its own semantic ones, as they were with Spec.
 	Addresses  api.ServiceAddresses `json:"addresses,omitzero"`
-	Restarts   int                  `json:"restarts,omitempty"`
+	Restarts   int                  `json:"restarts,omitempty"` // of Spec, wherever it ran
+	Failures   int                  `json:"failures,omitempty"` // of Spec; see api.Observed
 	ExitCode   *int                 `json:"exit_code,omitempty"`
 	Address    netip.Addr           `json:"address,omitzero"` // on the overlay network, as its cluster said last
 	Leaving    bool                 `json:"leaving,omitempty"`
@@ -63,6 +64,9 @@ type instance struct {
 	telling *telling // its events, where a cluster makes them
 }
 
+// ended reports whether the instance has ended for good: it needs no place any more.
+func (in *instance) ended() bool { return api.Ended(in.State, in.Reason) }
+
 // keptPlacements bounds the history that an instance carries.
 const keptPlacements = 8
 
@@ -78,7 +82,7 @@ func (in *instance) forgetRefusals() {
 func (in *instance) assignment(at *cluster) api.Assignment {
 	return api.Assignment{
 		Instance: in.ID, Epoch: api.EpochOf(in.epochAt(at).Root(), 0), SpecRev: in.SpecRev, Spec: in.Spec,
-		Addresses: in.Addresses,
+		Addresses: in.Addresses, Restarts: in.Restarts, Failures: in.Failures,
 	}
 }
 
@@ -110,7 +114,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 	case cl == nil:
 		if in.Cluster != "" {
 			in.Cluster = ""
-			if in.State != api.Completed {
+			if !in.ended() {
 				in.State = api.Requested
 			}
 		}

@@ -55,7 +55,7 @@ func (in *instance) seed() uint64 { return sched.SeedOf(in.ID, in.Epoch, in.Trie
 // tryPlace offers the instance to the best cluster, or lets it wait.
 func (c *Core) tryPlace(in *instance) {
 	switch {
-	case in.Leaving || in.State == api.Completed:
+	case in.Leaving || in.ended():
 		c.stopWaiting(in)
 		return
 	case in.Next != nil || in.asked != "":
@@ -192,7 +192,7 @@ func (c *Core) wait(in *instance) {
 func (c *Core) assign(in *instance, cl *cluster, score float64, displaces bool) {
 	in.Cluster, in.Epoch = cl.Info.ID, api.EpochOf(c.nextRev(), 0)
 	in.Tries++
-	in.Offered, in.Restarts, in.ExitCode, in.Address = false, 0, nil, noAddr
+	in.Offered, in.ExitCode, in.Address = false, nil, noAddr
 	in.Violated, in.Devices, in.Position = "", nil, nil
 	c.locate(in)
 	in.placed(c.wall, score)

@@ -111,7 +111,7 @@ func earlier(a, b time.Time) time.Time {
 func (c *Core) nextWaiting(s *service, cl *cluster) (next *instance, all bool) {
 	all = true
 	for id, in := range s.instances {
-		all = all && (in.Leaving || in.State == api.Running || in.State == api.Completed) && !c.waiting.has(id)
+		all = all && (in.Leaving || in.State == api.Running || in.ended()) && !c.waiting.has(id)
 		if c.waiting.has(id) && in.Cluster != cl.Info.ID && !in.notUntil.After(c.now) && in.Vacating == "" &&
 			!c.barred(in, cl) && (next == nil || id < next.ID) {
 			next = in

@@ -162,12 +162,14 @@ func (c *Core) settleLeaving(cl *cluster, gen api.Generation) {
 
 // observed takes what the instance's own cluster says of its present placement.
 func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
-	if in.State == api.Completed && o.State != api.Completed {
-		return
+	ended := api.Ended(o.State, o.Reason)
+	if in.ended() && (!ended || in.State != o.State) {
+		return // it is over; a late report does not revive it
 	}
-	news := in.Address != o.Address || in.Epoch != o.Epoch || in.Restarts != o.Restarts || !sameCode(in.ExitCode, o.ExitCode) ||
+	restarts, failures := o.Counts(in.Restarts, in.Failures)
+	news := in.Address != o.Address || in.Epoch != o.Epoch || in.Restarts != restarts || in.Failures != failures || !sameCode(in.ExitCode, o.ExitCode) ||
 		in.Violated != o.Violated || !slices.Equal(in.Devices, o.Devices)
-	in.Epoch, in.Restarts, in.ExitCode, in.Address = o.Epoch, o.Restarts, o.ExitCode, o.Address
+	in.Epoch, in.Restarts, in.Failures, in.ExitCode, in.Address = o.Epoch, restarts, failures, o.ExitCode, o.Address
 	in.Violated, in.Devices, in.Moves = o.Violated, o.Devices, api.MergeMoves(in.Moves, o.Moves, c.wall)
 	if o.Position != nil {
 		if in.Position = o.Position; c.locate(in) {
@@ -178,7 +180,7 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 	case o.State == api.Terminated && o.Reason == api.ReasonScaledLocally:
 		c.withdrawnLocally(in)
 		return
-	case o.HandedBack:
+	case o.HandedBack && !ended:
 		c.handedBack(in, cl, o)
 		return
 	case in.State != o.State && !lifecycle.Leads(in.State, o.State):
@@ -192,7 +194,7 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 		c.stopWaiting(in)
 		c.endTrial(in) // it is well where it is
 	}
-	if o.State == api.Running || o.State == api.Completed {
+	if o.State == api.Running || ended {
 		in.forgetRefusals()
 	}
 	if in.State == o.State && in.Reason == o.Reason && in.Detail == o.Detail {
@@ -205,7 +207,7 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 	if in.Next != nil {
 		c.endOrPromote(in)
 	}
-	if o.State == api.Running || o.State == api.Completed {
+	if o.State == api.Running || ended {
 		c.reconcileSoon(in.ID.Service()) // a roll-out may go on
 	}
 }

@@ -61,7 +61,7 @@ func (c *Core) checkSilence(cl *cluster) {
 	})
 	for _, id := range c.byUrgency(cl.assigned) {
 		in := cl.assigned[id]
-		if in == nil || in.State == api.Completed {
+		if in == nil || in.ended() {
 			continue
 		}
 		if in.trialAt(cl) != nil {

@@ -85,7 +85,7 @@ func (c *Core) promote(in *instance, s api.State) {
 	c.takeBack(in, c.clusters[from])
 	in.Next = nil
 	in.Cluster, in.Epoch, in.gen = t.Cluster, t.Epoch, t.gen
-	in.Restarts, in.ExitCode, in.Address, in.Violated, in.Devices, in.Position = 0, nil, noAddr, "", nil, nil
+	in.ExitCode, in.Address, in.Violated, in.Devices, in.Position = nil, noAddr, "", nil, nil
 	c.locate(in)
 	in.placed(t.At, t.Score)
 	c.rehosted(in.ID.Service())
@@ -101,7 +101,7 @@ func (c *Core) trialObserved(cl *cluster, in *instance, o api.Observed) {
 		c.refuse(in, cl, o)
 		c.endTrial(in)
 		c.tryPlace(in)
-	case o.State == api.Running, o.State == api.Completed:
+	case o.State == api.Running, api.Ended(o.State, o.Reason):
 		in.Next.Epoch = o.Epoch
 		c.accepted(in, cl)
 		c.promote(in, api.Running)
@@ -114,9 +114,9 @@ func (c *Core) trialObserved(cl *cluster, in *instance, o api.Observed) {
 
 // endOrPromote follows what became of the first place.
 func (c *Core) endOrPromote(in *instance) {
-	switch in.State {
-	case api.Running:
-	case api.Completed:
+	switch {
+	case in.State == api.Running:
+	case in.ended():
 		c.endTrial(in)
 	default:
 		c.promote(in, api.ClusterScheduled)

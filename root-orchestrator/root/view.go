@@ -49,20 +49,27 @@ func (c *Core) viewApp(a *app) api.App {
 		v.Services = append(v.Services, id)
 		v.Wanted += n
 		if s := c.services[id]; s != nil {
-			v.Running += s.running()
+			running, completed, failed := s.counts()
+			v.Running, v.Completed, v.Failed = v.Running+running, v.Completed+completed, v.Failed+failed
 		}
 	}
 	return v
 }
 
-func (s *service) running() int {
-	n := 0
+// counts are the service's instances that run, have completed and have failed for good.
+func (s *service) counts() (running, completed, failed int) {
 	for _, in := range s.instances {
-		if in.State == api.Running && !in.Leaving {
-			n++
+		switch {
+		case in.Leaving:
+		case in.State == api.Running:
+			running++
+		case in.State == api.Completed:
+			completed++
+		case in.ended():
+			failed++
 		}
 	}
-	return n
+	return running, completed, failed
 }
 
 // Service is one service, if there is such.
@@ -71,8 +78,10 @@ func (c *Core) Service(id api.ServiceID) (api.Service, bool) {
 	if s == nil || s.app == nil {
 		return api.Service{}, false
 	}
+	running, completed, failed := s.counts()
 	return api.Service{
-		ID: id, App: s.app.ID, Spec: *s.spec, Replicas: s.app.Replicas[id], Running: s.running(),
+		ID: id, App: s.app.ID, Spec: *s.spec, Replicas: s.app.Replicas[id],
+		Running: running, Completed: completed, Failed: failed,
 		SpecRev: s.app.SpecRevs[id], Revision: s.app.Revision, Addresses: s.app.Addresses[id],
 	}, true
 }
@@ -111,7 +120,7 @@ func (c *Core) Instances(tenant api.Tenant) []api.Instance {
 func (c *Core) view(in *instance) api.Instance {
 	v := api.Instance{
 		ID: in.ID, Service: in.ID.Service(), Number: in.ID.Number(), State: in.State, Reason: in.Reason,
-		Detail: in.Detail, Cluster: in.Cluster, Epoch: in.Epoch, Restarts: in.Restarts, ExitCode: in.ExitCode,
+		Detail: in.Detail, Cluster: in.Cluster, Epoch: in.Epoch, Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode,
 		Spec: in.SpecRev, Leaving: in.Leaving, Since: in.Since, Created: in.Created, Revision: in.Revision, Tries: in.Tries,
 		Address: in.Address, Violated: in.Violated, Devices: in.Devices,
 	}

@@ -22,7 +22,7 @@ type Console struct {
 const Help = `cluster C [preempt] [N [CPU/MEM]]...   a cluster with nodes, in thousandths of a vCPU and MiB
 node C/N [CPU/MEM]           one more node
 apply T/APP [SERVICE [KEY[=VALUE]]...]   an SLA; more services on further, indented lines
-                             keys: replicas vcpus memory exclusive one_shot stop (on_disconnect) grace image clusters node
+                             keys: replicas vcpus memory exclusive one_shot attempts stop (on_disconnect) grace image clusters node
                              priority gpus label near (SERVICE:MS of round trip) rigidness (of label and near, s)
 set C/N KEY=VALUE...         what a node is from now on: gpus=N, put=MS in the latency space, any other key is a label
 swap C/N C/N EVERY FOR       two nodes change places in the latency space again and again
@@ -232,6 +232,8 @@ func parseService(t api.Tenant, words []string) (api.Microservice, error) {
 			m.Exclusive = true
 		case "one_shot":
 			m.OneShot = true
+		case "attempts":
+			m.MaxAttempts, err = strconv.Atoi(value)
 		case "stop":
 			m.OnDisconnect = api.StopWhenCutOff
 		case "image":

@@ -129,7 +129,7 @@ func (w *World) hasRoom(m *NodeMachine, in api.Instance, spec api.Microservice) 
 		if o.Node == m.id {
 			addresses++ // that of what is completed, too
 		}
-		if o.State == api.Completed {
+		if api.Ended(o.State, o.Reason) {
 			continue
 		}
 		if o.Node == m.id {

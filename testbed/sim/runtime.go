@@ -204,7 +204,7 @@ func (r *FakeRuntime) begin(v *workload) {
 	switch kind := v.spec.Code[strings.LastIndexByte(v.spec.Code, ':')+1:]; {
 	case v.spec.OneShot:
 		life, code, ends = r.w.between(time.Second, 10*time.Second), 0, true
-		if kind == "flaky" && r.w.sick() && r.w.chance.IntN(2) == 0 {
+		if kind == "crash" || kind == "flaky" && r.w.sick() && r.w.chance.IntN(2) == 0 {
 			code = 1
 		}
 	case kind == "crash" && r.w.sick():

@@ -87,13 +87,18 @@ func (w *World) compare(in api.Instance, say sayFunc) {
 		return
 	}
 	live := w.running[in.ID]
+	if api.Ended(in.State, in.Reason) {
+		if len(live) > 0 {
+			say(id, "is %s for good and runs on %s", in.State, live[0].machine.name)
+		}
+		if s, ok := w.root.core.Service(in.Service); ok && in.State == api.Failed && in.Failures < s.Spec.Attempts() && in.Spec == s.SpecRev {
+			say(id, "failed for good after %d of %d attempts", in.Failures, s.Spec.Attempts())
+		}
+		return
+	}
 	switch in.State {
 	case api.Running:
 		w.compareRunning(in, live, say)
-	case api.Completed:
-		if len(live) > 0 {
-			say(id, "is completed and runs on %s", live[0].machine.name)
-		}
 	case api.Requested, api.ClusterScheduled:
 		if len(live) > 0 {
 			say(id, "is %s and runs on %s", in.State, live[0].machine.name)
@@ -134,7 +139,7 @@ func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 // has it and does not run: by design the others keep the old one so long.
 func (w *World) rollingOut(s api.Service) bool {
 	for _, in := range w.root.core.Instances(s.ID.Tenant()) {
-		if in.Service == s.ID && in.Spec == s.SpecRev && in.State != api.Running && in.State != api.Completed {
+		if in.Service == s.ID && in.Spec == s.SpecRev && in.State != api.Running && !api.Ended(in.State, in.Reason) {
 			return true
 		}
 	}

@@ -19,7 +19,9 @@ import (
 type realRoot struct {
 	*life
 	cfg   root.Config
+	url   string
 	admin *client.Client
+	token string // the admin's
 }
 
 func startRoot(t *testing.T, with func(*root.Config)) *realRoot {
@@ -29,16 +31,17 @@ func startRoot(t *testing.T, with func(*root.Config)) *realRoot {
 	with(&r.cfg)
 	check(t, r.cfg.Validate())
 	r.life = begin(t, func(ctx context.Context) error { return root.Run(ctx, r.cfg, quiet(t)) })
-	url := "https://" + strings.TrimSpace(wait(t, filepath.Join(r.cfg.Data, root.AddressFile)))
+	r.url = "https://" + strings.TrimSpace(wait(t, filepath.Join(r.cfg.Data, root.AddressFile)))
 	user, code, _ := strings.Cut(strings.TrimSpace(wait(t, filepath.Join(r.cfg.Data, root.SignInFile))), " ")
 	connect := func(tokens client.Tokens) *client.Client {
-		c, err := client.New(client.Options{URL: url, CA: []byte(wait(t, filepath.Join(r.cfg.Data, root.CAFile))), Tokens: tokens})
+		c, err := client.New(client.Options{URL: r.url, CA: []byte(wait(t, filepath.Join(r.cfg.Data, root.CAFile))), Tokens: tokens})
 		check(t, err)
 		t.Cleanup(c.Close)
 		return c
 	}
 	s, err := connect(nil).Redeem(t.Context(), api.Redeem{User: user, Code: code, Password: "correct horse battery"})
 	check(t, err)
+	r.token = s.Access
 	r.admin = connect(client.Static(s.Access))
 	return r
 }

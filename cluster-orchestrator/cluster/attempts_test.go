@@ -1,0 +1,102 @@
+package cluster
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// says has the node's own word on the instance #n be o.
+func (w *world) says(id api.NodeID, n int, change func(*api.Observed)) {
+	w.t.Helper()
+	tw := w.nodes[id]
+	o, ok := tw.has[web.Instance(n)]
+	if !ok {
+		w.t.Fatalf("%s does not have instance %d", id, n)
+	}
+	change(&o)
+	tw.has[web.Instance(n)] = o
+	w.speak(id)
+}
+
+func jobs(attempts int) api.Microservice {
+	m := spec(1, 64)
+	m.OneShot, m.MaxAttempts = true, attempts
+	return m
+}
+
+// TestCountsSurviveAMove: the next node is told how often it was restarted and how
+// often it failed before, and no node can make that less, or absurdly much.
+func TestCountsSurviveAMove(t *testing.T) {
+	w := newWorld(t, 2)
+	a := assignment(0, 1, jobs(100))
+	a.Restarts, a.Failures = 3, 2 // in another cluster
+	w.wants(a)
+	w.beat()
+	first := w.at(0).Node
+	w.says(first, 0, func(o *api.Observed) { o.Restarts, o.Failures = 7, 5 })
+	w.says(first, 0, func(o *api.Observed) { o.Restarts, o.Failures = -1, math.MinInt })
+	w.restart()
+	w.beat()
+	w.step(Drain{first})
+	w.beat()
+	in := w.at(0)
+	if in.Node == first || in.Restarts != 7 || in.Failures != 5 {
+		t.Fatalf("on %s after %d restarts and %d failures, want 7 and 5 elsewhere than on %s", in.Node, in.Restarts, in.Failures, first)
+	}
+	if got := w.nodes[in.Node].want[web.Instance(0)]; got.Restarts != 7 || got.Failures != 5 {
+		t.Errorf("its node was told of %d restarts and %d failures", got.Restarts, got.Failures)
+	}
+	w.says(in.Node, 0, func(o *api.Observed) { o.Restarts, o.Failures = math.MaxInt, math.MaxInt })
+	if in := w.at(0); in.Restarts > 1_000_000 || in.Failures > api.MaxAttempts {
+		t.Errorf("%d restarts and %d failures are believed", in.Restarts, in.Failures)
+	}
+	w.checkBooks()
+}
+
+// TestWhatFailedForGoodIsLeftAlone: it takes no room, and neither the loss of its
+// node, nor a drain, a late report or a node's removal revives it.
+func TestWhatFailedForGoodIsLeftAlone(t *testing.T) {
+	w := newWorld(t, 2)
+	w.wants(assignment(0, 1, jobs(3)))
+	w.beat()
+	at := w.at(0).Node
+	w.says(at, 0, func(o *api.Observed) {
+		o.State, o.Reason, o.Detail, o.Failures = api.Failed, api.ReasonAttemptsSpent, "3 of 3 attempts failed", 3
+	})
+	w.checkBooks()
+	if n := w.c.nodes[at]; n.used != (api.Resources{}) {
+		t.Errorf("it still takes %s", n.used)
+	}
+	over := func(when string) {
+		t.Helper()
+		in := w.at(0)
+		if in.State != api.Failed || in.Reason != api.ReasonAttemptsSpent || in.Epoch != api.EpochOf(1, 1) {
+			t.Fatalf("%s it is %s (%s) as %s on %q", when, in.State, in.Reason, in.Epoch, in.Node)
+		}
+		w.checkBooks()
+	}
+	w.says(at, 0, func(o *api.Observed) { o.State, o.Reason = api.Running, api.ReasonNone })
+	over("after a late report")
+	w.restart()
+	w.beat()
+	over("after a restart")
+	w.step(Drain{at})
+	w.beat()
+	over("on a drained node")
+	w.nodes[at].off = true
+	w.pass(time.Minute)
+	over("on a lost node")
+	w.step(RemoveNode{at})
+	w.pass(time.Minute)
+	over("without its node")
+	a := assignment(0, 2, jobs(4))
+	a.SpecRev = 2
+	w.wants(a)
+	w.beat()
+	if in := w.at(0); in.State != api.Running || in.Failures != 0 {
+		t.Errorf("with a new SLA it is %s after %d failures", in.State, in.Failures)
+	}
+}

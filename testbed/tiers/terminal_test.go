@@ -1,0 +1,157 @@
+package tiers
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/command"
+	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
+)
+
+// terminal is the command line in front of a real root with one cluster, munich.
+type terminal struct {
+	t    *testing.T
+	root *realRoot
+	at   *tier
+	env  map[string]string
+}
+
+func openTerminal(t *testing.T) *terminal {
+	t.Helper()
+	r := startRoot(t, func(*root.Config) {})
+	check(t, r.admin.CreateTenant(t.Context(), "acme", "Acme"))
+	tok, err := r.admin.CreateToken(t.Context(), api.TokenRequest{Kind: "cluster"})
+	check(t, err)
+	c := newCluster(t, r.anchor(t), tok.Token)
+	c.run(t)
+	return &terminal{t: t, root: r, at: c, env: map[string]string{
+		"XDG_CONFIG_HOME": t.TempDir(), "TREELINE_ADDR": r.url, "TREELINE_TOKEN": r.token,
+		"TREELINE_CA": filepath.Join(r.cfg.Data, root.CAFile), "TREELINE_TENANT": "acme",
+	}}
+}
+
+// run runs a command line until it ends.
+func (c *terminal) run(args ...string) (stdout, stderr string, code int) {
+	return c.runWith(c.t.Context(), "", args...)
+}
+
+func (c *terminal) runWith(ctx context.Context, stdin string, args ...string) (stdout, stderr string, code int) {
+	var out, err bytes.Buffer
+	code = command.Main(ctx, args, command.IO{
+		In: strings.NewReader(stdin), Out: &out, Err: &err, Now: time.Now, Env: func(k string) string { return c.env[k] },
+	})
+	return out.String(), err.String(), code
+}
+
+// must runs a command line that has to succeed.
+func (c *terminal) must(args ...string) string {
+	c.t.Helper()
+	out, stderr, code := c.run(args...)
+	if code != 0 {
+		c.t.Fatalf("treeline %s: exit %d\n%s%s", strings.Join(args, " "), code, out, stderr)
+	}
+	return out
+}
+
+// apply hands a document in without a file.
+func (c *terminal) apply(doc string) {
+	c.t.Helper()
+	_, err := c.root.admin.Apply(c.t.Context(), []byte(doc), client.ApplyOptions{Tenant: "acme", ContentType: "application/yaml"})
+	check(c.t, err)
+}
+
+// ends has every start of a workload of a service end at once with an exit code.
+func (f *fakeRuntime) ends(ctx context.Context, service api.ServiceID, code int) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			for _, k := range f.running() {
+				if k.Instance.Service() == service {
+					f.kill(k, code)
+				}
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond): // the fake tells nobody of starts
+			}
+		}
+	})
+	return func() { cancel(); wg.Wait() }
+}
+
+const tasks = `sla_version: v2.0
+applications:
+  - application_name: tasks
+    application_namespace: prod
+    microservices:
+      - {microservice_name: good, microservice_namespace: v1, virtualization: container, code: "good:1", one_shot: true}
+      - {microservice_name: bad, microservice_namespace: v1, virtualization: container, code: "bad:1", one_shot: true, max_attempts: 2}
+      - {microservice_name: web, microservice_namespace: v1, virtualization: container, code: "web:1"}
+`
+
+// TestTasksEndForPeople: what completed and what failed for good is shown as such,
+// and waiting for what cannot be any more ends at once with the reason.
+func TestTasksEndForPeople(t *testing.T) {
+	c := openTerminal(t)
+	_, cfg := c.at.startNode(t, "n1")
+	rt := cfg.Fake.(*fakeRuntime)
+	defer rt.ends(t.Context(), "acme/tasks.prod.good.v1", 0)()
+	defer rt.ends(t.Context(), "acme/tasks.prod.bad.v1", 3)()
+	c.apply(tasks)
+
+	c.must("wait", "tasks/good", "--for=completed", "--timeout", "3m")
+	c.must("wait", "tasks/good#0", "--for=running", "--timeout", "3m") // it has run
+	for _, tt := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"wait", "tasks/bad", "--for=completed", "--timeout", "3m"}, []string{"failed for good", "2 of 2 attempts failed", "exited with code 3", "attempts_exhausted"}},
+		{[]string{"wait", "tasks/bad#0", "--for=running", "--timeout", "3m"}, []string{"failed for good"}},
+		{[]string{"wait", "tasks", "--timeout", "3m"}, []string{"1 instance failed for good"}},
+		{[]string{"wait", "tasks/web", "--for=completed", "--timeout", "3m"}, []string{"is not a one_shot"}},
+	} {
+		_, stderr, code := c.run(tt.args...)
+		if code != 1 {
+			t.Errorf("%v: exit %d, want 1: %s", tt.args, code, stderr)
+		}
+		for _, s := range tt.says {
+			if !strings.Contains(stderr, s) {
+				t.Errorf("%v does not say %q: %s", tt.args, s, stderr)
+			}
+		}
+	}
+	if out := c.must("get", "apps"); !strings.Contains(out, "1/3, 1 completed, 1 failed") || !strings.Contains(out, "  failed") {
+		t.Errorf("the application: %s", out)
+	}
+
+	// Without the one that failed, the application is complete; with tasks alone it has completed.
+	c.must("scale", "tasks/bad", "0")
+	c.must("wait", "tasks", "--timeout", "3m")
+	if out := c.must("get", "apps"); !strings.Contains(out, "1/2, 1 completed") || !strings.Contains(out, "  complete ") {
+		t.Errorf("the application: %s", out)
+	}
+	c.must("scale", "tasks/web", "0")
+	eventually(t, "the application has completed", func() bool {
+		return strings.Contains(c.must("get", "apps"), "  completed ")
+	})
+
+	// Who waits for what is then deleted is told.
+	c.must("scale", "tasks/web", "1")
+	told := make(chan int, 1)
+	go func() {
+		_, _, code := c.run("wait", "tasks/web", "--for=running", "--timeout", "3m")
+		told <- code
+	}()
+	c.must("delete", "app", "tasks", "-y", "--wait")
+	if code := <-told; code != 6 && code != 0 { // it may have run before
+		t.Errorf("who waits for what was deleted exits with %d", code)
+	}
+}
