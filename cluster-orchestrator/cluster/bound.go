@@ -64,10 +64,15 @@ func (c *Core) bound(self api.ServiceID, l sched.Link, targets []api.Target, onl
 }
 
 // position is where the node is, as far as that is known.
-func (n *node) position() api.Position { return api.Position{Geo: n.traits.geo, Coord: n.coord} }
+func (n *node) position() api.Position {
+	return api.Position{Node: n.info.ID, Geo: n.traits.geo, Coord: n.coord}
+}
 
 // keeps reports whether two places keep a link, as far as is known.
 func keeps(l sched.Link, a, b api.Position) bool {
+	if a.Node != "" && a.Node == b.Node {
+		return true
+	}
 	if l.Km > 0 {
 		return a.Geo != nil && b.Geo != nil && a.Geo.Kilometres(*b.Geo) <= l.Km
 	}

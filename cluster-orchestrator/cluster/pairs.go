@@ -194,6 +194,11 @@ func (c *Core) forgetPairs() {
 // to: by TCP where it told, and else by coordinates. ok is false where TCP told of none.
 // by is the zero word where the nearest is one by coordinates.
 func (c *Core) apart(from end, l sched.Link, targets []api.Target) (far time.Duration, by word, ok bool) {
+	for id := range c.apps[from.service.App()] {
+		if l.Names(from.service, id) && c.runs(end{service: id, node: from.node}) {
+			return 0, word{}, true // on the same node
+		}
+	}
 	told := map[end]bool{}
 	for to, p := range c.pairs[from.service][from.node] {
 		if !l.Names(from.service, to.service) || !c.there(to, targets) {

@@ -181,7 +181,7 @@ func mebibytes(n int64) string {
 
 // margin is how far within a bound a candidate is: "latency 12 ms of 20 to pre.prod".
 func margin(b *sched.Bound, cand *sched.Candidate) string {
-	at := api.Position{Geo: cand.Geo, Coord: cand.Coord}
+	at := api.Position{Node: api.NodeID(cand.ID), Geo: cand.Geo, Coord: cand.Coord}
 	if b.Km > 0 {
 		far, ok := least(at, b.All(), func(a, b api.Position) (float64, bool) {
 			if a.Geo == nil || b.Geo == nil {
@@ -214,6 +214,9 @@ func margin(b *sched.Bound, cand *sched.Candidate) string {
 // least is the distance to the nearest of some points, as far as it is known.
 func least(at api.Position, points []api.Position, far func(a, b api.Position) (float64, bool)) (best float64, ok bool) {
 	for _, p := range points {
+		if at.Node != "" && p.Node == at.Node {
+			return 0, true
+		}
 		if d, known := far(at, p); known && (!ok || d < best) {
 			best, ok = d, true
 		}

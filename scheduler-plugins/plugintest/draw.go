@@ -194,6 +194,7 @@ func bound(t *rapid.T) sched.Bound {
 
 func position(t *rapid.T) api.Position {
 	return api.Position{
+		Node:  api.NodeID(rapid.SampledFrom(append([]string{"", "", ""}, ids...)).Draw(t, "node")),
 		Geo:   maybe(rapid.SampledFrom(places)).Draw(t, "geo"),
 		Coord: maybe(rapid.Custom(coordinate)).Draw(t, "coordinate"),
 	}

@@ -112,7 +112,7 @@ func nodeFitsPlace(req *sched.Request, c sched.Candidate) bool {
 		}
 		kept := false
 		for _, p := range b.Points {
-			kept = kept || b.Km > 0 && located && p.Geo != nil && c.Geo.Kilometres(*p.Geo) <= b.Km ||
+			kept = kept || p.Node != "" && string(p.Node) == c.ID || b.Km > 0 && located && p.Geo != nil && c.Geo.Kilometres(*p.Geo) <= b.Km ||
 				b.RTT > 0 && vivaldi.Valid(c.Coord) && vivaldi.Valid(p.Coord) && vivaldi.Distance(*c.Coord, *p.Coord) <= b.RTT
 		}
 		if rtt, ok := b.Measured[c.ID]; ok && b.RTT > 0 {

@@ -147,7 +147,7 @@ func (q *query) margin(id string, at *position) float64 {
 // nearest corner of its hull.
 func (q *query) clusterMargin(c *Candidate) float64 {
 	least := 1.0
-	at := position{latent: latentOf(c.Coord)}
+	at := position{latent: latentOf(c.Coord), node: nodeOf(c)}
 	hull := extent(c)
 	for i := range q.circles {
 		if z := &q.circles[i]; len(hull) > 0 {

@@ -260,7 +260,7 @@ func (q *query) nodeInZones(at *position) bool {
 		}
 	}
 	for i := range q.bounds {
-		if b := &q.bounds[i]; b.Km > 0 && (b.Unknown != "" || !at.located || !(b.chordTo(q, at) <= b.chord)) {
+		if b := &q.bounds[i]; b.Km > 0 && (b.Unknown != "" || !(b.chordTo(q, at) <= b.chord)) {
 			return false
 		}
 	}
@@ -297,7 +297,7 @@ func (q *query) inReach(c *Candidate, at *position) bool {
 	if c.Level == Nodes {
 		return q.nodeInReach(c.ID, at)
 	}
-	own := position{latent: latentOf(c.Coord)}
+	own := position{latent: latentOf(c.Coord)} // a cluster
 	for i := range q.bounds {
 		if b := &q.bounds[i]; b.Km <= 0 && (b.Unknown != "" || b.least(q, c, &own) > b.RTT) {
 			return false

@@ -10,6 +10,7 @@ import (
 
 // position is where a node is.
 type position struct {
+	node    api.NodeID // empty: no node, or it is not known which
 	latent  latent
 	point   point
 	geo     api.Geo // that point was made of
@@ -18,13 +19,21 @@ type position struct {
 
 // read makes p the candidate's position; it may be an earlier one of it.
 func (p *position) read(c *Candidate) {
-	p.latent = latentOf(c.Coord)
+	p.latent, p.node = latentOf(c.Coord), nodeOf(c)
 	switch {
 	case c.Geo == nil || !c.Geo.Valid():
 		p.located = false
 	case !p.located || p.geo != *c.Geo:
 		p.located, p.geo, p.point = true, *c.Geo, pointOf(*c.Geo)
 	}
+}
+
+// nodeOf is the node that a candidate is.
+func nodeOf(c *Candidate) api.NodeID {
+	if c.Level != Nodes {
+		return ""
+	}
+	return api.NodeID(c.ID)
 }
 
 // latent is a valid coordinate of the latency space in one piece of memory. The

@@ -12,8 +12,9 @@ import (
 // thousands as among a few, and Table.Best looks at what has changed alone. The zero
 // Places is empty. It is not for concurrent use, but by one Table.
 type Places struct {
-	at   map[string]int32 // in all
-	all  []place          // those that left stay until they are many
+	at   map[string]int32       // in all
+	on   map[api.NodeID][]int32 // in all: those that are a node, by the node
+	all  []place                // those that left stay until they are many
 	gone int
 	life uint64   // of all; another begins when those that left are cleared away
 	in   [2]*tree // the first of all, by what they are measured with; nil: not yet
@@ -45,8 +46,21 @@ func (p *Places) Put(name string, at api.Position) {
 	}
 	k := place{from: at, name: name}
 	k.read(&Candidate{Geo: at.Geo, Coord: at.Coord})
+	k.node = at.Node
 	p.at[name] = int32(len(p.all))
+	p.enter(int32(len(p.all)), at.Node)
 	p.all = append(p.all, k)
+}
+
+// enter notes that a place is a node.
+func (p *Places) enter(i int32, node api.NodeID) {
+	if node == "" {
+		return
+	}
+	if p.on == nil {
+		p.on = map[api.NodeID][]int32{}
+	}
+	p.on[node] = append(p.on[node], i)
 }
 
 // Drop removes a place, if it is there.
@@ -56,6 +70,11 @@ func (p *Places) Drop(name string) {
 		return
 	}
 	delete(p.at, name)
+	if node := p.all[i].node; node != "" {
+		if p.on[node] = slices.DeleteFunc(p.on[node], func(k int32) bool { return k == i }); len(p.on[node]) == 0 {
+			delete(p.on, node)
+		}
+	}
 	p.all[i] = place{gone: true}
 	if len(p.at) == 0 {
 		p.Clear()
@@ -63,8 +82,10 @@ func (p *Places) Drop(name string) {
 	}
 	if p.gone++; p.gone > 16 && p.gone > len(p.at) {
 		p.all = slices.DeleteFunc(p.all, func(k place) bool { return k.gone })
+		clear(p.on)
 		for i := range p.all {
 			p.at[p.all[i].name] = int32(i)
+			p.enter(int32(i), p.all[i].node)
 		}
 		p.gone, p.in = 0, [2]*tree{}
 		p.life++
@@ -99,6 +120,7 @@ func (p *Places) Nearest(to api.Position, l Link) (name string, keeps bool) {
 	by, most := l.measure()
 	at, e := position{}, nobody
 	at.read(&Candidate{Geo: to.Geo, Coord: to.Coord})
+	at.node = to.Node
 	if p.nearest(by, &at, &e); e.which < 0 {
 		return "", false
 	}
@@ -110,10 +132,17 @@ func (p *Places) Within(to api.Position, l Link) (names []string) {
 	by, most := l.measure()
 	var at position
 	at.read(&Candidate{Geo: to.Geo, Coord: to.Coord})
+	at.node = to.Node
+	for _, i := range p.on[at.node] {
+		names = append(names, p.all[i].name)
+	}
 	if by == byRTT && !at.latent.known || by == byKm && !at.located {
-		return nil
+		return names
 	}
 	look := func(i int32) {
+		if at.node != "" && p.all[i].node == at.node {
+			return // is among them
+		}
 		e := nobody
 		if p.measure(by, &at, i, &e); e.which >= 0 && e.far <= most {
 			names = append(names, p.all[i].name)
@@ -158,11 +187,16 @@ var nobody = closest{which: -1}
 
 // nearest brings e up to date for a point.
 func (p *Places) nearest(by int, at *position, e *closest) {
-	if by == byRTT && !at.latent.known || by == byKm && !at.located {
-		return
-	}
 	if e.which >= 0 && p.all[e.which].gone {
 		*e = closest{which: -1, stamp: e.stamp}
+	}
+	if n := int32(len(p.all)); e.upto < n {
+		if same := p.on[at.node]; len(same) > 0 {
+			*e = closest{which: same[0], upto: n, stamp: e.stamp}
+		}
+	}
+	if by == byRTT && !at.latent.known || by == byKm && !at.located {
+		return
 	}
 	if n := int32(len(p.all)); e.upto < n {
 		t := p.tree(by)

@@ -26,6 +26,9 @@ func somewhere(rng *rand.Rand) (p api.Position) {
 	if rng.IntN(10) > 0 {
 		p.Geo = &api.Geo{Lat: rng.Float64()*180 - 90, Lon: rng.Float64()*360 - 180}
 	}
+	if rng.IntN(20) == 0 { // of few, so that places are at nodes of the table
+		p.Node = api.NodeID(fmt.Sprint("n", rng.IntN(45)))
+	}
 	return p
 }
 

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -30,9 +31,10 @@ type bound struct {
 	*Bound
 	geo   []point
 	coord []latent
-	chord float64   // of Km
-	vague bool      // a point misses what the bound is measured by
-	near  []*nearby // parallel to Places, where a table is asked
+	chord float64      // of Km
+	on    []api.NodeID // the nodes that points are
+	vague bool         // a point misses what the bound is measured by
+	near  []*nearby    // parallel to Places, where a table is asked
 }
 
 type domain struct {
@@ -77,7 +79,11 @@ func (q *query) readFor(req *Request, t *Table) {
 
 func (b *bound) read(from *Bound) {
 	b.Bound, b.geo, b.coord, b.chord, b.vague, b.near = from, b.geo[:0], b.coord[:0], chordOf(from.Km), false, b.near[:0]
+	b.on = b.on[:0]
 	for _, p := range from.Points {
+		if p.Node != "" {
+			b.on = append(b.on, p.Node)
+		}
 		switch {
 		case from.Km > 0 && p.Geo != nil && p.Geo.Valid():
 			b.geo = append(b.geo, pointOf(*p.Geo))
@@ -104,11 +110,14 @@ func (b *bound) nearest(q *query, id string, at *position) (rtt time.Duration, w
 	if measured, ok := b.Measured[id]; ok {
 		return measured, 0, true
 	}
-	l := &at.latent
-	if !l.known {
-		return 0, 0, false
+	if b.beside(at) {
+		return 0, 0, true
 	}
+	l := &at.latent
 	for i := range b.coord {
+		if !l.known {
+			break
+		}
 		if d := l.rtt(&b.coord[i]); !ok || d < rtt {
 			rtt, wrong, ok = d, max(l.wrong, b.coord[i].wrong), true
 		}
@@ -120,6 +129,10 @@ func (b *bound) nearest(q *query, id string, at *position) (rtt time.Duration, w
 	}
 	return rtt, wrong, ok
 }
+
+// beside reports whether the position is a node that one of the bound's points is.
+// Those of its Places are found with the nearest.
+func (b *bound) beside(at *position) bool { return at.node != "" && slices.Contains(b.on, at.node) }
 
 func (b *bound) by() int {
 	if b.Km > 0 {
@@ -146,8 +159,14 @@ func (b *bound) closest(q *query, i int, at *position) closest {
 // chordTo is the chord from a node to the nearest of the bound's points, NaN where
 // none has a location.
 func (b *bound) chordTo(q *query, at *position) float64 {
+	if b.beside(at) {
+		return 0
+	}
 	least := math.NaN()
 	for i := range b.geo {
+		if !at.located {
+			break
+		}
 		if c := at.point.chord(&b.geo[i]); !(c >= least) {
 			least = c
 		}

@@ -178,11 +178,12 @@ func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
 				tooFar(r, least, b.Km)
 				return
 			}
-		case !located:
-			r.Have = "no location"
-			return
 		default:
 			chord := b.chordTo(q, &own)
+			if math.IsNaN(chord) && !located {
+				r.Have = "no location"
+				return
+			}
 			if math.IsNaN(chord) {
 				r.Have = "no location of " + b.To
 				return
@@ -203,7 +204,7 @@ func tooFar(r *api.Rejection, have, most float64) {
 
 // rejectLatency tells of the first round trip that is too long.
 func (q *query) rejectLatency(c *Candidate, r *api.Rejection) {
-	at := position{latent: latentOf(c.Coord)}
+	at := position{latent: latentOf(c.Coord), node: nodeOf(c)}
 	for i := range q.bounds {
 		b := &q.bounds[i]
 		if b.Km > 0 {
