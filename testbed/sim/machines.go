@@ -244,7 +244,7 @@ func (m *ClusterMachine) send(e api.Envelope) {
 	id, ok := strings.CutPrefix(string(e.To), "node/")
 	n := m.node(api.NodeID(id))
 	if !ok || n == nil {
-		m.w.violate("wire", m.name, "sends %T to %q", e.Msg, e.To)
+		m.w.violate("wire", m.name, "sends %T %+v to %q", e.Msg, e.Msg, e.To)
 		return
 	}
 	m.w.traffic(e.Msg)

@@ -62,7 +62,7 @@ func (n *NetMachine) start() {
 	for _, a := range n.core.Unready() {
 		n.listens(a)
 	}
-	n.proc.give(overlay.Self{NetSelf: api.NetSelf{Key: n.key(), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4000")}}})
+	n.proc.give(overlay.Self{NetSelf: api.NetSelf{Key: n.key(), Chain: [][]byte{{1}}, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4000")}}})
 	n.linked(n.node.proc.alive && n.node.link.conn != 0)
 	n.reconcile()
 }
