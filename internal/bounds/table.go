@@ -259,6 +259,7 @@ var table = map[string]check{
 	"Observed.Reason":   word(shortWord),
 	"Observed.Detail":   text(sentence),
 	"Observed.Restarts": between(0, 1<<31),
+	"Observed.Failures": between(0, 1<<31),
 	"Observed.ExitCode": between(-1<<31, 1<<32),
 	"Observed.Node":     machine[api.NodeID](),
 	"Observed.Address":  address4,
@@ -282,6 +283,7 @@ var table = map[string]check{
 	"Rejection.Shortfall":  real(0, 1e9),
 
 	"Position.Geo":   place,
+	"Position.Node":  machine[api.NodeID](),
 	"Position.Coord": coordinate,
 }
 
