@@ -205,9 +205,19 @@ func InstanceFromPath(segment string) InstanceID {
 	return InstanceID(FromPath(segment))
 }
 
-// Who signs people's access tokens and whom they are for: root and clusters
-// check both.
+// Who signs people's tokens, and the audience of those that the root itself takes.
+// Clusters take neither access tokens nor personal tokens of this audience.
 const (
 	TokenIssuer   = "treeline-root"
 	TokenAudience = "treeline"
 )
+
+// ClusterAudience is the audience of tokens that the root delegates for a cluster.
+func ClusterAudience(c ClusterID) string { return "treeline://cluster/" + string(c) }
+
+// ClusterAccess answers POST /v1/clusters/{id}/access.
+type ClusterAccess struct {
+	Cluster ClusterID `json:"cluster"`
+	Token   string    `json:"token" doc:"Bearer token for the cluster's own API."`
+	Expires time.Time `json:"expires"`
+}

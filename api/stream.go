@@ -1,5 +1,11 @@
 package api
 
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+)
+
 // StreamRequest asks the level below to dial a stream out: bulk bytes never ride
 // on MQTT and nobody dials a cluster or a node. The asked side opens
 // POST <streams>/<id> at the asking side and sends the bytes as the body. For
@@ -14,5 +20,31 @@ type StreamRequest struct {
 	Method   string     `json:"method,omitempty"`
 	Path     string     `json:"path,omitempty"` // api: the request at the cluster's own API, with query; net: at the node's netmanager's
 	Body     []byte     `json:"body,omitempty"`
-	Token    string     `json:"token,omitempty"` // api: the asker's token; the cluster checks the rights again
+	// Token is of use between root and cluster only: the root delegates it for this
+	// request (see CallObject), and the cluster accepts it once.
+	Token string `json:"token,omitempty"`
+}
+
+// CallObject names what the root asks of a cluster, for the token that it
+// delegates to be bound to: a token for one request is refused with another.
+func (r StreamRequest) CallObject() string {
+	what := fmt.Sprintf("%s %s %d %t %d %s %s", r.Kind, r.Instance, r.Epoch, r.Follow, r.Tail, r.Method, r.Path)
+	sum := sha256.Sum256(r.Body)
+	return what + " " + base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// Revocations are the delegated tokens that no longer count, as the root says
+// to its clusters.
+type Revocations struct {
+	Floor   int64        `json:"floor"` // tokens with this mark or a lower one are refused
+	Mark    int64        `json:"mark"`  // the highest mark so far
+	Entries []Revocation `json:"entries,omitempty"`
+}
+
+// Revocation refuses the tokens of a user or of a personal token whose mark is
+// not higher.
+type Revocation struct {
+	User string `json:"user,omitempty"`
+	PAT  string `json:"pat,omitempty"`
+	Mark int64  `json:"mark"`
 }

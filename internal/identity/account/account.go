@@ -9,7 +9,7 @@
 //	s, err := account.New(account.Options{Store: st, Loaded: loaded, Ring: ring, Issuer: "root", Audience: "treeline"})
 //	code, err := s.Bootstrap(ctx)                       // code.Text is shown once
 //	session, err := s.Redeem(ctx, code.User, code.Text, newPassword)
-//	p, err := s.Authenticate(session.Access)            // rights.Principal
+//	who, err := s.Authenticate(session.Access)          // Authenticated
 package account
 
 import (
@@ -26,6 +26,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/docs"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/revoke"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/store"
 )
@@ -92,7 +93,8 @@ type User struct {
 type userDoc struct {
 	User
 	Hash string    `json:"hash,omitempty"`
-	From time.Time `json:"from,omitzero"` // access tokens that are older do not count
+	From time.Time `json:"from,omitzero"`  // access tokens that are older do not count
+	Mark int64     `json:"mark,omitempty"` // nor do those with a lower mark: From has whole seconds only
 }
 
 func (d userDoc) public() User {
@@ -125,6 +127,7 @@ type Service struct {
 	hasher   *hasher
 	signer   jwt.Signer
 	verifier *jwt.Verifier
+	revoked  *revoke.Log
 
 	tenants *docs.Table[Tenant]
 	users   *docs.Table[userDoc]
@@ -154,7 +157,7 @@ func New(o Options) (*Service, error) {
 		o.Log = slog.Default()
 	}
 	s := &Service{
-		opt: o, hasher: newHasher(o.Cost),
+		opt: o, hasher: newHasher(o.Cost), revoked: revoke.NewLog(o.Now),
 		signer: jwt.Signer{Ring: o.Ring, Issuer: o.Issuer, Now: o.Now},
 		verifier: jwt.NewVerifier(jwt.VerifierOptions{
 			Keys: o.Ring.Key, Issuer: o.Issuer, Audience: o.Audience, Now: o.Now,
@@ -170,8 +173,16 @@ func New(o Options) (*Service, error) {
 			return nil, fmt.Errorf("load the accounts: %w", err)
 		}
 	}
+	for _, d := range s.users.All() {
+		s.revoked.Raise(d.Mark)
+	}
 	return s, nil
 }
+
+// Revocations returns the log of what the service has revoked since its start:
+// users that were deleted, disabled or lost a role, changed passwords, personal
+// tokens.
+func (s *Service) Revocations() *revoke.Log { return s.revoked }
 
 // hashSecret is what is stored of a random secret of 128 bits or more, for
 // which a slow hash would add nothing.

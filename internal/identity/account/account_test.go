@@ -290,7 +290,7 @@ func TestDelegatedTokensAreForOneMachine(t *testing.T) {
 	f := newFixture()
 	s := f.alice(t)
 	p := must(f.Authenticate(s.Access))
-	text := must(f.Delegate(p, "cluster/munich", jwt.UseStream, "acme/a.b.c.d#0"))
+	text := must(f.Delegate(p, "cluster/munich", "acme/a.b.c.d#0"))
 	_, err := f.Authenticate(text)
 	is(t, err, api.ErrUnauthenticated)
 	at := func(cluster string) *jwt.Verifier {
@@ -298,13 +298,88 @@ func TestDelegatedTokensAreForOneMachine(t *testing.T) {
 			Keys: f.ring.Public().Key, Issuer: "root", Audience: "cluster/" + cluster, Leeway: jwt.MaxLeeway, Now: func() time.Time { return f.now },
 		})
 	}
-	if c := must(at("munich").Spend(text, jwt.UseStream)); c.Subject != "acme/alice" || c.Object != "acme/a.b.c.d#0" {
+	if c := must(at("munich").Spend(text, jwt.UseCall)); c.Subject != "acme/alice" || c.Object != "acme/a.b.c.d#0" {
 		t.Errorf("%+v", c)
 	}
-	_, err = at("rome").Verify(text, jwt.UseStream)
+	_, err = at("rome").Verify(text, jwt.UseCall)
 	is(t, err, api.ErrUnauthenticated)
-	_, err = f.Delegate(p, "treeline", jwt.UseAccess, "")
+	_, err = f.Delegate(p, "treeline", "")
 	is(t, err, api.ErrInvalid)
+
+	direct, ends, err := f.Exchange(p, "cluster/munich")
+	ok(t, err)
+	_, err = f.Authenticate(direct)
+	is(t, err, api.ErrUnauthenticated)
+	if c := must(at("munich").Verify(direct, jwt.UseAccess)); c.Subject != "acme/alice" || !c.Expires.Equal(ends) {
+		t.Errorf("%+v", c)
+	}
+	_, err = at("munich").Spend(direct, jwt.UseCall)
+	is(t, err, api.ErrForbidden)
+	_, err = at("munich").Verify(text, jwt.UseAccess)
+	is(t, err, api.ErrForbidden)
+
+	// What is delegated does not outlive what it stands for.
+	f.now = p.Expires.Add(-time.Minute)
+	if _, ends, err = f.Exchange(p, "cluster/munich"); err != nil || !ends.Equal(p.Expires) {
+		t.Errorf("until %s, the token ends at %s: %v", ends, p.Expires, err)
+	}
+	f.now = p.Expires
+	_, _, err = f.Exchange(p, "cluster/munich")
+	is(t, err, api.ErrUnauthenticated)
+}
+
+// Whatever takes rights from somebody is in the log that clusters get.
+func TestWhatTakesRightsIsRevoked(t *testing.T) {
+	f := newFixture()
+	f.alice(t)
+	text, pat, err := f.CreatePAT(ctx, "acme/alice", "ci", nil, time.Hour)
+	ok(t, err)
+	set := func(change func(*account.User)) func() error {
+		return func() error {
+			_, err := f.UpdateUser(ctx, "acme/alice", func(u *account.User) error { change(u); return nil })
+			return err
+		}
+	}
+	robot := must(f.Authenticate(text))
+	told := 0
+	f.Revocations().Subscribe(func() { told++ })
+	for _, c := range []struct {
+		what string
+		do   func() error
+		n    int
+	}{
+		{"another e-mail address", set(func(u *account.User) { u.Email = "x@acme" }), 0},
+		{"one more role", set(func(u *account.User) { u.Roles = append(u.Roles, rights.OrganizationAdmin) }), 0},
+		{"one role less", set(func(u *account.User) { u.Roles = u.Roles[1:] }), 1},
+		{"disabled", set(func(u *account.User) { u.Disabled = true }), 1},
+		{"enabled", set(func(u *account.User) { u.Disabled = false }), 0},
+		{"another password", func() error { return f.SetPassword(ctx, "acme/alice", pw, pw+"2") }, 1},
+		{"a personal token", func() error { return f.RevokePAT(ctx, "acme/alice", pat.ID) }, 1},
+		{"deleted", func() error { return f.DeleteUser(ctx, "acme/alice") }, 1},
+	} {
+		before := f.Revocations().Since(0)
+		told = 0
+		ok(t, c.do())
+		if got := len(f.Revocations().Since(before.Mark).Entries); got != c.n || told != c.n {
+			t.Errorf("%s: %d revocations, told %d times, want %d", c.what, got, told, c.n)
+		}
+	}
+	is(t, f.Still(text, robot), api.ErrUnauthenticated)
+}
+
+// A token that was made in the same second as a new password is older, too.
+func TestAnOldTokenOfTheSameSecondIsRefused(t *testing.T) {
+	f := newFixture()
+	s := f.alice(t)
+	ok(t, f.SetPassword(ctx, "acme/alice", pw, pw+"2"))
+	_, err := f.Authenticate(s.Access)
+	is(t, err, api.ErrUnauthenticated)
+	s = must(f.Login(ctx, "acme/alice", pw+"2"))
+	must(f.Authenticate(s.Access))
+	ok(t, f.DeleteUser(ctx, "acme/alice"))
+	must(f.CreateUser(ctx, "acme/alice", "", []rights.Role{rights.ApplicationProvider}))
+	_, err = f.Authenticate(s.Access)
+	is(t, err, api.ErrUnauthenticated)
 }
 
 func TestUsersAndTenants(t *testing.T) {

@@ -57,7 +57,7 @@ func (s *Service) CreatePAT(ctx context.Context, id UserID, name string, roles [
 	}
 	pat = PAT{ID: newSecret()[:16], User: id, Name: name, Roles: slices.Clone(roles), Created: s.opt.Now()}
 	text, c, err := s.signer.Sign(jwt.Claims{
-		Subject: string(id), Tenant: id.Tenant(), Roles: roles, PAT: pat.ID, Use: jwt.UseAccess,
+		Subject: string(id), Tenant: id.Tenant(), Roles: roles, PAT: pat.ID, Use: jwt.UseAccess, Mark: s.revoked.Mark(),
 	}, []string{s.opt.Audience}, life)
 	if err != nil {
 		return "", PAT{}, err
@@ -82,10 +82,14 @@ func (s *Service) PATs(id UserID) []PAT {
 
 // RevokePAT ends a personal token of the user at once; another's is ErrNotFound.
 func (s *Service) RevokePAT(ctx context.Context, id UserID, pat string) error {
-	return s.pats.Update(ctx, pat, func(p patDoc, ok bool) (patDoc, error) {
+	err := s.pats.Update(ctx, pat, func(p patDoc, ok bool) (patDoc, error) {
 		if !ok || p.User != id {
 			return p, fmt.Errorf("personal token %s of %s: %w", pat, id, api.ErrNotFound)
 		}
 		return p, docs.ErrDelete
 	})
+	if err == nil {
+		s.revoked.PAT(pat)
+	}
+	return err
 }

@@ -77,7 +77,7 @@ func (s *Service) open(ctx context.Context, d userDoc) (Session, error) {
 
 func (s *Service) session(d userDoc, r refreshDoc, secret string) (Session, error) {
 	access, c, err := s.signer.Sign(jwt.Claims{
-		Subject: string(d.ID), Tenant: d.ID.Tenant(), Roles: d.Roles, Use: jwt.UseAccess,
+		Subject: string(d.ID), Tenant: d.ID.Tenant(), Roles: d.Roles, Use: jwt.UseAccess, Mark: s.revoked.Mark(),
 	}, []string{s.opt.Audience}, s.opt.AccessLife)
 	if err != nil {
 		return Session{}, err
@@ -146,25 +146,31 @@ func (s *Service) End(ctx context.Context, token string) error {
 	})
 }
 
+// Authenticated is who shows a token, and until when it counts.
+type Authenticated struct {
+	rights.Principal
+	Expires time.Time
+}
+
 // Authenticate says who shows the bearer token, an access token or a personal
 // one, with the rights that both the token and the user have today. Anything
 // else is ErrUnauthenticated (or ErrForbidden for a token of another use).
-func (s *Service) Authenticate(bearer string) (rights.Principal, error) {
+func (s *Service) Authenticate(bearer string) (Authenticated, error) {
 	c, err := s.verifier.Verify(bearer, jwt.UseAccess)
 	if err != nil {
-		return rights.Principal{}, err
+		return Authenticated{}, err
 	}
 	d, ok := s.users.Get(c.Subject)
 	if !ok || d.Disabled || c.Issued.Before(d.Created.Truncate(time.Second)) {
-		return rights.Principal{}, fmt.Errorf("token of %s: the user is gone or disabled: %w", c.Subject, api.ErrUnauthenticated)
+		return Authenticated{}, fmt.Errorf("token of %s: the user is gone or disabled: %w", c.Subject, api.ErrUnauthenticated)
 	}
 	if c.PAT != "" {
 		p, ok := s.pats.Get(c.PAT)
 		if !ok || p.User != d.ID || subtle.ConstantTimeCompare([]byte(p.Hash), []byte(hashSecret(bearer))) != 1 {
-			return rights.Principal{}, fmt.Errorf("personal token of %s is revoked: %w", c.Subject, api.ErrUnauthenticated)
+			return Authenticated{}, fmt.Errorf("personal token of %s is revoked: %w", c.Subject, api.ErrUnauthenticated)
 		}
-	} else if c.Issued.Before(d.From) {
-		return rights.Principal{}, fmt.Errorf("token of %s is older than the password: %w", c.Subject, api.ErrUnauthenticated)
+	} else if c.Issued.Before(d.From) || c.Mark != 0 && c.Mark <= d.Mark {
+		return Authenticated{}, fmt.Errorf("token of %s is older than the password: %w", c.Subject, api.ErrUnauthenticated)
 	}
 	p := c.Principal()
 	p.Tenant, p.Roles = d.ID.Tenant(), nil
@@ -173,7 +179,23 @@ func (s *Service) Authenticate(bearer string) (rights.Principal, error) {
 			p.Roles = append(p.Roles, r)
 		}
 	}
-	return p, nil
+	return Authenticated{Principal: p, Expires: c.Expires}, nil
+}
+
+// Still reports whether the token that was authenticated as who is good for all
+// that it was good for then. If not, it is ErrUnauthenticated: the requests that
+// it opened end, and may be made again with the rights that are left.
+func (s *Service) Still(bearer string, who Authenticated) error {
+	now, err := s.Authenticate(bearer)
+	if err != nil {
+		return err
+	}
+	for _, r := range who.Roles {
+		if !now.Has(r) {
+			return fmt.Errorf("token of %s: the user is %s no more: %w", who.User, r, api.ErrUnauthenticated)
+		}
+	}
+	return nil
 }
 
 // Sweep forgets sessions, personal tokens and codes that have expired.
@@ -186,16 +208,30 @@ func (s *Service) Sweep(ctx context.Context) error {
 	)
 }
 
-// Delegate signs a token with which p acts at another machine, a cluster say:
-// its audience is that machine's alone, so that nobody there can use it
-// elsewhere. A personal token's revocation is not seen offline; what is
-// delegated lives for minutes.
-func (s *Service) Delegate(p rights.Principal, audience string, use jwt.Use, object string) (string, error) {
-	if audience == "" || audience == s.opt.Audience {
-		return "", fmt.Errorf("delegate for %s to %q: the audience is another machine's: %w", p.User, audience, api.ErrInvalid)
-	}
-	text, _, err := s.signer.Sign(jwt.Claims{
-		Subject: p.User, Tenant: p.Tenant, Roles: p.Roles, PAT: p.PAT, Use: use, Object: object,
-	}, []string{audience}, s.opt.AccessLife)
+// Delegate signs a token with which the root makes one request of another
+// machine in the name of who: the object. It counts there once, nowhere else, and
+// for jwt.DelegatedLife or as long as who's own token, whichever is less.
+func (s *Service) Delegate(who Authenticated, audience, object string) (string, error) {
+	text, _, err := s.delegate(who, audience, jwt.Claims{Use: jwt.UseCall, Object: object})
 	return text, err
+}
+
+// Exchange signs a token with which who uses another machine's API directly. Its
+// audience is that machine alone. It lives as long as Delegate's.
+func (s *Service) Exchange(who Authenticated, audience string) (text string, expires time.Time, err error) {
+	text, c, err := s.delegate(who, audience, jwt.Claims{Use: jwt.UseAccess})
+	return text, c.Expires, err
+}
+
+func (s *Service) delegate(who Authenticated, audience string, c jwt.Claims) (string, jwt.Claims, error) {
+	if audience == "" || audience == s.opt.Audience {
+		return "", c, fmt.Errorf("delegate for %s to %q: the audience must be another machine: %w", who.User, audience, api.ErrInvalid)
+	}
+	life := min(jwt.DelegatedLife, who.Expires.Sub(s.opt.Now()))
+	if who.User == "" || life <= 0 {
+		return "", c, fmt.Errorf("delegate to %s: the token of %q has expired: %w", audience, who.User, api.ErrUnauthenticated)
+	}
+	c.Subject, c.Tenant, c.Roles, c.PAT = who.User, who.Tenant, who.Roles, who.PAT
+	c.Mark = s.revoked.Mark()
+	return s.signer.Sign(c, []string{audience}, life)
 }

@@ -65,7 +65,7 @@ func (s *Service) CreateUser(ctx context.Context, id UserID, email string, roles
 	if err := s.checkUser(id, email, roles); err != nil {
 		return User{}, err
 	}
-	d := userDoc{User: User{ID: id, Email: email, Roles: slices.Clone(roles), Created: s.opt.Now()}}
+	d := userDoc{User: User{ID: id, Email: email, Roles: slices.Clone(roles), Created: s.opt.Now()}, Mark: s.revoked.Mark()}
 	err := s.users.Update(ctx, string(id), func(_ userDoc, ok bool) (userDoc, error) {
 		if ok {
 			return d, fmt.Errorf("create user %s: the name is taken: %w", id, api.ErrConflict)
@@ -118,6 +118,7 @@ func (s *Service) Users() []User {
 // Admin of the system tenant who can sign in stays one (ErrConflict).
 func (s *Service) UpdateUser(ctx context.Context, id UserID, change func(*User) error) (User, error) {
 	var out User
+	var less bool // the user may do less than before
 	err := s.users.Update(ctx, string(id), func(d userDoc, ok bool) (userDoc, error) {
 		if !ok {
 			return d, fmt.Errorf("update user %s: %w", id, api.ErrNotFound)
@@ -135,10 +136,14 @@ func (s *Service) UpdateUser(ctx context.Context, id UserID, change func(*User) 
 			return d, fmt.Errorf("update user %s: nobody else is Admin of the system: %w", id, api.ErrConflict)
 		}
 		out = next.public()
+		less = next.Disabled && !d.Disabled || slices.ContainsFunc(d.Roles, func(r rights.Role) bool { return !slices.Contains(next.Roles, r) })
 		return next, nil
 	})
 	if err != nil {
 		return User{}, err
+	}
+	if less {
+		s.revoked.User(string(id))
 	}
 	if out.Disabled {
 		err = s.SignOut(ctx, id)
@@ -168,6 +173,7 @@ func (s *Service) DeleteUser(ctx context.Context, id UserID) error {
 	if err != nil {
 		return err
 	}
+	s.revoked.User(string(id))
 	// The user is gone and none of these counts any more, whatever fails here; but a
 	// new user of the name must not inherit them, which From sees to as well.
 	if err := s.codes.Delete(ctx, string(id)); err != nil {
@@ -197,11 +203,12 @@ func (s *Service) putHash(ctx context.Context, id UserID, hash string) error {
 		if !ok {
 			return d, fmt.Errorf("set the password of user %s: %w", id, api.ErrNotFound)
 		}
-		d.Hash, d.From = hash, s.opt.Now().Truncate(time.Second)
+		d.Hash, d.From, d.Mark = hash, s.opt.Now().Truncate(time.Second), s.revoked.Mark()
 		return d, nil
 	})
 	if err != nil {
 		return err
 	}
+	s.revoked.User(string(id))
 	return s.SignOut(ctx, id)
 }

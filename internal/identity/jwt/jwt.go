@@ -18,7 +18,11 @@ import (
 // AccessLife is how long an access token lives.
 const AccessLife = 10 * time.Minute
 
-// MaxLeeway is how far two machines' clocks may be apart.
+// DelegatedLife is how long a token lives that the root delegates to a cluster.
+const DelegatedLife = 5 * time.Minute
+
+// MaxLeeway is how far in the future a token of another machine may have been
+// issued, by this machine's clock. Expiry has no leeway.
 const MaxLeeway = 5 * time.Minute
 
 // Use says what a token is good for. A token for one use is refused for another.
@@ -26,8 +30,8 @@ type Use string
 
 // The uses.
 const (
-	UseAccess Use = "access" // the API, many times
-	UseStream Use = "stream" // opening one stream, once: see Spend
+	UseAccess Use = "access" // the API of the audience, many times
+	UseCall   Use = "call"   // one request that the root makes of a cluster, once: see Spend
 )
 
 // Claims are what a token says.
@@ -37,7 +41,8 @@ type Claims struct {
 	Roles   []rights.Role
 	PAT     string // id of the personal token, if it is one
 	Use     Use    // empty: UseAccess
-	Object  string // what a token for one use is about: an instance, say
+	Object  string // what a token for one use is about: api.StreamRequest.CallObject
+	Mark    int64  // of a delegated token: what package revoke compares
 
 	// Set by Sign.
 	ID      string
@@ -57,6 +62,7 @@ type wire struct {
 	PAT    string        `json:"pat,omitempty"`
 	Use    Use           `json:"use"`
 	Object string        `json:"obj,omitempty"`
+	Mark   int64         `json:"mrk,omitempty"`
 }
 
 // Signer signs tokens.
@@ -91,7 +97,7 @@ func (s Signer) Sign(c Claims, audience []string, life time.Duration) (text stri
 			NotBefore: gojwt.NewNumericDate(c.Issued),
 			ExpiresAt: gojwt.NewNumericDate(c.Expires),
 		},
-		Tenant: c.Tenant, Roles: c.Roles, PAT: c.PAT, Use: c.Use, Object: c.Object,
+		Tenant: c.Tenant, Roles: c.Roles, PAT: c.PAT, Use: c.Use, Object: c.Object, Mark: c.Mark,
 	})
 	t.Header["kid"] = KeyID(key.Public().(ed25519.PublicKey))
 	text, err = t.SignedString(key)
@@ -106,7 +112,7 @@ type VerifierOptions struct {
 	Keys     func(kid string) (ed25519.PublicKey, bool) // Ring.Key or PublicKeys.Key
 	Issuer   string
 	Audience string
-	Leeway   time.Duration    // at most MaxLeeway; 0: none
+	Leeway   time.Duration    // how far in the future iat and nbf may be, at most MaxLeeway; 0: none
 	Now      func() time.Time // nil: time.Now
 }
 
@@ -115,6 +121,10 @@ const (
 	maxToken  = 8 << 10
 	maxCached = 4096
 	maxSpent  = 65536
+
+	// maxSpentOf is how many of them one tenant may have, so that nobody makes the
+	// others' calls wait: 27 a second for DelegatedLife and MaxLeeway.
+	maxSpentOf = maxSpent / 4
 )
 
 // Verifier checks tokens, and remembers those it checked until they expire: a
@@ -123,9 +133,16 @@ type Verifier struct {
 	opt    VerifierOptions
 	parser *gojwt.Parser
 
-	mu     sync.Mutex // guards both maps
+	mu     sync.Mutex // guards the maps
 	cached map[[sha256.Size]byte]entry
-	spent  map[string]time.Time // ids of tokens for one use, until when they count
+	spent  map[string]once // tokens for one use, by id
+	count  map[api.Tenant]int
+}
+
+// once is a token for one use that was used.
+type once struct {
+	until  time.Time // when it expires and may be forgotten
+	tenant api.Tenant
 }
 
 type entry struct {
@@ -151,7 +168,8 @@ func NewVerifier(o VerifierOptions) *Verifier {
 			gojwt.WithLeeway(o.Leeway), gojwt.WithTimeFunc(o.Now), gojwt.WithStrictDecoding(),
 		),
 		cached: map[[sha256.Size]byte]entry{},
-		spent:  map[string]time.Time{},
+		spent:  map[string]once{},
+		count:  map[api.Tenant]int{},
 	}
 }
 
@@ -180,19 +198,29 @@ func (v *Verifier) Spend(text string, use Use) (Claims, error) {
 	if _, ok := v.spent[c.ID]; ok {
 		return Claims{}, fmt.Errorf("token was used before: %w", api.ErrUnauthenticated)
 	}
-	if len(v.spent) >= maxSpent {
-		for id, until := range v.spent {
-			if until.Before(now) {
-				delete(v.spent, id)
-			}
-		}
-		if len(v.spent) >= maxSpent {
+	if len(v.spent) >= maxSpent || v.count[c.Tenant] >= maxSpentOf {
+		v.forget(now)
+		if len(v.spent) >= maxSpent || v.count[c.Tenant] >= maxSpentOf {
 			// Forgetting one would let it be used twice.
-			return Claims{}, fmt.Errorf("too many one-use tokens at once, try again: %w", api.ErrUnavailable)
+			return Claims{}, fmt.Errorf("too many one-use tokens of tenant %q within %s, try again: %w", c.Tenant, DelegatedLife, api.ErrUnavailable)
 		}
 	}
-	v.spent[c.ID] = c.Expires.Add(v.opt.Leeway + time.Second)
+	v.spent[c.ID] = once{c.Expires.Add(time.Second), c.Tenant}
+	v.count[c.Tenant]++
 	return c, nil
+}
+
+// forget drops the used tokens that have expired. The caller holds mu.
+func (v *Verifier) forget(now time.Time) {
+	for id, o := range v.spent {
+		if !o.until.Before(now) {
+			continue
+		}
+		delete(v.spent, id)
+		if v.count[o.tenant]--; v.count[o.tenant] == 0 {
+			delete(v.count, o.tenant)
+		}
+	}
 }
 
 func (v *Verifier) verify(text string) (Claims, error) {
@@ -205,7 +233,7 @@ func (v *Verifier) verify(text string) (Claims, error) {
 	v.mu.Unlock()
 	if ok {
 		_, known := v.opt.Keys(e.kid) // a key that was dropped takes its tokens along
-		if known && v.opt.Now().Before(e.claims.Expires.Add(v.opt.Leeway)) {
+		if known && v.opt.Now().Before(e.claims.Expires) {
 			return e.claims, nil
 		}
 		v.mu.Lock()
@@ -250,8 +278,11 @@ func (v *Verifier) parse(text string) (entry, error) {
 	if w.Subject == "" || w.ID == "" || w.Use == "" || w.IssuedAt == nil {
 		return entry{}, fmt.Errorf("token lacks sub, jti, iat or use: %w", api.ErrUnauthenticated)
 	}
+	if !v.opt.Now().Before(w.ExpiresAt.Time) { // the parser allows the leeway here, too
+		return entry{}, fmt.Errorf("token expired at %s: %w", w.ExpiresAt.UTC().Format(time.RFC3339), api.ErrUnauthenticated)
+	}
 	return entry{kid: kid, claims: Claims{
-		Subject: w.Subject, Tenant: w.Tenant, Roles: w.Roles, PAT: w.PAT, Use: w.Use, Object: w.Object,
+		Subject: w.Subject, Tenant: w.Tenant, Roles: w.Roles, PAT: w.PAT, Use: w.Use, Object: w.Object, Mark: w.Mark,
 		ID: w.ID, Issued: w.IssuedAt.Time, Expires: w.ExpiresAt.Time,
 	}}, nil
 }

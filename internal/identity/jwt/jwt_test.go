@@ -150,7 +150,7 @@ func TestRefusedTokens(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, c, err)
 		}
 	}
-	if _, err := f.v.Verify(signed, UseStream); !errors.Is(err, api.ErrForbidden) {
+	if _, err := f.v.Verify(signed, UseCall); !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("wrong scope: %v", err)
 	}
 }
@@ -162,20 +162,24 @@ func TestRememberedTokensExpireToo(t *testing.T) {
 		if _, err := f.v.Verify(text, UseAccess); err != nil {
 			t.Fatal(err)
 		}
-		f.now = start.Add(AccessLife + leeway - time.Second)
+		f.now = start.Add(AccessLife - time.Second)
 		if _, err := f.v.Verify(text, UseAccess); err != nil {
 			t.Errorf("leeway %s: %v", leeway, err)
 		}
-		f.now = start.Add(AccessLife + leeway)
+		f.now = start.Add(AccessLife)
 		if _, err := f.v.Verify(text, UseAccess); !errors.Is(err, api.ErrUnauthenticated) {
 			t.Errorf("leeway %s: expired and remembered: %v", leeway, err)
+		}
+		f.v.cached = map[[32]byte]entry{}
+		if _, err := f.v.Verify(text, UseAccess); !errors.Is(err, api.ErrUnauthenticated) {
+			t.Errorf("leeway %s: expired: %v", leeway, err)
 		}
 	}
 }
 
 func TestReplayedOnceTokenIsRefused(t *testing.T) {
 	f := newFixture(t, 0)
-	text := f.sign(t, Claims{Use: UseStream, Object: "acme/a.b.c.d#0"})
+	text := f.sign(t, Claims{Use: UseCall, Object: "acme/a.b.c.d#0"})
 	if _, err := f.v.Spend(text, UseAccess); !errors.Is(err, api.ErrForbidden) {
 		t.Errorf("wrong scope: %v", err)
 	}
@@ -183,7 +187,7 @@ func TestReplayedOnceTokenIsRefused(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
-			c, err := f.v.Spend(text, UseStream)
+			c, err := f.v.Spend(text, UseCall)
 			if err == nil && c.Object == "acme/a.b.c.d#0" {
 				won.Add(1)
 			} else if !errors.Is(err, api.ErrUnauthenticated) {
@@ -258,6 +262,30 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	if n := len(f.v.cached); n > maxCached+50 {
 		t.Errorf("%d remembered", n)
+	}
+}
+
+// One tenant's calls do not use up the room for others', and room comes back when
+// tokens expire.
+func TestOneTenantDoesNotFillTheUsedTokens(t *testing.T) {
+	f := newFixture(t, 0)
+	spend := func(tenant api.Tenant, id string) error {
+		_, err := f.v.Spend(f.sign(t, Claims{Use: UseCall, Tenant: tenant, ID: id}), UseCall)
+		return err
+	}
+	for i := range maxSpentOf {
+		f.v.spent[fmt.Sprint("old", i)] = once{f.now.Add(time.Minute), "acme"}
+	}
+	f.v.count["acme"] = maxSpentOf
+	if err := spend("acme", "1"); !errors.Is(err, api.ErrUnavailable) {
+		t.Errorf("beyond a tenant's share: %v", err)
+	}
+	if err := spend("rival", "2"); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	f.now = f.now.Add(2 * time.Minute)
+	if err := spend("acme", "3"); err != nil || len(f.v.spent) != 2 {
+		t.Errorf("after the others expired: %v, %d remembered", err, len(f.v.spent))
 	}
 }
 

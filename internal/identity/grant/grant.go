@@ -1,0 +1,149 @@
+// Package grant ends requests when the right that opened them ends: the token
+// expires or is revoked, its user is deleted, disabled or loses a role. Both
+// tiers' APIs hold every authenticated request in a Set, so that a followed log,
+// a watch or a capture ends by its context, whatever handler serves it.
+//
+//	ctx, release, err := set.Hold(r.Context(), expires, stillGood)
+//	defer release()
+//	set.Recheck()       // after users, tokens or revocations have changed
+package grant
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// ErrEnded is the cause of a context whose right has ended.
+var ErrEnded = fmt.Errorf("the right to this request has ended, authenticate again: %w", api.ErrUnauthenticated)
+
+// Set holds the rights of requests under way. The zero value is ready; it is
+// safe for concurrent use. Its size is the number of requests, which the servers
+// bound.
+type Set struct {
+	mu    sync.Mutex // guards the fields below and those of each held
+	held  map[*held]struct{}
+	named map[string]*held
+}
+
+type held struct {
+	set    *Set
+	cancel context.CancelCauseFunc
+
+	good  func() error
+	timer *time.Timer
+	ends  time.Time // zero: never
+	name  string
+}
+
+type key struct{}
+
+// Hold returns a context that ends with ctx, after life, or when a Recheck finds
+// that good returns an error. It calls good once itself, after it has registered,
+// so that no Recheck in between is missed, and returns its error. A life of 0
+// has no end. The caller calls release when the request is over.
+func (s *Set) Hold(ctx context.Context, life time.Duration, good func() error) (_ context.Context, release func(), err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	h := &held{set: s, cancel: cancel}
+	s.mu.Lock()
+	if s.held == nil {
+		s.held, s.named = map[*held]struct{}{}, map[string]*held{}
+	}
+	s.held[h] = struct{}{}
+	h.hold(life, good)
+	s.mu.Unlock()
+	release = func() {
+		s.mu.Lock()
+		if h.timer != nil {
+			h.timer.Stop()
+		}
+		delete(s.held, h)
+		delete(s.named, h.name)
+		s.mu.Unlock()
+		cancel(nil)
+	}
+	ctx = context.WithValue(ctx, key{}, h)
+	if err := good(); err != nil {
+		release()
+		return nil, nil, err
+	}
+	return ctx, release, nil
+}
+
+// hold begins a life. The caller holds set.mu.
+func (h *held) hold(life time.Duration, good func() error) {
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	h.good, h.timer, h.ends = good, nil, time.Time{}
+	if life != 0 {
+		h.timer = time.AfterFunc(life, func() { h.cancel(ErrEnded) })
+		h.ends = time.Now().Add(life)
+	}
+}
+
+// Name returns an unguessable name of the request that ctx belongs to, by which
+// Renew finds it, and when its right expires. A request that nobody holds, or
+// whose right has no end, has none.
+func Name(ctx context.Context) (name string, ends time.Time) {
+	h, _ := ctx.Value(key{}).(*held)
+	if h == nil {
+		return "", time.Time{}
+	}
+	h.set.mu.Lock()
+	defer h.set.mu.Unlock()
+	if _, ok := h.set.held[h]; !ok || h.ends.IsZero() {
+		return "", time.Time{}
+	}
+	if h.name == "" {
+		h.name = rand.Text()
+		h.set.named[h.name] = h
+	}
+	return h.name, h.ends
+}
+
+// Renew gives the request of the name another right in place of its first. The
+// name is of use together with a token of the same person only: good of the other
+// right has to see to that. A request that is over is ErrNotFound.
+func (s *Set) Renew(name string, life time.Duration, good func() error) error {
+	if err := good(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	h := s.named[name]
+	if h != nil {
+		h.hold(life, good)
+	}
+	s.mu.Unlock()
+	if h == nil {
+		return fmt.Errorf("stream %q is over: %w", name, api.ErrNotFound)
+	}
+	if err := good(); err != nil { // as in Hold: a Recheck may have come in between
+		h.cancel(fmt.Errorf("%w: %w", ErrEnded, err))
+		return err
+	}
+	return nil
+}
+
+// Recheck ends the requests whose right is no longer good.
+func (s *Set) Recheck() {
+	type right struct {
+		*held
+		good func() error
+	}
+	s.mu.Lock()
+	all := make([]right, 0, len(s.held))
+	for h := range s.held {
+		all = append(all, right{h, h.good})
+	}
+	s.mu.Unlock()
+	for _, h := range all {
+		if err := h.good(); err != nil {
+			h.cancel(fmt.Errorf("%w: %w", ErrEnded, err))
+		}
+	}
+}

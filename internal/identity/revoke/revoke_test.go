@@ -1,0 +1,102 @@
+package revoke_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/revoke"
+)
+
+type clock struct{ now time.Time }
+
+func (c *clock) Now() time.Time { return c.now }
+
+func newLog() (*clock, *revoke.Log) {
+	c := &clock{time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}
+	return c, revoke.NewLog(c.Now)
+}
+
+func wants(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func TestTokensOfOneUserOrPersonalTokenAreRefused(t *testing.T) {
+	c, log := newLog()
+	var list revoke.List
+	wants(t, "before the root was heard", list.Check("acme/alice", "", log.Mark()), api.ErrUnavailable)
+	list.Apply(c.now, log.Since(0))
+	alice, robot, bob := log.Mark(), log.Mark(), log.Mark()
+	wants(t, "fresh", list.Check("acme/alice", "", alice), nil)
+	told := 0
+	log.Subscribe(func() { told++ })
+	log.User("acme/alice")
+	log.PAT("p1")
+	list.Apply(c.now, log.Since(0))
+	wants(t, "user revoked", list.Check("acme/alice", "", alice), api.ErrUnauthenticated)
+	wants(t, "personal token revoked", list.Check("acme/robot", "p1", robot), api.ErrUnauthenticated)
+	wants(t, "another's", list.Check("acme/bob", "p2", bob), nil)
+	wants(t, "delegated afterwards", list.Check("acme/alice", "", log.Mark()), nil)
+	if told != 2 {
+		t.Errorf("subscriber called %d times, want 2", told)
+	}
+}
+
+func TestOnlyNewRevocationsAreSentAgain(t *testing.T) {
+	_, log := newLog()
+	log.User("a")
+	first := log.Since(0)
+	log.User("b")
+	next := log.Since(first.Mark)
+	if len(first.Entries) != 1 || len(next.Entries) != 1 || next.Entries[0].User != "b" {
+		t.Errorf("first %+v, then %+v", first, next)
+	}
+}
+
+// A root that restarts knows no revocation of before: all that it delegated then
+// is refused.
+func TestTokensOfAnEarlierRootAreRefused(t *testing.T) {
+	c, log := newLog()
+	var list revoke.List
+	list.Apply(c.now, log.Since(0))
+	old := log.Mark()
+	c.now = c.now.Add(time.Second)
+	list.Apply(c.now, revoke.NewLog(c.Now).Since(0))
+	wants(t, "of before the restart", list.Check("a", "", old), api.ErrUnauthenticated)
+}
+
+func TestBothSidesAreBoundedAndFailClosed(t *testing.T) {
+	c, log := newLog()
+	var list revoke.List
+	token := log.Mark()
+	for i := range 3 * revoke.MaxEntries {
+		log.User(fmt.Sprint("u", i))
+	}
+	all := log.Since(0)
+	if len(all.Entries) > revoke.MaxEntries {
+		t.Errorf("%d entries, want at most %d", len(all.Entries), revoke.MaxEntries)
+	}
+	list.Apply(c.now, all)
+	wants(t, "a user whose revocation was dropped", list.Check("u0", "", token), api.ErrUnauthenticated)
+	// A list that is sent more than it holds refuses what it cannot remember.
+	var flooded revoke.List
+	for i := range 3 * revoke.MaxEntries {
+		flooded.Apply(c.now, api.Revocations{Entries: []api.Revocation{{User: fmt.Sprint("u", i), Mark: token + 1 + int64(i)}}})
+	}
+	wants(t, "flooded", flooded.Check("u0", "", token), api.ErrUnauthenticated)
+}
+
+func TestRevocationsAreForgottenWhenNoTokenIsLeft(t *testing.T) {
+	c, log := newLog()
+	log.User("a")
+	c.now = c.now.Add(revoke.Keep + time.Second)
+	log.User("b")
+	if all := log.Since(0); len(all.Entries) != 1 || all.Entries[0].User != "b" {
+		t.Errorf("%+v", all)
+	}
+}
