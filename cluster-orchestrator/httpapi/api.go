@@ -16,8 +16,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
@@ -25,6 +27,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
@@ -70,10 +73,21 @@ type Options struct {
 	Nodes Nodes
 	Desk  *jointoken.Desk
 	Info  func() api.ClusterInfo // of this cluster, as it is now
-	// Authenticate finds out who a bearer token speaks for (ErrUnauthenticated).
-	Authenticate func(token string) (rights.Principal, error)
-	Version      string
-	Log          *slog.Logger // slog.Default
+	// Authenticate finds out who shows a bearer token at the cluster's own port
+	// (ErrUnauthenticated).
+	Authenticate func(token string) (Caller, error)
+	// Spend finds out in whose name the root makes the request that the token was
+	// delegated for. It counts once (ErrUnauthenticated, ErrForbidden).
+	Spend   func(token, object string) (Caller, error)
+	Version string
+	Log     *slog.Logger // slog.Default
+}
+
+// Caller is who asks, and for how long.
+type Caller struct {
+	rights.Principal
+	Life time.Duration // after which the token expires; 0: never
+	Good func() error  // reports whether the token still counts
 }
 
 // API serves /v1. It is safe for concurrent use.
@@ -81,6 +95,7 @@ type API struct {
 	opt    Options
 	router chi.Router
 	huma   huma.API
+	grants grant.Set // of the requests under way
 }
 
 // New is the API over a core.
@@ -115,7 +130,7 @@ func configOf(version string) huma.Config {
 	c.SchemasPath = ""
 	c.CreateHooks = nil // no $schema links in answers
 	c.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
-		"bearer": {Type: "http", Scheme: "bearer", Description: "An access token of the root, or this cluster's own operator token."},
+		"bearer": {Type: "http", Scheme: "bearer", Description: "A token that the root exchanged for this cluster (POST /v1/clusters/{id}/access there), or this cluster's own operator token."},
 	}
 	return c
 }
@@ -142,13 +157,55 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 			problem.Write(w, problemOf(fmt.Errorf("the Authorization header is not \"Bearer <token>\": %w", api.ErrUnauthenticated)))
 			return
 		}
-		p, err := a.opt.Authenticate(token)
-		if err != nil {
-			problem.Write(w, problemOf(err))
-			return
-		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, p)))
+		c, err := a.opt.Authenticate(token)
+		a.serveAs(w, r, c, err, next)
 	})
+}
+
+// serveAs serves the request of a caller, until its right ends.
+func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err error, next http.Handler) {
+	if err != nil {
+		problem.Write(w, problemOf(err))
+		return
+	}
+	ctx, release, err := a.grants.Hold(r.Context(), c.Life, c.Good)
+	if err != nil {
+		problem.Write(w, problemOf(err))
+		return
+	}
+	defer release()
+	next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, principalKey{}, c.Principal)))
+}
+
+// FromRoot serves one request that the root makes in somebody's name: r, whose
+// token counts once and for r alone. Tokens in the request's headers count for
+// nothing here.
+func (a *API) FromRoot(r api.StreamRequest) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		req.Header.Del("Authorization")
+		c, err := a.opt.Spend(r.Token, r.CallObject())
+		a.serveAs(w, req, c, err, a.router)
+	})
+}
+
+// Recheck ends the requests whose right has ended. It is called whenever tokens
+// were revoked.
+func (a *API) Recheck() { a.grants.Recheck() }
+
+// Guard serves what is for this machine without a token, and else for the
+// operator and Admins of the system: metrics, which name nodes and services.
+func (a *API) Guard(next http.Handler) http.Handler {
+	return a.recovered(a.authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+			p, _ := r.Context().Value(principalKey{}).(rights.Principal)
+			if err := a.allowed(p, rights.ClustersWrite); err != nil {
+				problem.Write(w, problemOf(err))
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})))
 }
 
 // recovered turns a panic, which is our bug, into an answer and a line in the log.

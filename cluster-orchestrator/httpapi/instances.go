@@ -14,6 +14,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -198,7 +199,7 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
 		defer context.AfterFunc(hc.Context(), func() { _ = from.Close() })()
-		pour(w, from)
+		pour(hc.Context(), w, from)
 	}}, nil
 }
 
@@ -227,9 +228,52 @@ func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r api.StreamRequ
 	return from, nil
 }
 
+// LogsFromRoot is OpenLogs for a request of the root, whose token counts once and
+// for r alone. The stream ends when the right of the one in whose name it is ends.
+func (a *API) LogsFromRoot(ctx context.Context, r api.StreamRequest) (io.ReadCloser, error) {
+	c, err := a.opt.Spend(r.Token, r.CallObject())
+	if err != nil {
+		return nil, err
+	}
+	ctx, release, err := a.grants.Hold(ctx, c.Life, c.Good)
+	if err != nil {
+		return nil, err
+	}
+	from, err := a.OpenLogs(ctx, c.Principal, r)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = from.Close() })
+	return &granted{from, ctx, func() { stop(); release() }}, nil
+}
+
+// granted is a stream that breaks off when its right ends.
+type granted struct {
+	io.ReadCloser
+	ctx  context.Context
+	over func()
+}
+
+// Read is io.Reader's.
+func (g *granted) Read(b []byte) (int, error) {
+	n, err := g.ReadCloser.Read(b)
+	if cause := context.Cause(g.ctx); err != nil && errors.Is(cause, grant.ErrEnded) {
+		err = cause // not io.EOF: the log goes on
+	}
+	return n, err
+}
+
+// Close is io.Closer's.
+func (g *granted) Close() error {
+	g.over()
+	return g.ReadCloser.Close()
+}
+
 // pour copies the stream to the asker as it comes, until either ends. A stream
-// that breaks aborts the answer, so that it is not taken for whole.
-func pour(w http.ResponseWriter, from io.Reader) {
+// that breaks, or whose right ends, aborts the answer, so that it is not taken
+// for whole.
+func pour(ctx context.Context, w http.ResponseWriter, from io.Reader) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
 	w.WriteHeader(http.StatusOK)
@@ -245,6 +289,8 @@ func pour(w http.ResponseWriter, from io.Reader) {
 			_ = rc.Flush()
 		}
 		switch {
+		case errors.Is(context.Cause(ctx), grant.ErrEnded):
+			panic(http.ErrAbortHandler)
 		case err == io.EOF:
 			return
 		case err != nil:

@@ -105,6 +105,6 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*
 		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
 		w.Header().Set("Cache-Control", "no-store")
 		defer context.AfterFunc(hc.Context(), func() { _ = from.Close() })()
-		pour(w, from)
+		pour(hc.Context(), w, from)
 	}}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,8 @@ type rig struct {
 	removed []api.NodeID
 	asked   api.StreamRequest
 	answer  string // of a stream, in place of what is written there
+	stream  io.ReadCloser
+	revoked []string // tokens that no longer count
 }
 
 func check(t *testing.T, err error) {
@@ -73,17 +76,33 @@ func newRig(t *testing.T) *rig {
 	check(t, err)
 	r.web = httpapi.New(httpapi.Options{
 		Core: core, Owner: r.loop, Nodes: r, Desk: r.desk, Info: func() api.ClusterInfo { return info },
-		Authenticate: func(token string) (rights.Principal, error) {
-			p, ok := people[token]
-			if !ok {
-				return p, fmt.Errorf("token %q: %w", token, api.ErrUnauthenticated)
+		Authenticate: r.caller,
+		Spend: func(token, object string) (httpapi.Caller, error) {
+			token, only, _ := strings.Cut(token, " for ")
+			if only != object {
+				return httpapi.Caller{}, fmt.Errorf("token for %q is shown for %q: %w", only, object, api.ErrForbidden)
 			}
-			return p, nil
+			return r.caller(token)
 		},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	r.step(cluster.Start{})
 	return r
+}
+
+func (r *rig) caller(token string) (httpapi.Caller, error) {
+	p, ok := people[token]
+	if !ok {
+		return httpapi.Caller{}, fmt.Errorf("token %q: %w", token, api.ErrUnauthenticated)
+	}
+	return httpapi.Caller{Principal: p, Good: func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if slices.Contains(r.revoked, token) {
+			return fmt.Errorf("token %q is revoked: %w", token, api.ErrUnauthenticated)
+		}
+		return nil
+	}}, nil
 }
 
 // Remove is httpapi.Nodes'.
@@ -99,6 +118,9 @@ func (r *rig) Stream(_ context.Context, n api.NodeID, q api.StreamRequest) (io.R
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = q
+	if r.stream != nil {
+		return r.stream, nil
+	}
 	if r.answer != "" {
 		return io.NopCloser(strings.NewReader(r.answer)), nil
 	}

@@ -28,6 +28,11 @@ func (l *Link) take(ctx context.Context, e event) {
 		if err = json.Unmarshal(e.data, &n); err == nil {
 			l.opt.Post(cluster.RootNet{RootNet: n})
 		}
+	case "revoked":
+		var r api.Revocations
+		if err = json.Unmarshal(e.data, &r); err == nil {
+			l.opt.Revoked(r)
+		}
 	case "stream":
 		var r api.StreamRequest
 		if err = json.Unmarshal(e.data, &r); err == nil {
@@ -54,7 +59,7 @@ func (l *Link) stream(ctx context.Context, r api.StreamRequest) {
 			case "logs":
 				return l.opt.Logs(ctx, r)
 			case "api":
-				return ask(ctx, l.opt.API, r)
+				return ask(ctx, l.opt.API(r), r)
 			}
 			return nil, fmt.Errorf("stream of kind %q: this cluster knows logs and api: %w", r.Kind, api.ErrInvalid)
 		})
@@ -64,8 +69,9 @@ func (l *Link) stream(ctx context.Context, r api.StreamRequest) {
 	})
 }
 
-// ask runs a request on the cluster's own API with the asker's token, and yields
-// the answer as HTTP/1.1 writes it. The rights are checked there as for anybody.
+// ask runs a request on the cluster's own API, which checks its token and the
+// rights of the one it was delegated by, and yields the answer as HTTP/1.1 writes
+// it.
 func ask(ctx context.Context, h http.Handler, r api.StreamRequest) (io.ReadCloser, error) {
 	if !strings.HasPrefix(r.Path, "/v1/") || strings.HasPrefix(r.Path, "/v1/node/") || strings.HasPrefix(r.Path, "/v1/join/") {
 		return nil, fmt.Errorf("path %q is not for people: %w", r.Path, api.ErrForbidden)
@@ -78,9 +84,6 @@ func ask(ctx context.Context, h http.Handler, r api.StreamRequest) (io.ReadClose
 	}
 	req.RequestURI = r.Path
 	req.RemoteAddr = "root"
-	if r.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+r.Token)
-	}
 	if len(r.Body) > 0 {
 		req.Header.Set("Content-Type", "application/json")
 	}

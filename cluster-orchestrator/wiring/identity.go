@@ -20,10 +20,12 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/revoke"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
@@ -47,6 +49,7 @@ type identities struct {
 	life     time.Duration  // of what the authority signs; 0: the default
 	operator [sha256.Size]byte
 	tokens   *jwt.Verifier
+	revoked  revoke.List
 	unknown  chan struct{} // a token has a key that we do not know
 
 	saving sync.Mutex // one change of the credentials at a time, across its save
@@ -97,7 +100,7 @@ func openIdentity(cfg Config, dir *os.Root, creds rootlink.Credentials, names []
 		return nil, err
 	}
 	id.tokens = jwt.NewVerifier(jwt.VerifierOptions{
-		Keys: id.key, Issuer: api.TokenIssuer, Audience: api.TokenAudience, Leeway: jwt.MaxLeeway,
+		Keys: id.key, Issuer: api.TokenIssuer, Audience: api.ClusterAudience(creds.Info.ID), Leeway: jwt.MaxLeeway,
 	})
 	var err error
 	if id.keeper, err = id.openKeeper(names); err != nil {
@@ -170,18 +173,39 @@ func (id *identities) key(kid string) (ed25519.PublicKey, bool) {
 	return k, ok
 }
 
-// authenticate finds out who a bearer token speaks for: a person that the root
-// knows, or the operator of this cluster.
-func (id *identities) authenticate(token string) (rights.Principal, error) {
+// authenticate finds out who shows a bearer token at the cluster's own port: the
+// operator of this cluster, or a person whose token the root exchanged for this
+// cluster. The root's own access tokens and personal tokens have another audience.
+func (id *identities) authenticate(token string) (httpapi.Caller, error) {
 	sum := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sum[:], id.operator[:]) == 1 {
-		return rights.Principal{User: "operator", Tenant: rights.System, Roles: []rights.Role{rights.Admin}}, nil
+		operator := rights.Principal{User: "operator", Tenant: rights.System, Roles: []rights.Role{rights.Admin}}
+		return httpapi.Caller{Principal: operator, Good: func() error { return nil }}, nil
 	}
 	c, err := id.tokens.Verify(token, jwt.UseAccess)
 	if err != nil {
-		return rights.Principal{}, err
+		return httpapi.Caller{}, fmt.Errorf("%w; exchange a token for this cluster at the root, or use the operator's", err)
 	}
-	return c.Principal(), nil
+	return id.caller(c, max(1, time.Until(c.Expires)))
+}
+
+// spend finds out in whose name the root asks for the object. The token counts
+// once. What it opens lasts as long as the root keeps the stream open, which
+// knows when the right ends; revocations end it here, too.
+func (id *identities) spend(token, object string) (httpapi.Caller, error) {
+	c, err := id.tokens.Spend(token, jwt.UseCall)
+	if err != nil {
+		return httpapi.Caller{}, err
+	}
+	if c.Object != object {
+		return httpapi.Caller{}, fmt.Errorf("token of %s was delegated for another request: %w", c.Subject, api.ErrForbidden)
+	}
+	return id.caller(c, 0)
+}
+
+func (id *identities) caller(c jwt.Claims, life time.Duration) (httpapi.Caller, error) {
+	good := func() error { return id.revoked.Check(c.Subject, c.PAT, c.Mark) }
+	return httpapi.Caller{Principal: c.Principal(), Life: life, Good: good}, good()
 }
 
 // openUpper makes the keeper of the authority's certificate. The key stays, so

@@ -30,6 +30,7 @@ func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
 		return fmt.Errorf("refuse the certificates of node %s: %w", id, err)
 	}
 	n.end(id)
+	n.streams.End(string(id.Addr()))
 	n.link.Forget(id)
 	return nil
 }
@@ -40,7 +41,7 @@ func (n *nodes) Stream(ctx context.Context, id api.NodeID, r api.StreamRequest) 
 	if err != nil {
 		return nil, err
 	}
-	r.ID = wait.ID()
+	r.ID, r.Token = wait.ID(), "" // a node gets no credential of anybody's
 	n.link.Stream(id, r)
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -189,7 +188,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	})
 	o.api = httpapi.New(httpapi.Options{
 		Core: o.core, Owner: o.loop, Nodes: o.nodes, Desk: o.desk, Info: o.id.info,
-		Authenticate: o.id.authenticate, Version: daemon.Version(), Log: o.log,
+		Authenticate: o.id.authenticate, Spend: o.id.spend, Version: daemon.Version(), Log: o.log,
 	})
 	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate)
 	if err := o.id.openUpper(o.client); err != nil {
@@ -197,7 +196,11 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	}
 	o.root = rootlink.New(rootlink.Options{
 		URL: o.id.credentials().URL, Client: o.client, Held: o.held, Post: o.loop.Post, Deliver: deliver,
-		Logs: o.logs, API: o.api.Handler(), Log: o.log,
+		Logs: o.api.LogsFromRoot, API: o.api.FromRoot, Log: o.log,
+		Revoked: func(r api.Revocations) {
+			o.id.revoked.Apply(time.Now(), r)
+			o.api.Recheck()
+		},
 	})
 	reg := metrics.New()
 	m.register(reg, o.core, o.loop, o.nodes.link, o.broker)
@@ -205,7 +208,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	health.Require("store", func(context.Context) error { return o.loop.Stalled() })
 	health.Require("core", func(ctx context.Context) error { return o.loop.Read(ctx, func() {}) })
 	health.Watch("root", func(context.Context) error { return o.root.Up() })
-	o.http = o.route(health.Handler(metrics.Handler(reg)))
+	o.http = o.route(health.Handler(o.api.Guard(metrics.Handler(reg))))
 	return nil
 }
 
@@ -274,16 +277,6 @@ func (o *orchestrator) held(ctx context.Context) (gen api.Generation, digest api
 		digest, _ = o.core.Digests()
 	})
 	return gen, digest, err
-}
-
-// logs opens an instance's log for somebody at the root, whose rights are checked
-// here again.
-func (o *orchestrator) logs(ctx context.Context, r api.StreamRequest) (io.ReadCloser, error) {
-	p, err := o.id.authenticate(r.Token)
-	if err != nil {
-		return nil, err
-	}
-	return o.api.OpenLogs(ctx, p, r)
 }
 
 func (o *orchestrator) route(health http.Handler) http.Handler {

@@ -28,9 +28,9 @@ const Max = 1024
 // Registry knows the streams that are awaited. The zero value is ready; it is
 // safe for concurrent use.
 type Registry struct {
-	mu      sync.Mutex // guards waiting
+	mu      sync.Mutex // guards the fields below
 	waiting map[string]*Wait
-	open    int
+	open    map[*Wait]struct{} // those awaited, too
 }
 
 // Wait is one awaited stream. Its owner closes it.
@@ -62,15 +62,42 @@ func (r *Registry) Expect(from string) (*Wait, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.open >= Max {
-		return nil, fmt.Errorf("%d streams are open, try again when some have ended: %w", r.open, api.ErrUnavailable)
+	if len(r.open) >= Max {
+		return nil, fmt.Errorf("%d streams are open, try again when some have ended: %w", len(r.open), api.ErrUnavailable)
 	}
 	if r.waiting == nil {
-		r.waiting = map[string]*Wait{}
+		r.waiting, r.open = map[string]*Wait{}, map[*Wait]struct{}{}
 	}
 	r.waiting[w.id] = w
-	r.open++
+	r.open[w] = struct{}{}
 	return w, nil
+}
+
+// Open returns how many streams are open or awaited.
+func (r *Registry) Open() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.open)
+}
+
+// End ends all streams of the peer, those that are awaited included: its
+// certificate no longer counts.
+func (r *Registry) End(from string) {
+	r.mu.Lock()
+	var all []*Wait
+	for w := range r.open {
+		if w.from == from {
+			all = append(all, w)
+			if r.waiting[w.id] == w {
+				delete(r.waiting, w.id)
+				w.body <- result{err: fmt.Errorf("%s was removed: %w", from, api.ErrNotFound)}
+			}
+		}
+	}
+	r.mu.Unlock()
+	for _, w := range all {
+		w.Close()
+	}
 }
 
 // Deliver hands body to whoever expects stream id from the peer, and returns
@@ -132,6 +159,6 @@ func (w *Wait) Close() {
 		w.reg.mu.Lock()
 		defer w.reg.mu.Unlock()
 		delete(w.reg.waiting, w.id)
-		w.reg.open--
+		delete(w.reg.open, w)
 	})
 }

@@ -97,3 +97,34 @@ func TestFailureReachesTheAsker(t *testing.T) {
 		t.Errorf("the asker is told %v", err)
 	}
 }
+
+// A peer that is removed streams nothing any more, to whoever reads it now.
+func TestStreamsOfARemovedPeerEnd(t *testing.T) {
+	var r Registry
+	expect := func(from string) *Wait {
+		t.Helper()
+		w, err := r.Expect(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	open, awaited, other := expect("node/n1"), expect("node/n1"), expect("node/n2")
+	delivered := make(chan error, 1)
+	go func() { delivered <- r.Deliver(t.Context(), open.ID(), "node/n1", strings.NewReader("lines")) }()
+	if _, err := open.Body(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.End("node/n1")
+	if err := <-delivered; err != nil {
+		t.Error(err)
+	}
+	if _, err := awaited.Body(t.Context()); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("awaited: %v", err)
+	}
+	if n := r.Open(); n != 1 {
+		t.Errorf("%d streams are open, want the other node's", n)
+	}
+	open.Close()
+	other.Close()
+}

@@ -14,9 +14,10 @@ import (
 
 // conn is one cluster's open stream.
 type conn struct {
-	queue chan message
-	done  chan struct{}
-	once  sync.Once
+	queue   chan message
+	revoked chan struct{} // there are new revocations; however many, one signal
+	done    chan struct{}
+	once    sync.Once
 }
 
 type message struct {
@@ -25,7 +26,7 @@ type message struct {
 }
 
 func newConn() *conn {
-	return &conn{queue: make(chan message, streamBuffer), done: make(chan struct{})}
+	return &conn{queue: make(chan message, streamBuffer), revoked: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // push hands a message over, or closes a stream whose cluster does not keep up:
@@ -79,9 +80,23 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	}
 	beat := time.NewTicker(keepAlive)
 	defer beat.Stop()
+	var told int64 // the mark up to which the cluster knows what is revoked
+	revoked := func() ([]byte, error) {
+		r := l.opt.Revoked.Since(told)
+		told = r.Mark
+		return message{event: "revoked", data: r}.encode()
+	}
+	// Until the cluster has heard this once it takes no delegated token.
+	if text, err := revoked(); err != nil || write(text) != nil {
+		return err
+	}
 	for {
 		var text []byte
 		select {
+		case <-c.revoked:
+			if text, err = revoked(); err != nil {
+				return err
+			}
 		case <-r.Context().Done():
 			return nil
 		case <-c.done:
@@ -96,6 +111,18 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 		}
 		if write(text) != nil {
 			return nil
+		}
+	}
+}
+
+// tellRevoked has every open stream say what is revoked now.
+func (l *Link) tellRevoked() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		select {
+		case c.revoked <- struct{}{}:
+		default: // it has not said the last yet
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (i *Issued) revoke(ctx context.Context, c api.ClusterID) error {
 	return nil
 }
 
-// Revoke refuses the cluster's certificates from now on and ends its stream.
+// Revoke refuses the cluster's certificates from now on and ends its streams.
 func (l *Link) Revoke(ctx context.Context, c api.ClusterID) error {
 	if err := l.opt.Issued.revoke(ctx, c); err != nil {
 		return fmt.Errorf("revoke cluster %s: %w", c, err)
@@ -114,6 +114,7 @@ func (l *Link) Revoke(ctx context.Context, c api.ClusterID) error {
 	if conn := l.conn(c); conn != nil {
 		conn.close()
 	}
+	l.streams.End(string(c.Addr()))
 	return nil
 }
 

@@ -31,6 +31,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/revoke"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
@@ -66,6 +67,7 @@ type Options struct {
 	Issued    *Issued
 	Desk      *jointoken.Desk
 	Keys      func() jwt.PublicKeys // with which people's tokens are checked
+	Revoked   *revoke.Log           // the delegated tokens that no longer count; an empty log
 	Now       func() time.Time      // time.Now
 	Log       *slog.Logger          // slog.Default
 }
@@ -94,7 +96,11 @@ func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	if o.Revoked == nil {
+		o.Revoked = revoke.NewLog(o.Now)
+	}
 	l := &Link{opt: o, mux: http.NewServeMux(), conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan api.ReportAck{}}
+	o.Revoked.Subscribe(l.tellRevoked)
 	l.mux.HandleFunc("POST /v1/join/cluster", l.join)
 	l.mux.HandleFunc("GET /v1/cluster/desired", l.asCluster(l.desired))
 	l.mux.HandleFunc("POST /v1/cluster/report", l.asCluster(l.report))

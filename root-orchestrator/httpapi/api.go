@@ -32,6 +32,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/account"
+	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
@@ -104,6 +105,8 @@ type API struct {
 	routes   []route
 	closing  chan struct{}
 	closeOne sync.Once
+	grants   grant.Set // of the requests under way
+	streams  sync.Map  // name of a stream that may be renewed → account.Authenticated who opened it
 
 	mu     sync.RWMutex // guards owners
 	owners map[api.ClusterID]api.Tenant
@@ -134,6 +137,7 @@ func New(o Options) (*API, error) {
 		closing: make(chan struct{}),
 		owners:  map[api.ClusterID]api.Tenant{}, services: map[string][]api.ServiceID{},
 	}
+	o.Accounts.Revocations().Subscribe(a.grants.Recheck)
 	for _, c := range o.Core.Clusters() {
 		a.owners[c.ID] = c.Tenant
 	}
@@ -158,6 +162,7 @@ func New(o Options) (*API, error) {
 	a.registerInstances()
 	a.registerNet()
 	a.registerClusters()
+	a.registerAccess()
 	a.registerTokens()
 	a.registerEvents()
 	a.router.Get("/v1/docs", a.docs)
@@ -227,19 +232,20 @@ func principal(ctx context.Context) rights.Principal {
 	return p.Principal
 }
 
-// bearer is the token that came along.
-func bearer(ctx context.Context) string {
+// asker is who asks, with what it takes to delegate a token.
+func asker(ctx context.Context) account.Authenticated {
 	p, _ := ctx.Value(principalKey{}).(who)
-	return p.token
+	return p.Authenticated
 }
 
 type who struct {
-	rights.Principal
-	token string
+	account.Authenticated
+	token string // to be checked again here; it is handed to nobody
 }
 
 // authenticate finds out who asks. A token that does not hold is refused
-// everywhere; none at all is for the operations to judge.
+// everywhere; none at all is for the operations to judge. The request's context
+// ends when the token expires or is revoked, or its user may do less than now.
 func (a *API) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := r.Header.Get("Authorization")
@@ -257,7 +263,13 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 			a.fail(w, r, err)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, who{p, token})))
+		ctx, release, err := a.grants.Hold(r.Context(), max(1, time.Until(p.Expires)), func() error { return a.opt.Accounts.Still(token, p) })
+		if err != nil {
+			a.fail(w, r, err)
+			return
+		}
+		defer release()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, principalKey{}, who{p, token})))
 	})
 }
 

@@ -3,12 +3,14 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/account"
+	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
 )
@@ -60,7 +62,50 @@ func (a *API) registerAuth() {
 		}
 		return &struct{ Body rights.Principal }{p}, nil
 	})
+	handle(a, huma.Operation{
+		Method: http.MethodPost, Path: "/v1/auth/streams/{id}", Summary: "Renew stream", Tags: tags, Errors: []int{401, 404}, Security: signedIn,
+		Description: "A stream (logs, captures) ends when the token expires that opened it. Its answer has the headers Treeline-Stream and " +
+			"Treeline-Stream-Life (seconds); shown here with a fresh token of the same user and the same rights, it goes on until that expires.",
+	}, "", a.renewStream)
 	a.registerPersonalTokens(tags)
+}
+
+type streamLife struct {
+	Body struct {
+		Life float64 `json:"life_seconds" doc:"For how long the stream goes on."`
+	}
+}
+
+func (a *API) renewStream(ctx context.Context, p rights.Principal, in *struct {
+	ID string `path:"id" maxLength:"64" doc:"What Treeline-Stream says."`
+},
+) (*streamLife, error) {
+	if p.User == "" {
+		return nil, problem.New(http.StatusUnauthorized, "no token came along; sign in first")
+	}
+	fresh := ctx.Value(principalKey{}).(who)
+	was, ok := a.streams.Load(in.ID)
+	if !ok || was.(account.Authenticated).User != p.User {
+		return nil, missing("stream", in.ID)
+	}
+	out, life := &streamLife{}, max(1, time.Until(fresh.Expires))
+	out.Body.Life = life.Seconds()
+	return out, a.grants.Renew(in.ID, life, func() error {
+		return a.opt.Accounts.Still(fresh.token, was.(account.Authenticated))
+	})
+}
+
+// renewable says in the answer's header how the stream may be renewed. The caller
+// calls over when it has ended.
+func (a *API) renewable(ctx context.Context, h http.Header) (over func()) {
+	name, ends := grant.Name(ctx)
+	if name == "" {
+		return func() {}
+	}
+	h.Set("Treeline-Stream", name)
+	h.Set("Treeline-Stream-Life", strconv.FormatFloat(time.Until(ends).Seconds(), 'f', 3, 64))
+	a.streams.Store(name, asker(ctx))
+	return func() { a.streams.Delete(name) }
 }
 
 type sessionOut struct {

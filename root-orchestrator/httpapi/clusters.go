@@ -161,7 +161,7 @@ func (a *API) call(ctx context.Context, p rights.Principal, action rights.Action
 func (a *API) ask(ctx context.Context, id api.ClusterID, method, path string, body, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callWait)
 	defer cancel()
-	r := api.StreamRequest{Kind: "api", Method: method, Path: path, Token: bearer(ctx)}
+	r := api.StreamRequest{Kind: "api", Method: method, Path: path}
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
@@ -169,7 +169,7 @@ func (a *API) ask(ctx context.Context, id api.ClusterID, method, path string, bo
 		}
 		r.Body = b
 	}
-	stream, err := a.opt.Clusters.Ask(ctx, id, r)
+	stream, err := a.dial(ctx, id, r)
 	if err != nil {
 		return err
 	}
@@ -194,6 +194,17 @@ func (a *API) ask(ctx context.Context, id api.ClusterID, method, path string, bo
 		return fmt.Errorf("cluster %s answered badly: %w: %w", id, err, api.ErrUnavailable)
 	}
 	return nil
+}
+
+// dial has the cluster dial a stream out. It is the only place where the root
+// hands a cluster anything of the asker's: a token that is delegated for this one
+// request. The asker's own token never leaves the root.
+func (a *API) dial(ctx context.Context, id api.ClusterID, r api.StreamRequest) (io.ReadCloser, error) {
+	var err error
+	if r.Token, err = a.opt.Accounts.Delegate(asker(ctx), api.ClusterAudience(id), r.CallObject()); err != nil {
+		return nil, err
+	}
+	return a.opt.Clusters.Ask(ctx, id, r)
 }
 
 // clusterProblem hands the cluster's problem on. A token that the root takes and

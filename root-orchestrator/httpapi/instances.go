@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
@@ -137,8 +139,8 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 	if i.Cluster == "" {
 		return nil, fmt.Errorf("logs of %s: it is %s and on no cluster: %w", i.ID, i.State, api.ErrConflict)
 	}
-	body, err := a.opt.Clusters.Ask(ctx, i.Cluster, api.StreamRequest{
-		Kind: "logs", Instance: i.ID, Epoch: i.Epoch, Follow: in.Follow, Tail: in.Tail, Token: bearer(ctx),
+	body, err := a.dial(ctx, i.Cluster, api.StreamRequest{
+		Kind: "logs", Instance: i.ID, Epoch: i.Epoch, Follow: in.Follow, Tail: in.Tail,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("logs of %s: %w", i.ID, err)
@@ -149,12 +151,14 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
+		defer a.renewable(hc.Context(), w.Header())()
 		a.pour(hc.Context(), w, body)
 	}}, nil
 }
 
 // pour copies the stream to the asker as it comes, until either ends. A stream
-// that breaks aborts the answer, so that it is not taken for whole.
+// that breaks, or whose right ends, aborts the answer, so that it is not taken
+// for whole.
 func (a *API) pour(ctx context.Context, w http.ResponseWriter, body io.ReadCloser) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
@@ -179,6 +183,8 @@ func (a *API) pour(ctx context.Context, w http.ResponseWriter, body io.ReadClose
 			}
 		}
 		switch {
+		case errors.Is(context.Cause(ctx), grant.ErrEnded):
+			panic(http.ErrAbortHandler)
 		case err == io.EOF, ctx.Err() != nil:
 			return
 		case err != nil:

@@ -87,8 +87,8 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *struct {
 		return nil, err
 	}
 	q := url.Values{"seconds": {strconv.Itoa(in.Seconds)}, "bytes": {strconv.Itoa(in.Bytes)}}
-	stream, err := a.opt.Clusters.Ask(ctx, i.Cluster, api.StreamRequest{
-		Kind: "api", Method: http.MethodGet, Path: "/v1/instances/" + api.PathOf(i.ID) + "/capture?" + q.Encode(), Token: bearer(ctx),
+	stream, err := a.dial(ctx, i.Cluster, api.StreamRequest{
+		Kind: "api", Method: http.MethodGet, Path: "/v1/instances/" + api.PathOf(i.ID) + "/capture?" + q.Encode(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("capture packets of %s: %w", i.ID, err)
@@ -107,6 +107,7 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *struct {
 		_, w := humachi.Unwrap(hc)
 		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
 		w.Header().Set("Cache-Control", "no-store")
+		defer a.renewable(hc.Context(), w.Header())()
 		a.pour(hc.Context(), w, &both{resp.Body, stream})
 	}}, nil
 }

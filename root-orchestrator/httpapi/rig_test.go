@@ -218,6 +218,7 @@ type played struct {
 	asked   []string   // "<cluster> <kind> <method> <path>"
 	bodies  string     // all that was sent along
 	silent  api.ClusterID
+	endless bool // a stream begins with what is written here and does not end
 	answers map[string]string
 	revoked []api.ClusterID
 
@@ -238,6 +239,15 @@ func (p *played) Ask(_ context.Context, c api.ClusterID, r api.StreamRequest) (i
 	defer p.mu.Unlock()
 	p.asked = append(p.asked, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", c, r.Kind, r.Method, r.Path)))
 	p.bodies += string(r.Body)
+	if p.endless {
+		body, w := io.Pipe()
+		begin := "line 1\n"
+		if r.Kind == "api" {
+			begin = "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n\r\nline 1\n"
+		}
+		go func() { _, _ = io.WriteString(w, begin) }()
+		return body, nil
+	}
 	if r.Kind == "logs" {
 		return io.NopCloser(strings.NewReader("line 1\nline 2\n")), nil
 	}

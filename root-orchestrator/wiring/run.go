@@ -95,7 +95,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	asker = outside.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
 	link = clusterlink.New(clusterlink.Options{
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
-		Desk: id.desk, Keys: id.ring.Public, Log: log,
+		Desk: id.desk, Keys: id.ring.Public, Revoked: id.accounts.Revocations(), Log: log,
 	})
 	web, err = httpapi.New(httpapi.Options{
 		Core: core, Owner: l, Accounts: id.accounts, Desk: id.desk, Clusters: link, Version: daemon.Version(), Log: log,

@@ -133,8 +133,7 @@ func TestCertificatesAreRenewedUnderOpenConnections(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		alice := root.bearer("acme/alice", "acme", rights.ApplicationProvider)
-		logs := api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5, Token: alice}
+		logs := root.as(api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5}, "acme/alice", "acme", rights.ApplicationProvider)
 		if text, err := root.ask(t.Context(), logs); err != nil || !strings.HasPrefix(string(text), "tail 5") {
 			return fmt.Errorf("logs after the renewals: %q, %v", text, err)
 		}
@@ -222,6 +221,9 @@ func TestNewTokenKeysAreFetched(t *testing.T) {
 	c.stop()
 	c.cfg.Token = ""
 	c.run(t)
+	eventually(t, "the cluster hears from the root what is revoked", func() bool {
+		return !errors.Is(c.do(otto, "GET", "/v1/nodes", nil, nil), api.ErrUnavailable)
+	})
 	if err := c.do(otto, "GET", "/v1/nodes", nil, nil); err != nil {
 		t.Errorf("the new key is forgotten over a restart: %v", err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/revoke"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/store/mem"
@@ -37,13 +38,14 @@ type fakeRoot struct {
 	desk    *jointoken.Desk
 	signer  jwt.Signer
 	ring    *jwt.Ring
+	revoked *revoke.Log
 	streams streams.Registry
 
 	mu      sync.Mutex
 	gen     api.Generation
 	want    []api.Assignment
 	digest  api.Digest
-	streamC chan any // api.Desired or api.StreamRequest for the open stream
+	streamC chan any // api.Desired, api.StreamRequest or api.Revocations for the open stream
 	reports []api.Report
 	changed chan struct{}
 
@@ -63,7 +65,7 @@ func newRoot(t *testing.T) *fakeRoot {
 	pair := ca.Pair{Chain: chain, Key: key}
 	r := &fakeRoot{
 		t: t, ca: authority, ring: ring, signer: jwt.Signer{Ring: ring, Issuer: api.TokenIssuer},
-		changed: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), revoked: revoke.NewLog(time.Now),
 	}
 	v := trust.New(authority.Root())
 	mux := http.NewServeMux()
@@ -99,11 +101,32 @@ func (r *fakeRoot) token() string {
 	return t.Line()
 }
 
-// bearer is an access token of a person.
+// bearer is a person's token that the root exchanged for the cluster.
 func (r *fakeRoot) bearer(user string, tenant api.Tenant, roles ...rights.Role) string {
-	text, _, err := r.signer.Sign(jwt.Claims{Subject: user, Tenant: tenant, Roles: roles}, []string{api.TokenAudience}, time.Minute)
+	return r.sign(jwt.Claims{Subject: user, Tenant: tenant, Roles: roles}, api.ClusterAudience("munich"))
+}
+
+func (r *fakeRoot) sign(c jwt.Claims, audience string) string {
+	c.Mark = r.revoked.Mark()
+	text, _, err := r.signer.Sign(c, []string{audience}, time.Minute)
 	check(r.t, err)
 	return text
+}
+
+// as is the request in the person's name, with a token that is delegated for it.
+func (r *fakeRoot) as(q api.StreamRequest, user string, tenant api.Tenant, roles ...rights.Role) api.StreamRequest {
+	q.Token = r.sign(jwt.Claims{
+		Subject: user, Tenant: tenant, Roles: roles, Use: jwt.UseCall, Object: q.CallObject(),
+	}, api.ClusterAudience("munich"))
+	return q
+}
+
+// revoke tells the cluster that the user's tokens no longer count.
+func (r *fakeRoot) revoke(user string) {
+	r.revoked.User(user)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.streamC <- r.revoked.Since(0)
 }
 
 func (r *fakeRoot) join(w http.ResponseWriter, req *http.Request) {
@@ -173,6 +196,7 @@ func (r *fakeRoot) desired(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	r.streamC = c
 	r.opened++
+	c <- r.revoked.Since(0)
 	if req.URL.Query().Get("digest") != fmt.Sprint(uint64(r.digest)) {
 		c <- api.Desired{Gen: r.gen, Put: r.want, Digest: r.digest}
 	}
@@ -184,8 +208,11 @@ func (r *fakeRoot) desired(w http.ResponseWriter, req *http.Request) {
 		select {
 		case m := <-c:
 			name := "desired"
-			if _, ok := m.(api.StreamRequest); ok {
+			switch m.(type) {
+			case api.StreamRequest:
 				name = "stream"
+			case api.Revocations:
+				name = "revoked"
 			}
 			b, _ := json.Marshal(m)
 			_, _ = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", name, b)

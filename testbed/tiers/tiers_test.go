@@ -247,25 +247,24 @@ func TestLogsAndTheAPIReachTheRootOverStreams(t *testing.T) {
 	c.startNode(t, "n1")
 	root.set(web(0))
 	root.observed(web(0).Instance, api.Running)
-	alice := root.bearer("acme/alice", "acme", rights.ApplicationProvider)
-	eve := root.bearer("evil/eve", "evil", rights.ApplicationProvider)
-
-	logs := api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5, Token: alice}
-	text, err := root.ask(t.Context(), logs)
+	alice := func(q api.StreamRequest) api.StreamRequest {
+		return root.as(q, "acme/alice", "acme", rights.ApplicationProvider)
+	}
+	logs := api.StreamRequest{Kind: "logs", Instance: web(0).Instance, Tail: 5}
+	text, err := root.ask(t.Context(), alice(logs))
 	if err != nil || string(text) != "tail 5 of acme/shop.prod.web.v1#0\n" {
 		t.Errorf("logs %q, %v", text, err)
 	}
-	logs.Token = eve
-	if _, err := root.ask(t.Context(), logs); !errors.Is(err, api.ErrNotFound) {
+	if _, err := root.ask(t.Context(), root.as(logs, "evil/eve", "evil", rights.ApplicationProvider)); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("another tenant's logs: %v", err)
 	}
-	logs.Token, logs.Instance = alice, web(1).Instance
-	if _, err := root.ask(t.Context(), logs); !errors.Is(err, api.ErrNotFound) {
+	logs.Instance = web(1).Instance
+	if _, err := root.ask(t.Context(), alice(logs)); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("logs of what is not there: %v", err)
 	}
 
-	get := api.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes", Token: root.bearer("acme/otto", "acme", rights.InfrastructureProvider)}
-	text, err = root.ask(t.Context(), get)
+	get := api.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes"}
+	text, err = root.ask(t.Context(), root.as(get, "acme/otto", "acme", rights.InfrastructureProvider))
 	check(t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(text)), nil)
 	check(t, err)
@@ -274,8 +273,7 @@ func TestLogsAndTheAPIReachTheRootOverStreams(t *testing.T) {
 		t.Errorf("nodes over the root: %d %+v, %v", resp.StatusCode, page, err)
 	}
 	_ = resp.Body.Close()
-	get.Token = alice
-	text, err = root.ask(t.Context(), get)
+	text, err = root.ask(t.Context(), alice(get))
 	if err != nil || !bytes.HasPrefix(text, []byte("HTTP/1.1 403 ")) {
 		t.Errorf("nodes for a developer: %.40q, %v", text, err)
 	}
@@ -283,7 +281,7 @@ func TestLogsAndTheAPIReachTheRootOverStreams(t *testing.T) {
 	// A log that is followed ends on the node when the asker goes.
 	req, err := http.NewRequest("GET", c.url+"/v1/instances/"+api.PathOf(web(0).Instance)+"/logs?follow=true", nil)
 	check(t, err)
-	req.Header.Set("Authorization", "Bearer "+alice)
+	req.Header.Set("Authorization", "Bearer "+root.bearer("acme/alice", "acme", rights.ApplicationProvider))
 	follow, err := call.Do(c.http, req)
 	check(t, err)
 	line, err := bufio.NewReader(follow.Body).ReadString('\n')
