@@ -25,6 +25,7 @@ type NodeInfo struct {
 	Location     *Geo              `json:"location,omitempty"`      // nil: not known
 	Areas        []string          `json:"areas,omitempty"`         // names of places that it is in and its country's code, lower case, sorted
 	Ports        *NodePorts        `json:"ports,omitempty"`         // what workloads may publish; nil: not said
+	Brokers      []string          `json:"brokers,omitempty"`       // of its cluster that it knows, as its cluster told it; empty: the one that it joined with
 }
 
 // The networks that a node's containers may be on.

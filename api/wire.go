@@ -75,7 +75,17 @@ type Desired struct {
 	Drop   []InstanceID `json:"drop,omitempty"`
 	Digest Digest       `json:"digest"` // of the whole set at Gen
 	Timing *Timing      `json:"timing,omitempty"`
+	// Brokers are for a node: where its cluster's broker is now and may be next, in
+	// the order in which to try them. Empty: nothing is said, and what was said holds.
+	Brokers []string `json:"brokers,omitempty"`
 }
+
+// EmbeddedBroker stands in Desired.Brokers for the broker within the cluster
+// orchestrator, which a node reaches at the URL that it joined by.
+const EmbeddedBroker = "embedded"
+
+// MaxBrokers bounds Desired.Brokers; a node ignores those beyond it.
+const MaxBrokers = 4
 
 // Timing is what a cluster tells its nodes about time; all of it is measured on
 // monotonic clocks.
@@ -143,6 +153,7 @@ type NodeReport struct {
 	Whole    bool       `json:"whole,omitempty"`
 	Info     *NodeInfo  `json:"info,omitempty"`
 	Observed []Observed `json:"observed,omitempty"`
+	Answers  bool       `json:"answers,omitempty"` // the node answers Lease.Answer
 }
 
 // Alive is a node's sign of life: small, because it is most of an idle node's
@@ -165,6 +176,9 @@ type Lease struct {
 	Seq       uint64     `json:"seq"` // of the sign of life that it answers
 	Gen       Generation `json:"gen"`
 	WantWhole bool       `json:"want_whole,omitempty"`
+	// Answer asks for a sign of life at once, whatever the other fields say: the
+	// cluster is about to choose among the nodes that it hears. Nodes of before ignore it.
+	Answer bool `json:"answer,omitempty"`
 }
 
 const aliveVersion = 1

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/rollcall"
 	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -50,6 +51,10 @@ type Config struct {
 	Relay    string         // host:port under which nodes reach the cluster's relay; empty: there is none
 	Clear    []netip.Prefix // networks of the operator on which nodes may talk without encryption
 	Interest time.Duration  // how long a node's want lasts without being named again: 10 min
+
+	// Brokers is where nodes find the cluster's broker, now and after a switch that is
+	// planned, in the order in which to try (api.Desired.Brokers). Empty: nodes are told nothing.
+	Brokers []string
 }
 
 func (c Config) withDefaults() Config {
@@ -123,6 +128,7 @@ type Core struct {
 	unheard int         // nodes that have not reported since the start
 	silent  int         // nodes that are silent
 	lately  []time.Time // when nodes fell silent, within the last dead time
+	roll    rollcall.Roll
 	settled bool
 
 	root    root
@@ -164,6 +170,7 @@ const (
 	timerAsk                       // the scheduler outside has had its time
 	timerPeers                     // give a node others to measure
 	timerPairs                     // forget what was measured between services too long ago
+	timerAccept                    // look whether the node took what was placed on it
 )
 
 // New is the core of a cluster that nothing is known of yet.
@@ -260,6 +267,9 @@ func (c *Core) start() {
 		n.lastAlive, n.awaited = c.now.Add(c.cfg.Return), true
 		c.timers.Set(timerKey{what: timerDead, node: id}, c.now.Add(c.dead()))
 		c.touch(n) // numbers of an earlier life may have been lost: begin anew above them
+		if n.leased > 0 {
+			c.emit(id.Addr(), api.Lease{Answer: true}) // its lease runs, and it has heard nothing for as long as we were away
+		}
 		c.refresh(n)
 	}
 	for _, id := range step.Keys(c.instances) {
@@ -335,6 +345,10 @@ func (c *Core) expire() {
 			}
 		case timerPairs:
 			c.forgetPairs()
+		case timerAccept:
+			if in := c.instances[k.instance]; in != nil {
+				c.unaccepted(in)
+			}
 		}
 	}
 }

@@ -88,6 +88,7 @@ func (c *Core) nodeReport(r api.NodeReport) {
 		c.nodeInfo(n, *r.Info)
 	}
 	if r.Whole {
+		n.answers = r.Answers
 		n.synced, n.differ = r.Gen >= n.must, 0
 		present := make(map[api.InstanceID]bool, len(r.Observed))
 		for _, o := range r.Observed {

@@ -40,6 +40,7 @@ type instance struct {
 	Before    claim          `json:"before,omitzero"`    // what an earlier placement may still take on its node
 
 	demand    demand           // of Want
+	given     api.Generation   // of its node's desired set, in which it came there
 	asked     string           // the open question to the scheduler outside about it
 	cause     api.Reason       // why it lost its last place
 	until     time.Time        // placing it may search; zero: it has not begun to
@@ -300,7 +301,7 @@ func (c *Core) finish(in *instance) {
 	c.gone(in)
 	c.unask(in)
 	c.unreserve(in)
-	for _, k := range []timerKind{timerSearch, timerViolated, timerListen} {
+	for _, k := range []timerKind{timerSearch, timerViolated, timerListen, timerAccept} {
 		c.timers.Clear(timerKey{what: k, instance: id})
 	}
 	delete(c.instances, id)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/rollcall"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/routes"
 	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
@@ -29,7 +30,8 @@ type node struct {
 
 	heard     bool // in this life
 	silent    bool
-	suspect   bool // its connection ended without a goodbye
+	suspect   bool // its connection ended without a goodbye, or a sign of life is missing
+	answers   bool // it answers a roll call
 	lastAlive time.Time
 
 	boot      uint64
@@ -159,7 +161,7 @@ func (c *Core) joinNode(info api.NodeInfo) {
 	c.rescale()
 	c.saveNode(n)
 	c.touch(n)
-	c.timers.Set(timerKey{what: timerDead, node: info.ID}, c.now.Add(c.dead()))
+	c.timers.Set(timerKey{what: timerDead, node: info.ID}, c.now.Add(c.dead()-rollcall.Lead))
 	c.aggregateChanged(true)
 }
 

@@ -52,7 +52,7 @@ func (c *Core) flushNodes() {
 
 func (c *Core) sendWhole(n *node) {
 	timing := c.timing()
-	d := api.Desired{Gen: n.gen, Digest: n.wanted, Timing: &timing}
+	d := api.Desired{Gen: n.gen, Digest: n.wanted, Timing: &timing, Brokers: c.cfg.Brokers}
 	for _, in := range n.sorted() {
 		d.Put = append(d.Put, in.assignment())
 	}

@@ -227,6 +227,8 @@ func (c *Core) moveTo(in *instance, id api.NodeID, reason api.Reason, detail str
 	in.Before = n.booked[in.id()]
 	c.countPeer(in, +1)
 	c.touch(n)
+	in.given = n.gen
+	c.awaitAcceptance(in, reason)
 	n.put[in.id()] = true
 	delete(n.drop, in.id())
 	c.waiting.Remove(in.id())

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/rollcall"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
 )
@@ -27,7 +28,7 @@ func (c *Core) back(n *node) {
 	n.heard, n.silent, n.suspect = true, false, false
 	if was {
 		c.silent--
-		c.timers.Set(timerKey{what: timerDead, node: n.info.ID}, c.now.Add(c.dead()))
+		c.timers.Set(timerKey{what: timerDead, node: n.info.ID}, c.now.Add(c.dead()-rollcall.Lead))
 	}
 	if was || first {
 		c.netBack(n)
@@ -67,6 +68,11 @@ func (c *Core) reclaim(n *node) {
 // checkSilence looks whether the node was heard since the timer was set.
 func (c *Core) checkSilence(n *node) {
 	if due := n.lastAlive.Add(c.dead()); due.After(c.now) {
+		if ask := due.Add(-rollcall.Lead); ask.After(c.now) {
+			due = ask
+		} else if len(n.assigned) > 0 {
+			c.callRoll()
+		}
 		c.timers.Set(timerKey{what: timerDead, node: n.info.ID}, due)
 		return
 	}
@@ -93,24 +99,94 @@ func (c *Core) checkSilence(n *node) {
 	c.lost(n, overdue)
 }
 
-// suspectLate gives no new work to nodes whose sign of life is overdue: what
-// silenced one node may have silenced them too, and they are only not known as
-// dead yet. The next sign of life clears them. It returns how many are overdue.
+// callRoll asks every node that could take work for a sign of life at once: what
+// silences one node may have silenced others, and they look alive until their next
+// beat is overdue.
+func (c *Core) callRoll() {
+	if !c.roll.Call(c.now) {
+		return
+	}
+	for _, id := range step.Keys(c.nodes) {
+		if n := c.nodes[id]; n.answers && n.out() == "" {
+			c.emit(id.Addr(), api.Lease{Boot: n.boot, Gen: n.gen, Answer: true})
+		}
+	}
+}
+
+// overdueNode reports whether the node's next sign of life should have come by now.
+func (c *Core) overdueNode(n *node) bool {
+	return n.lastAlive.Before(c.now.Add(-c.timing().Beat * 3 / 2))
+}
+
+// suspectLate gives no new work to nodes whose sign of life is overdue, or that did
+// not answer the roll call: what silenced one node may have silenced them too, and
+// they are only not known as dead yet. The next sign of life clears them. It returns
+// how many are overdue.
 func (c *Core) suspectLate() int {
-	due := c.now.Add(-c.timing().Beat * 3 / 2)
 	overdue := 0
 	for _, id := range step.Keys(c.nodes) {
 		n := c.nodes[id]
-		if !n.heard || n.silent || !n.lastAlive.Before(due) {
+		if !n.heard || n.silent {
 			continue
 		}
-		overdue++
-		if !n.suspect {
-			n.suspect = true
-			c.refresh(n)
+		late := c.overdueNode(n)
+		if late {
+			overdue++
+		}
+		if late || n.answers && c.roll.Missed(n.lastAlive, c.now) {
+			c.doubtNode(n)
 		}
 	}
 	return overdue
+}
+
+// doubtNode gives the node no new work until it is heard.
+func (c *Core) doubtNode(n *node) {
+	if !n.suspect {
+		n.suspect = true
+		c.refresh(n)
+	}
+}
+
+// answersSoon reports whether a node takes no work only because it did not answer
+// the roll call in time: its next sign of life is not even due.
+func (c *Core) answersSoon() bool {
+	for _, n := range c.nodes {
+		if n.suspect && n.heard && !n.silent && n.answers && !c.overdueNode(n) {
+			return true
+		}
+	}
+	return false
+}
+
+// acceptWithin is how long a node has to say that it holds the desired set with an
+// instance that was lost elsewhere. One that does not may be cut off as well.
+const acceptWithin = 500 * time.Millisecond
+
+// awaitAcceptance has a placement after a node's loss looked at again soon. An
+// exclusive instance is not offered to another node before its node is dead: it may
+// have taken the order all the same.
+func (c *Core) awaitAcceptance(in *instance, reason api.Reason) {
+	key := timerKey{what: timerAccept, instance: in.id()}
+	if reason == api.ReasonNodeLost && !in.exclusive() {
+		c.timers.Set(key, c.now.Add(acceptWithin))
+	} else {
+		c.timers.Clear(key)
+	}
+}
+
+// unaccepted offers an instance to another node if its own did not take it in time.
+// The first keeps the placement for as long as it does not answer: should it live,
+// it is told to drop it.
+func (c *Core) unaccepted(in *instance) {
+	n := c.nodes[in.Node]
+	if n == nil || n.silent || n.ack >= in.given || in.State != api.NodeScheduled || in.Leaving || in.Withdrawn {
+		return
+	}
+	c.doubtNode(n)
+	if req, best, ok := c.find(in, string(in.Node)); ok {
+		c.decide(in, &req, api.NodeID(best.ID), api.ReasonNodeLost)
+	}
 }
 
 // lost handles a node that fell silent. When half of a cluster falls silent at
@@ -181,6 +257,11 @@ func (c *Core) displace(in *instance) {
 		return
 	}
 	if c.makesDo(in, &req) {
+		return
+	}
+	if c.answersSoon() {
+		c.held = append(c.held, in.id())
+		c.timers.SetEarlier(timerKey{what: timerPace}, c.now.Add(c.timing().Beat))
 		return
 	}
 	why := c.explanation(in, &req, false)

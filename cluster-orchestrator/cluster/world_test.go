@@ -37,6 +37,7 @@ type twin struct {
 	want      map[api.InstanceID]api.Assignment
 	off       bool   // neither hears nor speaks
 	slow      bool   // what it runs does not listen
+	answers   bool   // roll calls
 	said      uint64 // its netmanager's last message
 	got       []any
 }
@@ -151,7 +152,7 @@ func nodeInfo(id api.NodeID, has api.Resources) api.NodeInfo {
 // whole is the twin's whole report.
 func (n *twin) whole() NodeReport {
 	n.seq++
-	r := api.NodeReport{Node: n.id, Boot: n.boot, Seq: n.seq, Gen: n.gen, Whole: true}
+	r := api.NodeReport{Node: n.id, Boot: n.boot, Seq: n.seq, Gen: n.gen, Whole: true, Answers: n.answers}
 	for _, id := range step.Keys(n.has) {
 		r.Observed = append(r.Observed, n.has[id])
 	}

@@ -68,6 +68,13 @@ func (o *outbox) put(n api.NodeID, msg any) {
 			o.dropped++
 		}
 	case api.Lease:
+		if old := l.lease; old != nil {
+			if m.Seq == 0 { // a call for a sign of life says nothing of the lease
+				m = *old
+				m.Answer = true
+			}
+			m.Answer = m.Answer || old.Answer
+		}
 		l.lease = &m
 	case api.NetDown:
 		if !l.net.put(m) {

@@ -71,6 +71,7 @@ var table = map[string]check{
 	"NodeInfo.Addons":       words,
 	"NodeInfo.Location":     place,
 	"NodeInfo.Areas":        words,
+	"NodeInfo.Brokers":      listOf(api.MaxBrokers, word(longWord)),
 
 	"NodePorts.Publish": strict(1024, nil),
 	"NodePorts.Own":     strict(1<<17, nil),

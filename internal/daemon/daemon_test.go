@@ -126,6 +126,25 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
+// TestNotifyDoesNotWaitForAManagerThatDoesNotRead: the manager's socket is full.
+func TestNotifyDoesNotWaitForAManagerThatDoesNotRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	for range 10_000 {
+		if err = Notify(Ready); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("got %v, want a deadline that is exceeded", err)
+	}
+}
+
 func TestNotify(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	if err := Notify(Ready); err != nil {

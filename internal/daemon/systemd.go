@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 )
 
 // What systemd is told.
@@ -11,6 +12,10 @@ const (
 	Ready    = "READY=1"
 	Stopping = "STOPPING=1"
 )
+
+// notifyWithin bounds how long a daemon waits for a service manager that does not
+// read: its socket holds a few messages, and a write beyond them blocks.
+const notifyWithin = time.Second
 
 // Notify tells systemd about the daemon (sd_notify). Without a systemd that
 // wants to know it does nothing.
@@ -24,7 +29,9 @@ func Notify(state string) error {
 	if err != nil {
 		return fmt.Errorf("tell systemd %s: %w", state, err)
 	}
-	_, err = c.Write([]byte(state))
+	if err = c.SetWriteDeadline(time.Now().Add(notifyWithin)); err == nil {
+		_, err = c.Write([]byte(state))
+	}
 	if cerr := c.Close(); err == nil {
 		err = cerr
 	}

@@ -25,7 +25,7 @@ func (w *world) checkBooks() {
 		if (wk.phase == waiting || wk.phase == stopping) != timed {
 			w.t.Fatalf("%s is in phase %d, and a timer is set: %v", id, wk.phase, timed)
 		}
-		if wk.phase == idle && w.c.mayRun(wk) {
+		if wk.phase == idle && w.c.mayBegin(wk) {
 			w.t.Fatalf("%s waits for nothing", id)
 		}
 	}

@@ -61,6 +61,8 @@ type Core struct {
 	said    api.Digest // of info
 	usage   Usage
 	link    link
+	brokers []string // as the cluster said last
+	dial    *Dial    // as the dialer was told; nil: nothing yet
 	journal step.Journal
 	timers  step.Timers[timerKey]
 	blind   bool // the runtime has not said what it has: it is silent, or was since this life began
@@ -165,7 +167,7 @@ func (c *Core) Digests() (desired, observed api.Digest) { return c.wanted, c.kno
 
 // describe notes what the node is.
 func (c *Core) describe(info api.NodeInfo) {
-	info.ID = c.cfg.ID
+	info.ID, info.Brokers = c.cfg.ID, c.brokers
 	c.info, c.said = info, info.Digest()
 }
 
@@ -208,10 +210,12 @@ type metaRecord struct {
 	Boot   uint64         `json:"boot"`
 	Gen    api.Generation `json:"gen"`
 	Timing api.Timing     `json:"timing"`
+
+	Brokers []string `json:"brokers,omitempty"`
 }
 
 func (c *Core) saveMeta() {
-	c.journal.Put(kindMeta, metaNode, metaRecord{Boot: c.boot, Gen: c.gen, Timing: c.timing})
+	c.journal.Put(kindMeta, metaNode, metaRecord{Boot: c.boot, Gen: c.gen, Timing: c.timing, Brokers: c.brokers})
 }
 
 // Restore takes in what an earlier life saved. Kinds that are not the node's are
@@ -228,7 +232,7 @@ func (c *Core) Restore(docs []store.Doc) error {
 			}
 			var m metaRecord
 			if err = json.Unmarshal(d.Data, &m); err == nil {
-				c.boot, c.gen = m.Boot, m.Gen
+				c.boot, c.gen, c.brokers = m.Boot, m.Gen, m.Brokers
 				if m.Timing.Beat > 0 {
 					c.timing = m.Timing
 				}

@@ -172,6 +172,7 @@ func (c *Core) stray(e api.WorkloadEvent) {
 // desired takes what the cluster wants. An older generation is a late message;
 // a change that does not start from what the node has waits for the whole.
 func (c *Core) desired(d api.Desired) {
+	defer c.heldNow()
 	switch {
 	case d.From != 0 && d.From != c.gen:
 		return
@@ -204,6 +205,7 @@ func (c *Core) desired(d api.Desired) {
 	if d.Timing != nil && d.Timing.Beat > 0 && d.Timing.Lease > 0 {
 		c.timing = *d.Timing
 	}
+	c.learnBrokers(d.Brokers)
 	c.saveMeta()
 }
 

@@ -22,6 +22,7 @@ type link struct {
 	sentAt    [beatsKept]sentBeat
 	leased    bool      // a lease was received in this life
 	leaseEnd  time.Time // stop what must not outlive it
+	withheld  api.Lease // the newest that counts once the node holds its generation; Seq 0: none
 	wantWhole bool
 	dirty     map[api.InstanceID]api.Observed
 }
@@ -46,9 +47,16 @@ func (c *Core) linked(up bool) {
 	c.timers.Set(timerKey{what: timerBeat}, c.now)
 }
 
-// beat sends a sign of life and plans the next.
+// beat sends a sign of life and plans the next. A node with a lease at stake sends
+// twice as many: what is left of the lease when the cluster goes away is the time
+// that it has to come back.
 func (c *Core) beat() {
-	c.timers.Set(timerKey{what: timerBeat}, c.now.Add(c.timing.Beat))
+	leases, every := c.leases(), c.timing.Beat
+	if leases {
+		every /= 2
+	}
+	c.timers.Set(timerKey{what: timerBeat}, c.now.Add(every))
+	c.dialling(Dial{Brokers: c.brokers, Hurry: leases})
 	if !c.link.up {
 		return
 	}
@@ -72,7 +80,7 @@ func (c *Core) report() {
 		return
 	}
 	l.seq++
-	r := api.NodeReport{Node: c.cfg.ID, Boot: c.boot, Seq: l.seq, Gen: c.gen, Whole: l.wantWhole}
+	r := api.NodeReport{Node: c.cfg.ID, Boot: c.boot, Seq: l.seq, Gen: c.gen, Whole: l.wantWhole, Answers: true}
 	if l.wantWhole {
 		info := c.info
 		r.Info = &info
@@ -94,6 +102,9 @@ func (c *Core) report() {
 // the node still believes to be its own, so such an answer prolongs nothing.
 func (c *Core) lease(m api.Lease) {
 	l := &c.link
+	if m.Answer {
+		c.timers.Set(timerKey{what: timerBeat}, c.now)
+	}
 	if m.Boot != c.boot {
 		return
 	}
@@ -101,7 +112,11 @@ func (c *Core) lease(m api.Lease) {
 		l.wantWhole = true
 	}
 	sent := l.sentAt[m.Seq%beatsKept]
-	if sent.seq != m.Seq || m.Seq == 0 || c.gen < m.Gen {
+	if sent.seq != m.Seq || m.Seq == 0 {
+		return
+	}
+	if c.gen < m.Gen {
+		l.withheld = m
 		return
 	}
 	end := sent.at.Add(c.timing.Lease)
@@ -121,6 +136,15 @@ func (c *Core) lease(m api.Lease) {
 		case w.phase == idle:
 			c.drive(w)
 		}
+	}
+}
+
+// heldNow takes a lease that came before the generation that it presumes: after a
+// restart of the cluster the two may come in either order.
+func (c *Core) heldNow() {
+	if m := c.link.withheld; m.Seq != 0 && c.gen >= m.Gen {
+		c.link.withheld = api.Lease{}
+		c.lease(m)
 	}
 }
 
@@ -163,6 +187,22 @@ func (c *Core) cut(w *work) {
 // not outlive the lease needs one.
 func (c *Core) mayRun(w *work) bool {
 	return !w.haveSpec.StopsWhenCutOff() || (c.link.leased && c.now.Before(c.link.leaseEnd))
+}
+
+// freshLease sends a sign of life, whose answer is a lease, where an instance is about
+// to need one and the last is not fresh: until now no lease may have been at stake,
+// so that nothing was answered.
+func (c *Core) freshLease(w *work) {
+	if w.haveSpec.StopsWhenCutOff() && (!c.link.leased || c.link.leaseEnd.Sub(c.now) < c.timing.Lease-c.timing.Beat/2) {
+		c.timers.SetEarlier(timerKey{what: timerBeat}, c.now)
+	}
+}
+
+// mayBegin is mayRun for what does not exist yet: it needs a lease of which half is
+// left. The cluster answers signs of life only where a lease is at stake, so that
+// the one that the node has may be about to end.
+func (c *Core) mayBegin(w *work) bool {
+	return c.mayRun(w) && (!w.haveSpec.StopsWhenCutOff() || c.link.leaseEnd.Sub(c.now) > c.timing.Lease/2)
 }
 
 // guard has the workload killed at the lease's end even if this engine is dead by then.

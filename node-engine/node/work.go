@@ -153,7 +153,8 @@ func (c *Core) create(w *work) {
 		c.doubt(w, unknownDetail)
 		return
 	}
-	if !c.mayRun(w) {
+	c.freshLease(w)
+	if !c.mayBegin(w) {
 		c.observe(w, api.Observed{
 			State: api.NodeScheduled, Reason: api.ReasonLeaseExpired,
 			Detail: "waits for a sign of life from the cluster: it must not run without one",

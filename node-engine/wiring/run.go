@@ -57,6 +57,7 @@ type engine struct {
 	keeper  *keeper.Keeper
 	client  *http.Client // to the cluster
 	bus     bus.Bus
+	dialer  *dialer
 	core    *node.Core
 	loop    *loop.Loop[node.Input]
 	devices *devices.Devices
@@ -292,14 +293,12 @@ func (e *engine) connect(dir *os.Root) error {
 	if err != nil {
 		return err
 	}
-	addr, alpn, err := brokerOf(e.creds)
-	if err != nil {
+	if e.dialer, err = newDialer(e.creds); err != nil {
 		return err
 	}
 	conf := v.Client(identity.OfCluster(e.creds.Cluster), e.keeper.GetClientCertificate)
-	conf.NextProtos = alpn
 	e.bus, err = mqtt.Dial(mqtt.Options{
-		Addr: addr, ClientID: string(e.creds.ID), TLS: conf, Will: clusterlink.Will(e.creds.ID), Log: e.log,
+		Endpoints: e.dialer.Endpoints, Hurry: e.dialer.Hurry, ClientID: string(e.creds.ID), TLS: conf, Will: clusterlink.Will(e.creds.ID), Log: e.log,
 		MaxBackoff: maxBackoff,
 	})
 	return err
@@ -335,6 +334,10 @@ func (e *engine) send(envs []api.Envelope) {
 			e.link.Send(env.Msg)
 		case api.ToRuntime:
 			e.driver.Order(env.Msg)
+		case node.ToDialer:
+			if d, ok := env.Msg.(node.Dial); ok {
+				e.dialer.set(d)
+			}
 		}
 	}
 }

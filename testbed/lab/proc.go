@@ -125,7 +125,8 @@ func (p *Proc) awaitReady(within time.Duration) error {
 
 // drain forgets what an earlier life said.
 func (p *Proc) drain() {
-	_ = p.ready.SetReadDeadline(time.Now())
+	// A deadline that has passed would fail a read of what is there, too.
+	_ = p.ready.SetReadDeadline(time.Now().Add(2 * time.Millisecond))
 	buf := make([]byte, 256)
 	for {
 		if _, err := p.ready.Read(buf); err != nil {

@@ -21,11 +21,12 @@ type chaos struct {
 	peopleEvery, operatorEvery, faultEvery time.Duration
 	stepCrashes                            bool
 	staysSick                              bool // images that are sick are never mended
+	cutOff                                 bool // nodes are, and what they had is looked for
 }
 
 // newChaos builds the world of a seed.
 func newChaos(seed uint64, opts Options) *World {
-	set := Settings{Restless: true, ExternalBroker: seed%3 == 0, Network: seed%4 > 0, Scarce: seed%10 == 0}
+	set := Settings{Restless: true, ExternalBroker: seed%3 == 0, Network: seed%4 > 0, Scarce: seed%10 == 0 && opts.Only == ""}
 	w := NewWorld(seed, set, opts)
 	r := w.chance
 	q := Quality{Delay: time.Duration(1+r.IntN(40)) * time.Millisecond, Silence: time.Duration(3+r.IntN(10)) * time.Second}
@@ -34,8 +35,14 @@ func newChaos(seed uint64, opts Options) *World {
 		q.Loss, q.Double = r.Float64()*0.25, r.Float64()*0.15
 		q.Jitter += time.Duration(r.IntN(1500)) * time.Millisecond
 	}
+	if opts.Only != "" {
+		q = opts.Only.quality(q)
+	}
 	w.quality = q
 	c := &chaos{w: w, stepCrashes: r.IntN(3) > 0, staysSick: r.IntN(4) == 0}
+	if opts.Only != "" {
+		c.stepCrashes, c.staysSick = false, false
+	}
 	c.peopleEvery = time.Duration(2+r.IntN(10)) * time.Second
 	c.operatorEvery = time.Duration(10+r.IntN(30)) * time.Second
 	c.faultEvery = time.Duration(2+r.IntN(12)) * time.Second
@@ -46,12 +53,21 @@ func newChaos(seed uint64, opts Options) *World {
 	if r.IntN(6) == 0 {
 		clusters = 4
 	}
+	most := 6
+	if opts.Only == OnlySilence {
+		clusters, most = 1, 4
+	}
 	for i := range clusters {
 		m := w.addCluster(api.ClusterID(fmt.Sprintf("c%d", i+1)))
 		c.habits(m)
-		for k := range 1 + r.IntN(6) {
-			n := m.addNode(api.NodeID(fmt.Sprintf("n%d", k+1)), c.newInfo(i))
-			n.gone = k > 0 && r.IntN(8) == 0 // joins later
+		nodes := 1 + r.IntN(most)
+		if opts.Only == OnlySilence {
+			nodes += silenceLeast
+			m.offer, m.preempt = cluster.Offer{}, false
+		}
+		for k := range nodes {
+			n := m.addNode(api.NodeID(fmt.Sprintf("n%d", k+1)), opts.Only.roomy(c.newInfo(i)))
+			n.gone = k > 0 && r.IntN(8) == 0 && opts.Only == "" // joins later
 			if n.gone {
 				w.after(w.between(20*time.Second, 90*time.Second), func() {
 					if !c.ended && !m.gone {
@@ -77,8 +93,12 @@ func newChaos(seed uint64, opts Options) *World {
 	for _, p := range c.people {
 		c.every(c.peopleEvery, p.act)
 	}
-	c.every(c.operatorEvery, c.operate)
-	c.every(c.faultEvery, c.fault)
+	if opts.Only == "" {
+		c.every(c.operatorEvery, c.operate)
+		c.every(c.faultEvery, c.fault)
+	} else {
+		c.only(opts.Only)
+	}
 	if w.Network {
 		c.every(2*time.Second, c.call)
 	}
@@ -259,7 +279,7 @@ func (c *chaos) fault() {
 		return
 	}
 	m, _ := pickOf(c, w.living())
-	r := w.chance.IntN(30)
+	r := w.chance.IntN(33)
 	if n.net != nil && w.chance.IntN(6) == 0 {
 		c.netFault(n.net)
 		return
@@ -310,6 +330,10 @@ func (c *chaos) fault() {
 			n.crashMachine(false)
 			w.after(w.between(time.Second, 60*time.Second), n.start)
 		}
+	case r == 30:
+		c.powerCut()
+	case r > 30:
+		c.runtimeEnds(n)
 	default:
 		c.fuse(n, m)
 	}

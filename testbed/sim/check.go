@@ -153,6 +153,7 @@ func (w *World) look() {
 		w.plan()
 	}
 	w.checkLeases()
+	w.checkGhosts()
 	if w.Network {
 		w.checkAddresses()
 	}

@@ -1,6 +1,10 @@
 package sim
 
-import "time"
+import (
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/bus/redial"
+)
 
 // Quality is how a link treats what it carries.
 type Quality struct {
@@ -46,6 +50,19 @@ type link struct {
 	fifo    [2]moment
 	stalled [2][]func()
 	trouble int // counts obstacles, so that a patience that began with one ends with it
+
+	pace  *redial.Pace // of the lower end; nil: any
+	hurry func() bool  // the lower end does
+	tries int          // since the connection was lost
+}
+
+// redialPause is how long the lower end waits before it dials again.
+func (l *link) redialPause(least, most time.Duration) time.Duration {
+	if l.pace == nil || !l.w.Restless {
+		return l.w.between(least, most)
+	}
+	l.tries++
+	return l.pace.Wait(l.tries-1, l.hurry(), l.w.chance.Float64())
 }
 
 func (l *link) name() string { return l.lower.name + " ⇄ " + l.upper.name }
@@ -163,7 +180,8 @@ func (l *link) reset(lowerLearns, upperLearns time.Duration) {
 			return
 		}
 		l.lower.linked(false)
-		l.dial(l.w.between(50*time.Millisecond, 2*time.Second))
+		l.tries = 0
+		l.dial(l.redialPause(50*time.Millisecond, 2*time.Second))
 	})
 	l.w.after(upperLearns, func() {
 		// A broker may send a will of the old connection after the new one is up;
@@ -185,7 +203,7 @@ func (l *link) dial(in time.Duration) {
 		switch {
 		case l.conn != 0 || !l.lower.alive():
 		case l.obstructed():
-			l.dial(l.w.between(300*time.Millisecond, 3*time.Second))
+			l.dial(l.redialPause(300*time.Millisecond, 3*time.Second))
 		default:
 			l.conns++
 			l.conn = l.conns

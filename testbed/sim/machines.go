@@ -7,6 +7,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/bus/redial"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
@@ -36,6 +37,8 @@ type ClusterMachine struct {
 	sent     api.Desired                       // by the root, last: generation and digest
 	reported api.Report                        // last
 	gone     bool                              // its operator took it away for good
+
+	restarted moment // by chaos.restart, last
 
 	offer        cluster.Offer // of its operator
 	preempt      bool          // from its next start on
@@ -68,6 +71,7 @@ type NodeMachine struct {
 	alive  api.Alive   // sent last
 	beats  [16]beat    // sent last, as many as a node remembers
 	leased moment      // when the newest of them was sent that the cluster answered
+	dial   node.Dial   // how the shell dials the broker
 	gone   bool        // its provider took it away for good
 	wiped  bool        // its identity went with its store: it has to join anew
 }
@@ -345,10 +349,14 @@ func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine 
 	n.link = &link{
 		w: m.w, q: m.w.quality, upper: broker,
 		lower: end{n.name, func() bool { return n.proc.alive }, n.proc.running, n.linked},
+		pace:  &redial.Pace{Min: 500 * time.Millisecond, Max: 5 * time.Second}, hurry: n.hurries,
 	}
 	m.nodes = append(m.nodes, n)
 	return n
 }
+
+// hurries reports whether the node dials its broker again without growing pauses.
+func (m *NodeMachine) hurries() bool { return m.dial.Hurry }
 
 // join makes the node known to its cluster and starts it.
 func (m *NodeMachine) join() {
@@ -500,6 +508,8 @@ func (m *NodeMachine) send(e api.Envelope) {
 		})
 	case api.ToCluster:
 		m.sendCluster(e.Msg)
+	case node.ToDialer:
+		m.dial = e.Msg.(node.Dial)
 	default:
 		m.w.violate("wire", m.name, "sends %T to %q", e.Msg, e.To)
 	}
@@ -509,6 +519,7 @@ func (m *NodeMachine) sendCluster(msg any) {
 	m.w.traffic(msg)
 	switch msg := msg.(type) {
 	case api.NodeReport:
+		m.w.checkKept(m, msg)
 		get := wire(msg)
 		m.link.carry(up, msg, func() { m.cluster.proc.give(cluster.NodeReport{NodeReport: get()}) })
 	case api.Alive:

@@ -45,6 +45,9 @@ func (p *person) act() {
 		return
 	}
 	w := p.w
+	if p.exists && w.opts.Only == OnlySilence {
+		return // nothing else changes
+	}
 	switch r := w.chance.IntN(10); {
 	case !p.exists:
 		p.apply(p.design(1 + w.chance.IntN(3)))
@@ -120,6 +123,7 @@ func (p *person) newService(name string) promised {
 	}
 	p.wishes(&m)
 	m.Replicas = &replicas
+	m = w.opts.Only.plain(m)
 	return promised{m, replicas}
 }
 

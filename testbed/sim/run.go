@@ -22,6 +22,9 @@ const (
 	settleBound = 5 * time.Minute
 	deleteBound = 3 * time.Minute
 	calmWindow  = 30 * time.Second
+
+	darkness   = 10 * time.Second // in which all machines are up again after a power cut
+	powerBound = 3 * time.Minute  // after that: restarts pause for a minute
 )
 
 // Run lives through a seed: a time of change and faults, a time in which all
@@ -40,8 +43,14 @@ func (w *World) live() {
 		w.Run(time.Second)
 		w.look()
 	}
+	bound := settleBound
+	if w.opts.Only == "" && w.chance.IntN(4) == 0 {
+		c.powerCut()
+		w.Run(darkness)
+		bound = powerBound
+	}
 	c.end()
-	if !w.settle("settle", settleBound) {
+	if !w.settle("settle", bound) {
 		return
 	}
 	w.calm()

@@ -335,6 +335,9 @@ func (r *FakeRuntime) killDue(v *workload) {
 	v.due = false
 	run := v.run
 	r.w.note(r.machine.name, "the guard kills %s", key(v.Key))
+	if r.w.opts.Only == OnlyRestarts && r.machine.keeps(v.Key) {
+		r.w.violate("lease-kept", string(v.Instance), "the guard of %s kills %s", r.machine.name, v.Epoch)
+	}
 	r.w.after(r.w.killDelay(), func() {
 		if v.run == run {
 			r.exit(v, 137)
@@ -359,15 +362,7 @@ func (r *FakeRuntime) machineEnds(forgets bool) {
 	r.engineEnds()
 	r.down = false
 	for _, v := range r.all() {
-		v.lift()
-		if v.phase == api.WorkloadRunning {
-			v.phase, v.exit = api.WorkloadExited, 255
-			v.run++
-			r.w.ended(r.machine, v)
-		}
-		if forgets {
-			r.remove(v)
-		}
+		r.lose(v, forgets)
 	}
 }
 

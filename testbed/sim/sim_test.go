@@ -100,6 +100,26 @@ func TestPlansChangeNothing(t *testing.T) {
 	}
 }
 
+// A restart of an orchestrator that takes no longer than a restart should costs no
+// node a lease: nothing that must stop when cut off stops.
+func TestShortRestartsCostNoLeases(t *testing.T) {
+	for seed := uint64(1); seed <= 60; seed++ {
+		if v := sim.Run(seed, sim.Options{Only: sim.OnlyRestarts}).Violation; v != nil {
+			t.Errorf("seed %d: %v", seed, v)
+		}
+	}
+}
+
+// What silent nodes had runs elsewhere within the promised bound, each instance of
+// it, when several nodes fall silent at about the same time.
+func TestSeveralSilentNodesKeepTheBound(t *testing.T) {
+	for seed := uint64(1); seed <= 60; seed++ {
+		if v := sim.Run(seed, sim.Options{Only: sim.OnlySilence}).Violation; v != nil {
+			t.Errorf("seed %d: %v", seed, v)
+		}
+	}
+}
+
 func around(s string, i int) string { return s[max(0, i-200):min(len(s), i+200)] }
 
 // A simulator that cannot fail proves nothing: bugs that were put in on purpose

@@ -23,6 +23,7 @@ type Options struct {
 	Trace bool // keep every line; costs time and memory
 	Plant Plant
 	Plans bool // ask again and again what would be, which changes nothing
+	Only  Only // the one kind of fault that there is; empty: all
 }
 
 // Plant is a bug that is put in on purpose, to prove that it would be found.
@@ -81,6 +82,7 @@ type World struct {
 	moves     moves
 	strained  bool // some place was said to break an SLA since the calm began
 	talk      talk
+	ghosts    map[ghost]moment // since when
 	violation *Violation
 }
 
@@ -151,9 +153,13 @@ func (w *World) newClock() *clock {
 	if !w.Restless {
 		return &clock{}
 	}
+	drift := int64(50_000)
+	if w.opts.Only != "" {
+		drift = 100
+	}
 	return &clock{
 		offset: time.Duration(w.chance.Int64N(int64(time.Hour))),
-		ppm:    w.chance.Int64N(100_001) - 50_000,
+		ppm:    w.chance.Int64N(2*drift+1) - drift,
 	}
 }
 
@@ -163,13 +169,16 @@ func (w *World) rebootShift() time.Duration {
 }
 
 func (w *World) tickDelay() time.Duration {
-	if w.oneIn(100) {
+	if w.opts.Only == "" && w.oneIn(100) {
 		return w.between(0, 1500*time.Millisecond)
 	}
 	return w.between(0, 3*time.Millisecond)
 }
 
 func (w *World) runtimeDelay() time.Duration {
+	if w.opts.Only != "" {
+		return w.between(50*time.Millisecond, 200*time.Millisecond)
+	}
 	if w.oneIn(20) {
 		return w.between(time.Second, 8*time.Second)
 	}
@@ -191,7 +200,7 @@ func (w *World) downTime() time.Duration { return w.between(100*time.Millisecond
 // learns is how long the other end takes to see that a process ended: at once,
 // mostly; where the reset got lost, after its patience.
 func (w *World) learns() time.Duration {
-	if w.oneIn(8) {
+	if w.opts.Only == "" && w.oneIn(8) {
 		return w.quality.Silence
 	}
 	return w.between(time.Millisecond, 200*time.Millisecond)

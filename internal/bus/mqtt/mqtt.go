@@ -22,6 +22,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/bus/redial"
 )
 
 const (
@@ -79,16 +80,19 @@ func Dial(o Options) (*Client, error) {
 // keep holds a connection until the bus closes.
 func (c *Client) keep() {
 	log := c.o.Log.With("client", c.o.ClientID)
+	pace := redial.Pace{Min: c.o.MinBackoff, Max: c.o.MaxBackoff}
 	for attempt := 0; ; attempt++ {
-		lasted, err := c.connection()
+		at := c.o.at()
+		lasted, err := c.connection(at)
 		if c.ctx.Err() != nil {
 			return
 		}
 		if lasted >= c.o.MaxBackoff {
 			attempt = 0
 		}
-		wait := jitter(backoff(attempt, c.o.MinBackoff, c.o.MaxBackoff))
-		log.Warn("no connection to the broker", "broker", c.o.Addr, "retry", wait, "error", err)
+		c.o.turn(lasted)
+		wait := pace.Wait(attempt, c.o.Hurry(), rand.Float64())
+		log.Warn("no connection to the broker", "broker", at.Addr, "retry", wait, "error", err)
 		select {
 		case <-time.After(wait):
 		case <-c.ctx.Done():
@@ -97,23 +101,10 @@ func (c *Client) keep() {
 	}
 }
 
-func backoff(attempt int, least, most time.Duration) time.Duration {
-	d := least
-	for range attempt {
-		if d >= most {
-			break
-		}
-		d *= 2
-	}
-	return min(d, most)
-}
-
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
-
 // connection makes one connection and stays with it to its end. lasted is for
 // how long it was up.
-func (c *Client) connection() (lasted time.Duration, err error) {
-	s, conn, err := c.connect()
+func (c *Client) connection(at Endpoint) (lasted time.Duration, err error) {
+	s, conn, err := c.connect(at)
 	if err != nil {
 		return 0, err
 	}
@@ -121,7 +112,7 @@ func (c *Client) connection() (lasted time.Duration, err error) {
 	defer s.paho.Disconnect(uint(farewell.Milliseconds())) // returns at once when the connection is gone
 	defer s.end()
 	defer c.release(s)
-	if err := c.resubscribe(s); err != nil {
+	if err := c.resubscribe(s, at); err != nil {
 		return 0, fmt.Errorf("subscribe: %w", err)
 	}
 	since := time.Now()
@@ -133,10 +124,10 @@ func (c *Client) connection() (lasted time.Duration, err error) {
 	return time.Since(since), err
 }
 
-func (c *Client) connect() (*session, net.Conn, error) {
+func (c *Client) connect(at Endpoint) (*session, net.Conn, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.o.ConnectTimeout)
 	defer cancel()
-	conn, err := c.o.dial(ctx)
+	conn, err := c.o.dial(ctx, at)
 	if err != nil {
 		return nil, nil, fmt.Errorf("dial: %w", err)
 	}
@@ -186,7 +177,7 @@ func (c *Client) pahoOptions(s *session, conn net.Conn) *paho.ClientOptions {
 // resubscribe asks for all filters anew and then lets publishers in, so that
 // whoever sees the bus up hears the answers to what it publishes. A subscription
 // made meanwhile finds the session and asks for itself.
-func (c *Client) resubscribe(s *session) error {
+func (c *Client) resubscribe(s *session, at Endpoint) error {
 	c.mu.Lock()
 	c.session = s
 	filters := make(map[string]byte, len(c.subs))
@@ -205,7 +196,7 @@ func (c *Client) resubscribe(s *session) error {
 	s.ready = true
 	c.mu.Unlock()
 	c.upness.Set(true)
-	c.o.Log.Info("connected to the broker", "client", c.o.ClientID, "broker", c.o.Addr)
+	c.o.Log.Info("connected to the broker", "client", c.o.ClientID, "broker", at.Addr)
 	return nil
 }
 

@@ -14,23 +14,6 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-func TestBackoffDoublesUpToItsBound(t *testing.T) {
-	const least, most = time.Second, 10 * time.Second
-	for attempt, want := range []time.Duration{1, 2, 4, 8, 10, 10} {
-		if got := backoff(attempt, least, most); got != want*time.Second {
-			t.Errorf("attempt %d waits %s, want %s", attempt, got, want*time.Second)
-		}
-	}
-	if got := backoff(1<<40, least, most); got != most {
-		t.Errorf("a long outage waits %s", got)
-	}
-	for range 1000 {
-		if d := jitter(time.Second); d < 500*time.Millisecond || d >= 1500*time.Millisecond {
-			t.Fatalf("jitter gives %s", d)
-		}
-	}
-}
-
 func TestOptionsAreChecked(t *testing.T) {
 	for name, o := range map[string]Options{
 		"no client id":        {Addr: "localhost:1"},
@@ -159,5 +142,44 @@ func TestUnacknowledgedPublishEndsWithItsContextAndIsBounded(t *testing.T) {
 	c.mu.Unlock()
 	if n > maxInFlight {
 		t.Errorf("%d publishes are held", n)
+	}
+}
+
+// TestEndpointsAreTriedInTurn: a broker moved, and the client knows both places.
+func TestEndpointsAreTriedInTurn(t *testing.T) {
+	listen := func() net.Listener {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ln.Close() })
+		return ln
+	}
+	first, second := listen(), listen()
+	heard := make(chan string, 64)
+	for name, ln := range map[string]net.Listener{"first": first, "second": second} {
+		go func() {
+			for {
+				c, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				c.Close()
+				heard <- name
+			}
+		}()
+	}
+	c, err := Dial(Options{
+		ClientID: "n1", MinBackoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		Endpoints: func() []Endpoint { return []Endpoint{{Addr: first.Addr().String()}, {Addr: second.Addr().String()}} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for i, want := range []string{"first", "second", "first", "second"} {
+		if got := <-heard; got != want {
+			t.Fatalf("attempt %d went to the %s endpoint, want the %s", i, got, want)
+		}
 	}
 }

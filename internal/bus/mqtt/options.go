@@ -15,7 +15,7 @@ import (
 
 // Options says where the broker is and how to stay connected to it.
 type Options struct {
-	Addr     string // host:port of the broker; may be empty if Dialer is set
+	Addr     string // host:port of the broker; may be empty if Dialer or Endpoints is set
 	ClientID string // required; a second connection with it takes over
 
 	// TLS is spoken on every connection, nil for none. Its GetClientCertificate
@@ -24,6 +24,16 @@ type Options struct {
 	// NextProtos may name "mqtt" for a port shared by ALPN. ServerName defaults
 	// to Addr's host.
 	TLS *tls.Config
+
+	// Endpoints are where the broker may be, in the order in which to try them; asked
+	// before every attempt, safe for concurrent use, never empty. A connection that
+	// lasted MaxBackoff is tried again where it was; else the next one's turn comes.
+	// It defaults to Addr alone.
+	Endpoints func() []Endpoint
+
+	// Hurry reports whether much hangs on being connected soon: the waits between
+	// attempts are short then and do not grow (redial.Hurry). Nil: never.
+	Hurry func() bool
 
 	// Dialer opens the connection beneath TLS. It defaults to TCP to Addr.
 	Dialer func(ctx context.Context) (net.Conn, error)
@@ -41,13 +51,34 @@ type Options struct {
 	MinBackoff, MaxBackoff time.Duration
 
 	Log *slog.Logger // default slog.Default()
+
+	turns int // which of the endpoints is next; the keeper's
+}
+
+// Endpoint is where a broker may be.
+type Endpoint struct {
+	Addr       string   // host:port
+	NextProtos []string // for ALPN; nil: as Options.TLS has it
+}
+
+// at is the endpoint whose turn it is.
+func (o *Options) at() Endpoint {
+	all := o.Endpoints()
+	return all[o.turns%len(all)]
+}
+
+// turn passes the turn on after a connection that lasted so long.
+func (o *Options) turn(lasted time.Duration) {
+	if lasted < o.MaxBackoff {
+		o.turns = (o.turns + 1) % len(o.Endpoints())
+	}
 }
 
 func (o *Options) complete() error {
 	switch {
 	case o.ClientID == "":
 		return errors.New("mqtt: a client id is required")
-	case o.Addr == "" && o.Dialer == nil:
+	case o.Addr == "" && o.Dialer == nil && o.Endpoints == nil:
 		return errors.New("mqtt: an address or a dialer is required")
 	case o.KeepAlive < 0 || o.KeepAlive%time.Second != 0:
 		return fmt.Errorf("mqtt: keepalive %s is not a whole number of seconds", o.KeepAlive)
@@ -60,25 +91,24 @@ func (o *Options) complete() error {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if o.Dialer == nil {
-		addr := o.Addr
-		o.Dialer = func(ctx context.Context) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-		}
+	if o.Endpoints == nil {
+		only := []Endpoint{{Addr: o.Addr}}
+		o.Endpoints = func() []Endpoint { return only }
+	}
+	if o.Hurry == nil {
+		o.Hurry = func() bool { return false }
 	}
 	if o.TLS == nil {
 		return nil
 	}
 	o.TLS = o.TLS.Clone()
-	if o.TLS.ServerName == "" && o.Addr != "" {
-		host, _, err := net.SplitHostPort(o.Addr)
-		if err != nil {
+	if o.Addr != "" {
+		if _, _, err := net.SplitHostPort(o.Addr); err != nil {
 			return fmt.Errorf("mqtt: address %q: %w", o.Addr, err)
 		}
-		o.TLS.ServerName = host
 	}
 	if o.TLS.ClientSessionCache == nil {
-		o.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(1) // a resumed handshake spares both ends most of its cost
+		o.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(2) // a resumed handshake spares both ends most of its cost
 	}
 	return nil
 }
@@ -91,13 +121,19 @@ func or(d, otherwise time.Duration) time.Duration {
 }
 
 // dial opens a connection, TLS included.
-func (o *Options) dial(ctx context.Context) (*watched, error) {
-	conn, err := o.Dialer(ctx)
+func (o *Options) dial(ctx context.Context, at Endpoint) (*watched, error) {
+	var conn net.Conn
+	var err error
+	if o.Dialer != nil {
+		conn, err = o.Dialer(ctx)
+	} else {
+		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", at.Addr)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if o.TLS != nil {
-		secure := tls.Client(conn, o.TLS)
+		secure := tls.Client(conn, o.tlsTo(at))
 		if err := secure.HandshakeContext(ctx); err != nil {
 			conn.Close()
 			return nil, err
@@ -105,6 +141,23 @@ func (o *Options) dial(ctx context.Context) (*watched, error) {
 		conn = secure
 	}
 	return &watched{Conn: conn}, nil
+}
+
+// tlsTo is the configuration for an endpoint. Sessions are resumed across all: the
+// cache is by server name.
+func (o *Options) tlsTo(at Endpoint) *tls.Config {
+	host, _, err := net.SplitHostPort(at.Addr)
+	if (o.TLS.ServerName != "" || err != nil) && at.NextProtos == nil {
+		return o.TLS
+	}
+	conf := o.TLS.Clone()
+	if conf.ServerName == "" {
+		conf.ServerName = host
+	}
+	if at.NextProtos != nil {
+		conf.NextProtos = at.NextProtos
+	}
+	return conf
 }
 
 // watched is a connection about which Paho cannot be mistaken. Paho takes

@@ -260,10 +260,24 @@ func (r *Runtime) newTask(ctx context.Context, id string, files []mount.Mount) e
 	if err != nil {
 		return err
 	}
-	_, err = r.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{
-		ContainerID: id, Rootfs: mount.ToProto(files), Stdout: out.String(), Stderr: out.String(),
-	})
-	return errgrpc.ToNative(err)
+	create := func() error {
+		_, err := r.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{
+			ContainerID: id, Rootfs: mount.ToProto(files), Stdout: out.String(), Stderr: out.String(),
+		})
+		return errgrpc.ToNative(err)
+	}
+	err = create()
+	if stale := staleBundle(err, r.cfg.Namespace, id); stale != "" {
+		if task, terr := r.task(ctx, id); terr != nil || task != nil {
+			return err
+		}
+		r.log.Warn("remove what containerd left behind of an earlier task", "container", id, "path", stale)
+		if rerr := removeBundle(stale); rerr != nil {
+			return errors.Join(err, rerr)
+		}
+		err = create()
+	}
+	return err
 }
 
 func runtimeOptions(h Handler) any {

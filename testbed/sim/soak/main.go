@@ -26,10 +26,14 @@ func main() {
 	seeds := flag.String("seeds", "", "run the seeds `FROM:TO`, both included")
 	replay := flag.String("replay", "", "print the trace of one `SEED`")
 	plant := flag.String("plant", "", "put a known `bug` in, to see it found: "+strings.Join(sim.Plants(), ", "))
+	only := flag.String("only", "", "let worlds have one `kind` of fault alone: "+strings.Join(sim.Onlys(), ", "))
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "how many seeds run at once")
 	flag.Parse()
 	debug.SetGCPercent(800) // worlds are small and short-lived
-	opts := sim.Options{Plant: sim.Plant(*plant)}
+	opts := sim.Options{Plant: sim.Plant(*plant), Only: sim.Only(*only)}
+	if *only != "" && !slices.Contains(sim.Onlys(), *only) {
+		fail("--only %s: there is no such kind; there are %s", *only, strings.Join(sim.Onlys(), ", "))
+	}
 	if *plant != "" && !slices.Contains(sim.Plants(), *plant) {
 		fail("--plant %s: there is no such bug; there are %s", *plant, strings.Join(sim.Plants(), ", "))
 	}

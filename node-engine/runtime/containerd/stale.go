@@ -1,0 +1,40 @@
+package containerd
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// bundles is the directory in containerd's state in which each task has one.
+const bundles = "io.containerd.runtime.v2.task"
+
+// staleBundle is the directory of an earlier task of the container that containerd
+// did not remove, if that is why it makes no new one; else empty. containerd that was
+// killed while it made a task leaves the directory behind, cannot clean it up when it
+// starts again, and refuses every later task of that container because of it.
+func staleBundle(err error, namespace, id string) string {
+	if err == nil {
+		return ""
+	}
+	_, rest, found := strings.Cut(err.Error(), "mkdir ")
+	path, _, exists := strings.Cut(rest, ": file exists")
+	if !found || !exists || !filepath.IsAbs(path) || filepath.Clean(path) != path ||
+		!strings.HasSuffix(path, filepath.Join("/", bundles, namespace, id)) {
+		return ""
+	}
+	return path
+}
+
+// removeBundle removes such a directory. The caller knows that the container has no
+// task and no process.
+func removeBundle(path string) error {
+	if err := unix.Unmount(filepath.Join(path, "rootfs"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil &&
+		!errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "unmount", Path: path, Err: err}
+	}
+	return os.RemoveAll(path)
+}

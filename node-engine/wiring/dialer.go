@@ -1,0 +1,60 @@
+package wiring
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/bus/mqtt"
+	"github.com/treeline-edge/treeline/node-engine/clusterlink"
+	"github.com/treeline-edge/treeline/node-engine/node"
+)
+
+// dialer is where the node's connection to its cluster's broker goes, as the core
+// says. It is safe for concurrent use.
+type dialer struct {
+	joined    mqtt.Endpoint // the broker of the join
+	creds     clusterlink.Credentials
+	endpoints atomic.Pointer[[]mqtt.Endpoint]
+	hurry     atomic.Bool
+}
+
+// newDialer knows the broker that the node joined with.
+func newDialer(c clusterlink.Credentials) (*dialer, error) {
+	addr, alpn, err := brokerOf(c)
+	if err != nil {
+		return nil, err
+	}
+	d := &dialer{creds: c, joined: mqtt.Endpoint{Addr: addr, NextProtos: alpn}}
+	d.set(node.Dial{})
+	return d, nil
+}
+
+// set takes what the core says. The broker of the join stays the last resort: a
+// broker that the cluster named may never come up.
+func (d *dialer) set(to node.Dial) {
+	d.hurry.Store(to.Hurry)
+	var all []mqtt.Endpoint
+	add := func(e mqtt.Endpoint) {
+		if !slices.ContainsFunc(all, func(o mqtt.Endpoint) bool { return o.Addr == e.Addr && slices.Equal(o.NextProtos, e.NextProtos) }) {
+			all = append(all, e)
+		}
+	}
+	for _, b := range to.Brokers {
+		c := d.creds
+		if c.MQTT = b; b == api.EmbeddedBroker {
+			c.MQTT = ""
+		}
+		if addr, alpn, err := brokerOf(c); err == nil { // else the cluster named what no node can dial
+			add(mqtt.Endpoint{Addr: addr, NextProtos: alpn})
+		}
+	}
+	add(d.joined)
+	d.endpoints.Store(&all)
+}
+
+// Endpoints is mqtt.Options'.
+func (d *dialer) Endpoints() []mqtt.Endpoint { return *d.endpoints.Load() }
+
+// Hurry is mqtt.Options'.
+func (d *dialer) Hurry() bool { return d.hurry.Load() }

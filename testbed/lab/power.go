@@ -1,0 +1,89 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+)
+
+// PowerCut kills every process of the lab with SIGKILL, in any order: daemons,
+// containerd, shims, guards and workloads. Files stay. It returns when no process
+// is left.
+func (l *Lab) PowerCut() {
+	l.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		pids := processesOf(l.Dir, string(l.Tenant))
+		if len(pids) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("power cut: processes %v do not end", pids)
+		}
+		rand.Shuffle(len(pids), func(i, j int) { pids[i], pids[j] = pids[j], pids[i] })
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+	for _, p := range l.procs {
+		if p.cmd != nil {
+			<-p.ended
+		}
+	}
+}
+
+// Found waits until the root and the clusters, which were launched again, are
+// ready, and lets their links lead to where they listen now.
+func (l *Lab) Found(clusters ...*Cluster) {
+	l.t.Helper()
+	l.Root.WaitReady()
+	l.RootLink.To(l.address(l.rootData))
+	for _, c := range clusters {
+		c.WaitReady()
+		c.Link.To(l.address(c.Data))
+	}
+}
+
+// AsShown compares what the root shows of an application now with the kernel's
+// processes: n instances, all running, each with exactly one process.
+func (l *Lab) AsShown(app string, n int) error {
+	ctx, cancel := context.WithTimeout(l.ctx, 5*time.Second)
+	defer cancel()
+	all, _, err := client.List[api.Instance](ctx, l.API, string(client.Instances), nil)
+	if err != nil {
+		return err
+	}
+	processes := map[api.InstanceID][]Workload{}
+	for _, w := range l.Workloads() {
+		processes[w.Instance] = append(processes[w.Instance], w)
+	}
+	shown := 0
+	for _, i := range all {
+		if i.Service.App() != l.Tenant.App(app, Namespace) {
+			continue
+		}
+		shown++
+		has := processes[i.ID]
+		delete(processes, i.ID)
+		switch {
+		case i.State != api.Running || i.Stale:
+			return fmt.Errorf("%s is %s (stale %v, %s: %s), with processes %+v", i.ID, i.State, i.Stale, i.Reason, i.Detail, has)
+		case len(has) != 1:
+			return fmt.Errorf("%s is shown as running since %s and has %d processes: %+v", i.ID, i.Since.Format(time.TimeOnly), len(has), has)
+		}
+	}
+	switch {
+	case shown != n:
+		return fmt.Errorf("the root shows %d instances of %s, want %d", shown, app, n)
+	case len(processes) > 0:
+		return fmt.Errorf("there run %v, which the root does not show", slices.Sorted(maps.Keys(processes)))
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package lab_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/testbed/lab"
+)
+
+// repeats is how often a test of chance tries: as often as the variable says, which
+// scripts/soak sets, or a few times.
+func repeats(t *testing.T, variable string) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return 3
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%q: want a number from 1", variable, text)
+	}
+	return n
+}
+
+// settleWithin bounds the time from a power cut until every instance runs again
+// and is shown as it is: the lease and the dead time of a node that is heard late,
+// a restart's pause, and starts on a busy machine.
+const settleWithin = 90 * time.Second
+
+// TestPowerCutsLeaveNothingBehind kills every process of an installation at once,
+// shims, guards, workloads and containerd included, and starts the daemons again
+// in any order. Within a bound every instance has one process, and none is shown
+// as running without one. Cuts come at any time, also while the last one is
+// recovered from.
+func TestPowerCutsLeaveNothingBehind(t *testing.T) {
+	t.Parallel()
+	l := open(t, lab.Options{})
+	c := l.Cluster("munich", lab.ClusterOptions{})
+	nodes := []*lab.Node{c.Node("n1", containers(t)), c.Node("n2", lab.NodeOptions{}), c.Node("n3", lab.NodeOptions{})}
+	l.Wait("the nodes take work", lab.Nodes("munich", len(nodes)))
+	stops := func(m api.Microservice) api.Microservice {
+		m.OnDisconnect = api.StopWhenCutOff
+		return m
+	}
+	l.Apply(lab.App("shop",
+		l.Container("web", 2), l.Process("db", 2), stops(l.Container("cache", 2)), stops(l.Process("queue", 3)),
+		lab.Exclusive(l.Process("ledger", 1)), lab.Exclusive(l.Container("vault", 1))))
+	const want = 11
+	asWanted := func() error { return l.AsShown("shop", want) }
+	lab.Within(t, settleWithin, "all run", asWanted)
+
+	cuts := repeats(t, "TREELINE_POWER_CUTS")
+	chance := rand.New(rand.NewPCG(uint64(cuts), uint64(time.Now().UnixNano()))) //nolint:gosec // any time will do
+	var longest time.Duration
+	for i := range cuts {
+		l.PowerCut()
+		if left := l.Workloads(); len(left) > 0 {
+			t.Fatalf("after the power cut there run %+v", left)
+		}
+		took := lab.Stopwatch()
+		starts := []func(){l.Containerd().Launch, c.Launch, l.Root.Launch}
+		for _, n := range nodes {
+			starts = append(starts, n.Launch)
+		}
+		chance.Shuffle(len(starts), func(i, j int) { starts[i], starts[j] = starts[j], starts[i] })
+		for _, start := range starts {
+			start()
+		}
+		l.Found(c)
+		if chance.IntN(4) == 0 && i+1 < cuts { // and again before all is as it was
+			time.Sleep(time.Duration(chance.IntN(8000)) * time.Millisecond) // a moment of chance, nothing is waited for
+			continue
+		}
+		lab.Within(t, settleWithin, fmt.Sprintf("all run again after power cut %d of %d", i+1, cuts), asWanted)
+		longest = max(longest, took())
+		t.Logf("power cut %d: as before after %s", i+1, took().Round(time.Millisecond))
+	}
+	l.Measured("power_cuts_longest", longest)
+}
+
+// TestClusterRestartsCostNoLeases ends the cluster orchestrator again and again and
+// has it away for more than a second: what stops when cut off goes on.
+func TestClusterRestartsCostNoLeases(t *testing.T) {
+	t.Parallel()
+	l := open(t, lab.Options{})
+	c := l.Cluster("munich", lab.ClusterOptions{})
+	c.Node("n1", lab.NodeOptions{})
+	c.Node("n2", lab.NodeOptions{})
+	l.Wait("the nodes take work", lab.Nodes("munich", 2))
+	l.Apply(lab.App("bank", lab.Exclusive(l.Process("ledger", 4))))
+	l.Wait("all run", l.Running("bank", "ledger", 4))
+	was := l.Workloads()
+	n := repeats(t, "TREELINE_RESTARTS")
+	for i := range n {
+		c.Kill9()
+		time.Sleep(1200 * time.Millisecond) // the cluster is away for this long, and starts
+		c.Start()
+		// A lease that was lost would end what it stood for before the next is over.
+		time.Sleep(time.Duration(3000+rand.IntN(3000)) * time.Millisecond)
+		if now := l.Workloads(); !slices.Equal(now, was) {
+			t.Fatalf("restart %d of %d: there run %+v, before there ran %+v\n%s", i+1, n, now, was, l.Story())
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Only is a kind of fault that a world has and no other, so that promises can be
+// held to their bounds: machines are punctual and links are good.
+type Only string
+
+// OnlyRestarts restarts orchestrators, each within shortRestart.
+const OnlyRestarts Only = "restarts"
+
+// Onlys are the kinds of fault that a world can have alone.
+func Onlys() []string { return []string{string(OnlyRestarts), string(OnlySilence)} }
+
+// OnlySilence cuts several nodes off at about the same time and ends their machines,
+// fewer than half of a cluster, and has them back.
+const OnlySilence Only = "silence"
+
+const (
+	silenceLeast = 5               // nodes of the cluster
+	silenceSpan  = 4 * time.Second // between the first cut and the last
+	// elsewhereBound is the promise: what a silent node had runs elsewhere, where there
+	// is room, this long after the node was cut off.
+	elsewhereBound = 8 * time.Second
+)
+
+// shortRestart is for how long a restarted orchestrator is away at most. A lease
+// of 5 s outlasts it by what an unlucky node has used of the lease, and by the
+// time that the node takes to come back.
+const shortRestart = 2500 * time.Millisecond
+
+func (o Only) quality(q Quality) Quality {
+	return Quality{Delay: min(q.Delay, 20*time.Millisecond), Jitter: min(q.Jitter, 50*time.Millisecond), Silence: q.Silence}
+}
+
+// only begins the one kind of fault.
+func (c *chaos) only(o Only) {
+	switch o {
+	case OnlyRestarts:
+		c.every(12*time.Second, c.restart)
+	case OnlySilence:
+		c.every(10*time.Second, c.silence)
+	}
+}
+
+// roomy is a machine on which anything fits, where room is not what matters.
+func (o Only) roomy(n api.NodeInfo) api.NodeInfo {
+	if o == OnlySilence {
+		n.Arch = "amd64"
+		n.Capacity = api.Resources{MilliCPU: 64_000, MemoryMB: 1 << 18, StorageMB: 1 << 20, InMbit: 1 << 14, OutMbit: 1 << 14}
+	}
+	return n
+}
+
+// plain is a service that fits on every machine, and does nothing but run.
+func (o Only) plain(m api.Microservice) api.Microservice {
+	if o != OnlySilence {
+		return m
+	}
+	return api.Microservice{
+		Name: m.Name, Namespace: m.Namespace, Virtualization: m.Virtualization, Code: m.Code[:strings.LastIndexByte(m.Code, ':')] + ":ok",
+		Memory: 64, VCPUs: 0.125, Exclusive: m.Exclusive, OnDisconnect: m.OnDisconnect, StopGrace: 1, Replicas: m.Replicas,
+	}
+}
+
+// silence cuts fewer than half of the nodes off, each at a time of its own, together
+// with the end of its machine, and looks after the bound whether what they had runs
+// elsewhere.
+func (c *chaos) silence() {
+	w := c.w
+	m, _ := pickOf(c, w.living())
+	if c.cutOff || c.ended || !w.isCalm() {
+		return
+	}
+	c.cutOff = true
+	victims := slices.Clone(m.living())
+	w.chance.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
+	victims = victims[:2+w.chance.IntN(max(1, (len(victims)-1)/2-1))]
+	lost := map[*NodeMachine]bool{}
+	for _, n := range victims {
+		lost[n] = true
+		w.after(w.between(0, silenceSpan), func() { c.cutOffNow(n, lost) })
+	}
+	w.after(25*time.Second, func() {
+		for _, n := range victims {
+			n.link.sever(false, false)
+			n.start()
+		}
+		w.after(10*time.Second, func() { c.cutOff = false })
+	})
+}
+
+// cutOffNow cuts one node off without a word and ends its machine.
+func (c *chaos) cutOffNow(n *NodeMachine, lost map[*NodeMachine]bool) {
+	w := c.w
+	var had []api.InstanceID
+	for _, in := range n.cluster.core.Instances() {
+		if in.Node == n.id && in.State == api.Running && !in.Leaving {
+			had = append(had, in.ID)
+		}
+	}
+	w.note(n.name, "is cut off and ends")
+	n.link.sever(true, true)
+	n.crashMachine(false)
+	w.after(elsewhereBound, func() {
+		if c.ended {
+			return // it may be back already, and keep what it had
+		}
+		for _, id := range had {
+			if !slices.ContainsFunc(w.running[id], func(r *running) bool { return !lost[r.machine] }) && w.wants(id) {
+				w.violate("elsewhere", string(id), "%s after %s was cut off it runs nowhere else", elsewhereBound, n.name)
+			}
+		}
+	})
+}
+
+// wants reports whether the root wants the instance.
+func (w *World) wants(id api.InstanceID) bool {
+	in, ok := w.root.core.Instance(id)
+	return ok && !in.Leaving
+}
+
+// isCalm reports whether every node is heard and every instance runs.
+func (w *World) isCalm() bool {
+	for _, c := range w.living() {
+		if c.core == nil {
+			return false // it has not joined yet
+		}
+		for _, n := range c.core.Nodes() {
+			if n.Status != api.NodeReady {
+				return false
+			}
+		}
+		for _, in := range c.core.Instances() {
+			if in.State != api.Running {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// restart restarts one orchestrator, or all at once.
+func (c *chaos) restart() {
+	w := c.w
+	m, _ := pickOf(c, w.living())
+	which := w.chance.IntN(4)
+	if which != 1 && m.proc.alive && w.now-m.restarted > 10*time.Second {
+		m.restarted = w.now // two restarts in a row are one long one
+		m.crash()
+		w.after(w.between(100*time.Millisecond, shortRestart), m.start)
+	}
+	if which < 2 {
+		w.root.crash()
+		w.after(w.between(100*time.Millisecond, shortRestart), w.root.start)
+	}
+}
+
+// checkKept holds that no node loses a lease where there are only short restarts.
+func (w *World) checkKept(m *NodeMachine, r api.NodeReport) {
+	if w.opts.Only != OnlyRestarts {
+		return
+	}
+	for _, o := range r.Observed {
+		if o.State == api.Failed && o.Reason == api.ReasonLeaseExpired && m.keeps(api.Key{Instance: o.Instance, Epoch: o.Epoch}) {
+			w.violate("lease-kept", string(o.Instance), "%s ends %s: its cluster was away for less than %s", m.name, o.Epoch, shortRestart)
+		}
+	}
+}
+
+// keeps reports whether the node's cluster wants the placement to go on there: what
+// is on its way off may lose its lease.
+func (m *NodeMachine) keeps(k api.Key) bool {
+	in, ok := m.cluster.core.Instance(k.Instance)
+	return ok && in.Node == m.id && in.Epoch == k.Epoch && !in.Leaving
+}

@@ -1,0 +1,110 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Faults that end workloads behind the back of everybody who believes in them, and
+// the bound within which nobody believes in them any more.
+
+// powerCut ends all machines at once, workloads included. Disks keep what was
+// saved. Every machine starts again by itself, in any order, some before their
+// runtime answers.
+func (c *chaos) powerCut() {
+	w := c.w
+	w.note("world", "the power fails")
+	w.root.crash()
+	w.after(w.between(0, 5*time.Second), w.root.start)
+	for _, m := range w.living() {
+		m.crash()
+		if w.externalBroker && w.chance.IntN(2) == 0 {
+			clear(m.retained) // a broker that keeps nothing on its disk
+		}
+		w.after(w.between(0, 5*time.Second), m.start)
+		for _, n := range m.living() {
+			n.crashMachine(false)
+			if w.externalBroker {
+				n.link.reset(0, 0)
+			}
+			late := w.chance.IntN(3) == 0
+			if late {
+				n.runtime.down = true
+				w.after(w.between(time.Second, 8*time.Second), func() { n.setRuntime(false) })
+			}
+			w.after(w.between(0, 5*time.Second), n.start)
+		}
+	}
+}
+
+// runtimeEnds stops a node's runtime without a word, with or without its tasks,
+// while the node engine lives. The runtime comes back with what is left: tasks
+// that still run, tasks that ended, or nothing.
+func (c *chaos) runtimeEnds(n *NodeMachine) {
+	w := c.w
+	with := w.chance.IntN(3)
+	w.note(n.name, "the runtime ends %s", []string{"with its tasks", "with some of its tasks", "alone"}[with])
+	n.setRuntime(true)
+	for _, v := range n.runtime.all() {
+		if with == 2 || with == 1 && w.chance.IntN(2) == 0 {
+			continue
+		}
+		n.runtime.lose(v, w.chance.IntN(2) == 0)
+	}
+	w.after(w.between(500*time.Millisecond, 15*time.Second), func() { n.setRuntime(false) })
+}
+
+// lose ends a workload that nobody watches; the runtime may forget that it had it.
+func (r *FakeRuntime) lose(v *workload, forgets bool) {
+	v.lift()
+	if v.phase == api.WorkloadRunning {
+		v.phase, v.exit = api.WorkloadExited, 255
+		v.run++
+		r.w.ended(r.machine, v)
+	}
+	if forgets {
+		r.remove(v)
+	}
+}
+
+// ghostBound is for how long an engine that lives, with a runtime that answers, may
+// take an instance for running that has no process: a look each second, a slow
+// runtime's answer, and a pause of a daemon within it.
+const ghostBound = 15 * time.Second
+
+// checkGhosts holds that no engine takes an instance for running that has no
+// process, for longer than the bound.
+func (w *World) checkGhosts() {
+	seen := map[ghost]moment{}
+	for _, c := range w.clusters {
+		for _, n := range c.nodes {
+			if !n.proc.running() || n.gone || n.runtime.down {
+				continue
+			}
+			for _, in := range n.core.Instances() {
+				v := n.runtime.find(api.Key{Instance: in.ID, Epoch: in.Epoch})
+				if in.State != api.Running || v != nil && v.phase == api.WorkloadRunning {
+					continue
+				}
+				g := ghost{n, in.ID, in.Epoch}
+				since, ok := w.ghosts[g]
+				if !ok {
+					since = w.now
+				}
+				seen[g] = since
+				if w.now-since > ghostBound {
+					w.violate("ghost", string(in.ID), "%s takes %s for running since %s and it has no process", n.name, in.Epoch, since)
+				}
+			}
+		}
+	}
+	w.ghosts = seen
+}
+
+// ghost is a placement that an engine takes for running and that is not.
+type ghost struct {
+	machine  *NodeMachine
+	instance api.InstanceID
+	epoch    api.Epoch
+}
