@@ -27,6 +27,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
@@ -168,6 +169,8 @@ func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err erro
 		problem.Write(w, problemOf(err))
 		return
 	}
+	top, _, _ := strings.Cut(string(c.Tenant), "/")
+	gate.Welcome(r.Context(), []string{top, c.User})
 	ctx, release, err := a.grants.Hold(r.Context(), c.Life, c.Good)
 	if err != nil {
 		problem.Write(w, problemOf(err))

@@ -26,6 +26,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/daemon/metrics"
 	"github.com/treeline-edge/treeline/internal/freeport"
+	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
@@ -62,7 +63,7 @@ type orchestrator struct {
 	api    *httpapi.API
 	root   *rootlink.Link
 	client *http.Client // of the root
-	port   *port
+	port   *gate.Gate
 	http   http.Handler
 	asker  *outside.Asker
 	relay  *relay.Relay  // nil: the operator wants none
@@ -114,8 +115,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer o.close()
-	o.port = newPort(ln, o.id.verifier, o.id.keeper.GetCertificate, cfg.MaxNodes+1000, o.serveMQTT, log)
-	o.port.relay = o.serveRelay
+	o.port = newPort(ln, o.id.verifier, o.id.keeper.GetCertificate, 4*cfg.MaxNodes+1000, o.serveMQTT, o.serveRelay, log)
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: o.loop.Run},
 		daemon.Part{Name: "certificate", Run: o.id.keeper.Run},
@@ -321,7 +321,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "nodes", Run: o.nodes.link.Run},
 		daemon.Part{Name: "root", Run: o.root.Run},
-		daemon.Part{Name: "port", Run: o.port.run},
+		daemon.Part{Name: "port", Run: o.port.Run},
 		daemon.Part{Name: "server", Run: func(ctx context.Context) error {
 			if err := ready(); err != nil {
 				return err

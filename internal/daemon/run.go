@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/treeline-edge/treeline/internal/gate"
 )
 
 // Part is something that lives as long as the daemon.
@@ -49,6 +51,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config)
 	s := &http.Server{
 		Handler: h, TLSConfig: tc,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       gate.Context,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,

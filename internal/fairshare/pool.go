@@ -288,7 +288,7 @@ func (p *Pool) Held(path ...string) int {
 // ranking is a heap of groups, the largest first.
 type ranking []*group
 
-func (r ranking) Len() int           { return len(r) }
+func (r ranking) Len() int { return len(r) }
 func (r ranking) Less(i, j int) bool {
 	if r[i].size != r[j].size {
 		return r[i].size > r[j].size

@@ -31,6 +31,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
@@ -263,6 +264,7 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 			a.fail(w, r, err)
 			return
 		}
+		gate.Welcome(r.Context(), holderOf(p.Principal))
 		ctx, release, err := a.grants.Hold(r.Context(), max(1, time.Until(p.Expires)), func() error { return a.opt.Accounts.Still(token, p) })
 		if err != nil {
 			a.fail(w, r, err)

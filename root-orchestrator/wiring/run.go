@@ -17,6 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/daemon/metrics"
 	"github.com/treeline-edge/treeline/internal/freeport"
+	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/loop"
@@ -113,6 +114,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := firstSignIn(ctx, dir, id.accounts, external, id.authority.Hash()); err != nil {
 		return err
 	}
+	conf := id.verifier.Server(id.keeper.GetCertificate, false)
+	conf.NextProtos = []string{"h2", "http/1.1"}
+	port := gate.New(ln, gate.Options{TLS: conf, Log: log})
 	serve := func(ctx context.Context) error {
 		if err := l.Do(ctx, root.Start{}, nil); err != nil {
 			return err
@@ -127,8 +131,11 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		if err := daemon.Notify(daemon.Ready); err != nil {
 			log.Warn("systemd not told", "err", err)
 		}
-		return daemon.Serve(ctx, ln, route(web, link, health.Handler(web.Guard(metrics.Handler(reg)))),
-			id.verifier.Server(id.keeper.GetCertificate, false))
+		handler := route(web, link, health.Handler(web.Guard(metrics.Handler(reg))))
+		return daemon.RunAll(ctx,
+			daemon.Part{Name: "port", Run: port.Run},
+			daemon.Part{Name: "http", Run: func(ctx context.Context) error { return daemon.Serve(ctx, port, handler, nil) }},
+		)
 	}
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: l.Run},

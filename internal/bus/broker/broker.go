@@ -24,6 +24,8 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bus"
+	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/gate"
 )
 
 // Options describes a broker.
@@ -37,11 +39,24 @@ type Options struct {
 	Identify func(tls.ConnectionState) (api.NodeID, error)
 
 	MaxClients       int           // connections at once; default 10,000
-	MaxHandshakes    int           // connections that have not yet said CONNECT; default 256
-	HandshakeTimeout time.Duration // for TLS and CONNECT together; default 10 s
+	ConnectBurst     int           // new connections of one node at once; 1 a second besides; default 20
+	HandshakeTimeout time.Duration // for TLS, and for CONNECT; default 10 s
 
 	Log *slog.Logger // default slog.Default()
 }
+
+var (
+	sessionPlaces = fairshare.Declare(fairshare.Bound{
+		Resource: "MQTT connections", Total: 10_000, Share: []int{4}, Per: "node",
+		Beyond: "the node's oldest connection is closed; the total is max_nodes",
+		Attack: "TestSessionsOfOneCertificateAreBounded",
+	})
+	sessionRates = fairshare.Declare(fairshare.Bound{
+		Resource: "rates of new MQTT connections that are remembered", Total: 65536, Per: "node",
+		Beyond: "20 at once and 1 a second per node, then the new connection is closed",
+		Attack: "TestSessionsOfOneCertificateAreBounded",
+	})
+)
 
 // Broker is a running broker. Close ends it.
 type Broker struct {
@@ -49,13 +64,13 @@ type Broker struct {
 	srv   *mqtt.Server
 	stats Stats
 	bus   *inline
-	slots chan struct{} // handshakes under way
+	room  *fairshare.Pool  // connections, by node
+	rates *fairshare.Rates // of a node's new connections
 	wg    sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
 	conns  map[api.NodeID]map[*conn]struct{}
-	count  int
 	done   chan struct{}
 }
 
@@ -66,14 +81,16 @@ func New(o Options) (*Broker, error) {
 		return nil, errors.New("broker: Identify is required")
 	}
 	o.MaxClients = or(o.MaxClients, 10_000)
-	o.MaxHandshakes = or(o.MaxHandshakes, 256)
 	o.HandshakeTimeout = or(o.HandshakeTimeout, 10*time.Second)
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	places := sessionPlaces
+	places.Total = o.MaxClients
 	b := &Broker{
 		o:     o,
-		slots: make(chan struct{}, o.MaxHandshakes),
+		room:  fairshare.NewPool(places, fairshare.Replace),
+		rates: fairshare.NewRates(sessionRates, 1, or(o.ConnectBurst, 20)),
 		conns: map[api.NodeID]map[*conn]struct{}{},
 		done:  make(chan struct{}),
 	}
@@ -125,68 +142,33 @@ func (b *Broker) Serve(ctx context.Context, l net.Listener) error {
 	conf := b.o.TLS.Clone()
 	conf.ClientAuth = tls.RequireAndVerifyClientCert
 	ctx, cancel := context.WithCancel(ctx)
-	var accepted sync.WaitGroup
-	defer accepted.Wait()
 	defer cancel()
-	accepted.Go(func() {
+	var ended sync.WaitGroup
+	defer ended.Wait()
+	ended.Go(func() {
 		select {
 		case <-b.done:
 			cancel()
 		case <-ctx.Done():
 		}
 	})
-	defer context.AfterFunc(ctx, func() { l.Close() })()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			if errors.Is(err, net.ErrClosed) {
-				return fmt.Errorf("broker: accept: %w", err)
-			}
-			b.o.Log.Warn("cannot accept a connection", "error", err) // out of descriptors, perhaps: others will close
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-ctx.Done():
-			}
-			continue
-		}
-		if b.slot(ctx) != nil {
-			c.Close()
-			return nil
-		}
-		accepted.Go(func() { _ = b.serve(ctx, tls.Server(c, conf)) }) // counted and logged where refused
+	serve := func(ctx context.Context, c *tls.Conn) { _ = b.ServeConn(ctx, c) } // counted and logged where refused
+	g := gate.New(l, gate.Options{
+		TLS: conf, Peers: b.o.MaxClients, Handshake: b.o.HandshakeTimeout, Log: b.o.Log,
+		Protos: map[string]func(context.Context, *tls.Conn){"": serve, "mqtt": serve},
+	})
+	if err := g.Run(ctx); err != nil {
+		cancel()
+		return fmt.Errorf("broker: accept: %w", err)
 	}
+	return nil
 }
 
 // ServeConn serves one connection that another listener accepted, such as one
 // that shares its port by ALPN, until it ends or ctx does. The listener must
 // have asked for and verified a client certificate.
-func (b *Broker) ServeConn(ctx context.Context, c *tls.Conn) error {
-	if err := b.slot(ctx); err != nil {
-		c.Close()
-		return err
-	}
-	return b.serve(ctx, c)
-}
-
-// slot waits for one of the places for handshakes.
-func (b *Broker) slot(ctx context.Context) error {
-	select {
-	case b.slots <- struct{}{}:
-		return nil
-	case <-b.done:
-		return bus.ErrClosed
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// serve owns the connection and a handshake slot.
-func (b *Broker) serve(ctx context.Context, secure *tls.Conn) error {
+func (b *Broker) ServeConn(ctx context.Context, secure *tls.Conn) error {
 	c, err := b.admit(ctx, secure)
-	<-b.slots
 	if err != nil {
 		secure.Close()
 		b.stats.Refusals.Add(1)
@@ -199,7 +181,7 @@ func (b *Broker) serve(ctx context.Context, secure *tls.Conn) error {
 }
 
 // admit makes the handshake, reads CONNECT and registers the connection.
-func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (*conn, error) {
+func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (_ *conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.o.HandshakeTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { secure.Close() })
@@ -218,6 +200,18 @@ func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (*conn, error) {
 	if !api.ValidMachineName(string(id)) {
 		return nil, fmt.Errorf("identity %q is no node's: %w", id, api.ErrUnauthenticated)
 	}
+	if err := b.rates.Allow(time.Now(), "", string(id)); err != nil {
+		return nil, err
+	}
+	place, err := b.room.Take(time.Now(), []string{string(id)}, func() { go secure.Close() })
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			place.Release()
+		}
+	}()
 	head, err := readConnect(secure)
 	if errors.Is(err, errProtocol) {
 		_, _ = secure.Write(connackProtocol) // a courtesy
@@ -228,7 +222,7 @@ func (b *Broker) admit(ctx context.Context, secure *tls.Conn) (*conn, error) {
 	if !stop() {
 		return nil, ctx.Err()
 	}
-	c := &conn{Conn: secure, id: id, stats: &b.stats, head: head, wg: &b.wg}
+	c := &conn{Conn: secure, id: id, stats: &b.stats, head: head, wg: &b.wg, place: place}
 	if err := b.register(c); err != nil {
 		return nil, err
 	}
@@ -245,14 +239,10 @@ func (b *Broker) register(c *conn) error {
 	if b.closed {
 		return bus.ErrClosed
 	}
-	if b.count >= b.o.MaxClients {
-		return fmt.Errorf("%d clients are connected: %w", b.count, api.ErrFull)
-	}
 	if b.conns[c.id] == nil {
 		b.conns[c.id] = map[*conn]struct{}{}
 	}
 	b.conns[c.id][c] = struct{}{}
-	b.count++
 	b.stats.Clients.Add(1)
 	b.wg.Add(1)
 	return nil
@@ -265,7 +255,7 @@ func (b *Broker) forget(c *conn) {
 	if len(b.conns[c.id]) == 0 {
 		delete(b.conns, c.id)
 	}
-	b.count--
+	c.place.Release()
 	b.stats.Clients.Add(-1)
 	b.wg.Done()
 }

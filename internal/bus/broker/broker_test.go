@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"runtime"
@@ -397,16 +398,51 @@ func TestConnectionsOfAnotherListenerAreServed(t *testing.T) {
 	}
 }
 
-func TestSilentHandshakesAreBoundedAndEnd(t *testing.T) {
-	s := startWith(t, 5*time.Second) // 8 at once
-	for range 8 {
+func TestSilentHandshakesLeaveRoomForNodes(t *testing.T) {
+	s := startWith(t, time.Minute)
+	for range 300 { // they outlast the test
 		c, err := net.Dial("tcp", s.Addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
 	}
-	connected(t, s, "n1") // as soon as the silent ones are given up
+	connected(t, s, "n1")
+}
+
+// One certificate opens 400 sessions as fast as it can, in every way: silent after
+// its handshake, and with whole CONNECTs under ever new client ids.
+func TestSessionsOfOneCertificateAreBounded(t *testing.T) {
+	s := start(t)
+	s.Stop(t)
+	s.burst = 0 // as the cluster has it
+	s.Start(t)
+	quiet := connected(t, s, "quiet")
+	conf := s.CA.Client(t, "loud")
+	for i := range 400 {
+		c, err := tls.Dial("tcp", s.Addr, conf)
+		if err != nil {
+			continue // refused already
+		}
+		defer c.Close()
+		if i%2 == 0 {
+			_, _ = c.Write(connectPacket(4, fmt.Sprintf("loud-%d", i)))
+		}
+	}
+	for end := time.Now().Add(time.Minute); s.Stats().Clients.Load() > 5; {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections are open, want 4 of the loud node and one of the quiet", s.Stats().Clients.Load())
+		}
+		time.Sleep(time.Millisecond) // those that lost their place are closing
+	}
+	if n := s.Stats().Connects.Load(); n > 60 {
+		t.Errorf("%d sessions began, want some 20 of the loud node", n)
+	}
+	connected(t, s, "other")
+	if _, err := quiet.Write([]byte{0xc0, 0}); err != nil { // PINGREQ
+		t.Fatal(err)
+	}
+	expect(t, quiet, 0xd0, 0)
 }
 
 func TestNothingIsLostOnTheWayToTheCluster(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 )
 
 const (
@@ -30,6 +31,8 @@ type conn struct {
 	session    string      // its name, once it is let in
 	superseded atomic.Bool // a newer session of the same name took over
 	complained atomic.Bool // a refusal has been logged; more are only counted
+
+	place *fairshare.Place // among the broker's connections
 
 	head []byte          // the CONNECT packet, read already; only the reader touches it
 	wg   *sync.WaitGroup // the broker's: the drain

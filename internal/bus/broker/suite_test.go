@@ -20,6 +20,7 @@ type system struct {
 	bustest.Wire
 	*broker.Broker
 	handshake time.Duration
+	burst     int // of one node's connections
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
 
@@ -31,7 +32,7 @@ func start(t testing.TB) *system { return startWith(t, time.Minute) }
 
 // startWith starts a broker that waits so long for a TLS handshake and CONNECT.
 func startWith(t testing.TB, handshake time.Duration) *system {
-	s := &system{handshake: handshake, Wire: bustest.Wire{CA: bustest.NewCA(t), Addr: "127.0.0.1:0"}, revoked: map[api.NodeID]bool{}}
+	s := &system{handshake: handshake, burst: 10_000, Wire: bustest.Wire{CA: bustest.NewCA(t), Addr: "127.0.0.1:0"}, revoked: map[api.NodeID]bool{}}
 	s.Start(t)
 	t.Cleanup(s.Close)
 	return s
@@ -45,7 +46,7 @@ func (s *system) Start(t testing.TB) {
 	}
 	s.Addr = l.Addr().String()
 	s.Broker, err = broker.New(broker.Options{
-		TLS: s.CA.Server(t), Identify: s.identify, HandshakeTimeout: s.handshake, MaxHandshakes: 8, Log: bustest.Quiet(),
+		TLS: s.CA.Server(t), Identify: s.identify, HandshakeTimeout: s.handshake, ConnectBurst: s.burst, Log: bustest.Quiet(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,315 @@
+// Package gate accepts TLS connections so that nobody who has not proven who they
+// are can keep others out. Connections live in one of four pools, each divided
+// fairly (package fairshare):
+//
+//   - strangers, by subnet and address: all that have not authenticated. When the
+//     pool is full, the oldest of the largest subnet is closed. A silent connection
+//     costs one place, some kilobytes and nothing else.
+//   - familiar strangers: a reserve for addresses from which somebody has
+//     authenticated in the last hour.
+//   - peers, by certificate.
+//   - people, by tenant and person: connections on which a request with a valid
+//     token came (see Welcome).
+//
+// A handshake computes only while it is its address's turn, so that a flood of them
+// does not take the processors from what runs.
+//
+//	g := gate.New(ln, gate.Options{TLS: conf, Peers: 2000})
+//	go g.Run(ctx)
+//	daemon.Serve(ctx, g, handler, nil)
+package gate
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/fairshare"
+)
+
+const (
+	handshakeTime = 10 * time.Second
+	familiarFor   = time.Hour
+	renewAfter    = time.Second // when a subnet's own newcomers may replace its oldest
+)
+
+var (
+	strangerPlaces = fairshare.Declare(fairshare.Bound{
+		Resource: "connections that have not authenticated", Total: 2048, Per: "subnet, then address; of each port",
+		Beyond: "the oldest of the largest subnet is closed; a newcomer of the largest subnet is closed itself while its subnet's are younger than 1 s",
+		Attack: "TestSilentConnectionsLeaveRoomForOthers",
+	})
+	familiarPlaces = fairshare.Declare(fairshare.Bound{
+		Resource: "reserve for connections from addresses known for an hour", Total: 512, Per: "subnet, then address; of each port",
+		Beyond: "as for connections that have not authenticated, among which they go first",
+		Attack: "TestFamiliarAddressesHaveAReserve",
+	})
+	familiarAddresses = fairshare.Declare(fairshare.Bound{
+		Resource: "addresses that are remembered as known", Total: 16384, Share: []int{1024}, Per: "subnet; of each port",
+		Beyond: "the least recently seen of the largest subnet is forgotten",
+		Attack: "TestFamiliarAddressesHaveAReserve",
+	})
+	peerPlaces = fairshare.Declare(fairshare.Bound{
+		Resource: "connections with a certificate", Total: 65536, Share: []int{32}, Per: "certificate's identity; of each port",
+		Beyond: "the identity's oldest connection is closed; the total is lower where max_nodes is",
+		Attack: "TestConnectionsOfOneCertificateAreBounded",
+	})
+	peoplePlaces = fairshare.Declare(fairshare.Bound{
+		Resource: "connections with a person's token", Total: 4096, Share: []int{1024, 128}, Per: "tenant, then person; of each port",
+		Beyond: "it stays a connection that has not authenticated",
+		Attack: "TestConnectionsOfAPersonLeaveTheStrangers",
+	})
+	handshakeTurns = fairshare.Declare(fairshare.Bound{
+		Resource: "handshakes that wait for a processor", Total: 4096, Per: "subnet, then address; of each port",
+		Beyond: "as many compute as there are processors, known addresses first; the newest of the largest subnet is closed",
+		Attack: "TestAFloodOfHandshakesLeavesTurnsForOthers",
+	})
+)
+
+// Options describe a gate.
+type Options struct {
+	TLS *tls.Config
+
+	// Protos serve connections that chose a protocol of TLS's ALPN, and close them,
+	// at the latest soon after ctx ends. All others are for Accept.
+	Protos map[string]func(context.Context, *tls.Conn)
+
+	Peers     int           // connections with a certificate at most; default 65,536
+	Handshake time.Duration // for the TLS handshake; default 10 s
+	Log       *slog.Logger  // default slog.Default()
+}
+
+// Gate is a listener whose connections have made their TLS handshake.
+type Gate struct {
+	ln   net.Listener
+	opt  Options
+	conf *tls.Config
+
+	strangers, reserve, peers, people *fairshare.Pool
+	turns                             *fairshare.Turns
+
+	mu       sync.Mutex // guards familiar; the pool evicts while it is held
+	familiar map[string]*fairshare.Place
+	memory   *fairshare.Pool
+
+	web    chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+// New makes a gate that accepts from ln once it runs.
+func New(ln net.Listener, o Options) *Gate {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Handshake <= 0 {
+		o.Handshake = handshakeTime
+	}
+	peers := peerPlaces
+	if o.Peers > 0 {
+		peers.Total = o.Peers
+	}
+	early := fairshare.Policy{Renew: true, RenewAfter: renewAfter}
+	g := &Gate{
+		ln: ln, opt: o, conf: o.TLS.Clone(),
+		strangers: fairshare.NewPool(strangerPlaces, early), reserve: fairshare.NewPool(familiarPlaces, early),
+		peers: fairshare.NewPool(peers, fairshare.Replace), people: fairshare.NewPool(peoplePlaces, fairshare.Keep),
+		turns:    fairshare.NewTurns(handshakeTurns, runtime.GOMAXPROCS(0), 0),
+		familiar: map[string]*fairshare.Place{}, memory: fairshare.NewPool(familiarAddresses, fairshare.Replace),
+		web: make(chan net.Conn), closed: make(chan struct{}),
+	}
+	choose := o.TLS.GetConfigForClient
+	g.conf.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		if err := h.Conn.(*conn).takeTurn(h.Context()); err != nil {
+			return nil, err
+		}
+		if choose == nil {
+			return nil, nil
+		}
+		return choose(h)
+	}
+	return g
+}
+
+// Run accepts connections until ctx ends, and waits for those that Options.Protos
+// serve. The error is the listener's.
+func (g *Gate) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = g.ln.Close() })()
+	for {
+		raw, err := g.ln.Accept()
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		default: // out of descriptors, perhaps: others will close
+			g.opt.Log.Warn("cannot accept a connection", "err", err)
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		c := &conn{Conn: raw, gate: g, path: fairshare.RemoteOf(raw.RemoteAddr()), gone: make(chan struct{})}
+		c.known = g.knows(c.path)
+		if err := c.enter(); err != nil {
+			_ = raw.Close()
+			continue
+		}
+		all.Go(func() { g.greet(ctx, c) })
+	}
+}
+
+// greet makes the handshake and hands the connection to whom it is for.
+func (g *Gate) greet(ctx context.Context, c *conn) {
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
+	secure, err := g.handshake(ctx, c)
+	if err != nil {
+		g.opt.Log.Debug("handshake failed", "remote", c.RemoteAddr(), "err", err)
+		_ = c.Close()
+		return
+	}
+	if serve := g.opt.Protos[secure.ConnectionState().NegotiatedProtocol]; serve != nil {
+		if stop() { // what it has yet to write goes out first
+			serve(ctx, secure)
+		}
+		<-c.gone
+		return
+	}
+	select {
+	case g.web <- secure:
+		<-c.gone
+	case <-g.closed:
+	case <-ctx.Done():
+	}
+	_ = c.Close()
+}
+
+func (g *Gate) handshake(ctx context.Context, c *conn) (*tls.Conn, error) {
+	_ = c.SetReadDeadline(time.Now().Add(g.opt.Handshake))
+	if err := c.peek(); err != nil { // most that are silent end here, before TLS costs memory
+		return nil, err
+	}
+	secure := tls.Server(c, g.conf)
+	ctx, cancel := context.WithTimeout(ctx, g.opt.Handshake)
+	defer cancel()
+	err := secure.HandshakeContext(ctx)
+	c.endTurn()
+	if err != nil {
+		return nil, err
+	}
+	_ = c.SetReadDeadline(time.Time{})
+	if certs := secure.ConnectionState().PeerCertificates; len(certs) > 0 { // verified by Options.TLS
+		if err := c.promote(g.peers, []string{nameOf(certs[0])}); err != nil {
+			return nil, err
+		}
+		g.remember(c.path)
+	}
+	return secure, nil
+}
+
+// nameOf is what a certificate's connections are counted by.
+func nameOf(cert *x509.Certificate) string {
+	if len(cert.URIs) == 1 {
+		return cert.URIs[0].String()
+	}
+	return cert.Issuer.String() + "/" + cert.Subject.String()
+}
+
+func key(path []string) string { return path[len(path)-1] }
+
+func (g *Gate) knows(path []string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.familiar[key(path)] != nil
+}
+
+// remember makes the address a known one for some time.
+func (g *Gate) remember(path []string) {
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if place := g.familiar[key(path)]; place != nil {
+		place.Touch(now)
+		return
+	}
+	place, err := g.memory.Take(now, path[:1], func() { delete(g.familiar, key(path)) })
+	if err != nil {
+		return // it goes without the reserve
+	}
+	g.familiar[key(path)] = place
+	time.AfterFunc(familiarFor, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.familiar[key(path)] == place {
+			delete(g.familiar, key(path))
+			place.Release()
+		}
+	})
+}
+
+// Accept is net.Listener's, for the HTTP server.
+func (g *Gate) Accept() (net.Conn, error) {
+	select {
+	case c := <-g.web:
+		return c, nil
+	case <-g.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close is net.Listener's. It ends the HTTP server's part of the port.
+func (g *Gate) Close() error {
+	g.once.Do(func() { close(g.closed) })
+	return nil
+}
+
+// Addr is net.Listener's.
+func (g *Gate) Addr() net.Addr { return g.ln.Addr() }
+
+type connKey struct{}
+
+// Context is for http.Server's ConnContext, so that Welcome finds the connection.
+func Context(ctx context.Context, c net.Conn) context.Context {
+	if secure, ok := c.(*tls.Conn); ok {
+		if own, ok := secure.NetConn().(*conn); ok {
+			return context.WithValue(ctx, connKey{}, own)
+		}
+	}
+	return ctx
+}
+
+// Welcome says that the request's connection has brought a valid token of the
+// person, a path of tenant and person. From then on it is no stranger's.
+func Welcome(ctx context.Context, person []string) {
+	c, ok := ctx.Value(connKey{}).(*conn)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	was := c.welcome
+	c.welcome = true
+	c.mu.Unlock()
+	if was {
+		return
+	}
+	if c.promote(c.gate.people, person) == nil {
+		c.gate.remember(c.path)
+	}
+}
+
+// errClosed is the end of a connection whose place somebody else needed.
+var errClosed = fmt.Errorf("closed for a newcomer: %w", net.ErrClosed)

@@ -1,0 +1,372 @@
+package gate_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/bus/bustest"
+	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/gate"
+	"github.com/treeline-edge/treeline/internal/leaktest"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+// port is a gate with an HTTP server behind it that knows persons by a header.
+type port struct {
+	t    *testing.T
+	ca   *bustest.CA
+	addr string
+	stop func()
+}
+
+func open(t *testing.T) *port {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &port{t: t, ca: bustest.NewCA(t), addr: ln.Addr().String()}
+	conf := p.ca.Server(t)
+	conf.ClientAuth, conf.NextProtos = tls.VerifyClientCertIfGiven, []string{"h2", "http/1.1"}
+	g := gate.New(ln, gate.Options{TLS: conf, Log: bustest.Quiet()})
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() { _ = g.Run(ctx) })
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if who := r.Header.Get("Person"); who != "" {
+			gate.Welcome(r.Context(), []string{"acme", who})
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, "served")
+	})
+	all.Go(func() { _ = daemon.Serve(ctx, g, handler, nil) })
+	p.stop = sync.OnceFunc(func() { cancel(); all.Wait() })
+	t.Cleanup(p.stop)
+	return p
+}
+
+// dial makes a TCP connection from the address.
+func (p *port) dial(from string) (net.Conn, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 20 * time.Second}
+	return d.Dial("tcp", p.addr)
+}
+
+// hello makes a TLS connection from the address, with the certificate of the name
+// unless that is empty.
+func (p *port) hello(from, name string) (*tls.Conn, error) {
+	raw, err := p.dial(from)
+	if err != nil {
+		return nil, err
+	}
+	conf := p.ca.Client(p.t, "nobody")
+	if name == "" {
+		conf.GetClientCertificate = nil
+	} else {
+		conf = p.ca.Client(p.t, name)
+	}
+	c := tls.Client(raw, conf)
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	if err := c.Handshake(); err != nil {
+		raw.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// ask sends a request on the connection, as the person unless that is empty.
+func ask(c net.Conn, person string) error {
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	head := "GET / HTTP/1.1\r\nHost: x\r\n"
+	if person != "" {
+		head += "Person: " + person + "\r\n"
+	}
+	if _, err := io.WriteString(c, head+"\r\n"); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); err != nil || string(text) != "served" {
+		return fmt.Errorf("answered %q: %w", text, err)
+	}
+	return nil
+}
+
+// asks makes a connection and a request on it, n times, and returns how long each
+// took, in order.
+func (p *port) asks(n int, from, name string) []time.Duration {
+	p.t.Helper()
+	var took []time.Duration
+	for range n {
+		began := time.Now()
+		c, err := p.hello(from, name)
+		if err == nil {
+			err = ask(c, "")
+			c.Close()
+		}
+		if err != nil {
+			p.t.Errorf("a request from %s: %v", from, err)
+			continue
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	return took
+}
+
+func p99(d []time.Duration) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	return d[(len(d)*99+99)/100-1]
+}
+
+func files(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// manyFiles lets the test have as many descriptors as the machine allows.
+func manyFiles(t *testing.T, want uint64) {
+	t.Helper()
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		t.Fatal(err)
+	}
+	if l.Max < want {
+		t.Fatalf("the hard limit of descriptors is %d, the test needs %d: raise RLIMIT_NOFILE", l.Max, want)
+	}
+	l.Cur = l.Max
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// crowd holds n connections from 40 addresses of 4 subnets. Each that the server
+// closes is made anew, at most 500 in a second. start is called on each.
+func (p *port) crowd(n int, start func(net.Conn) error) (end func()) {
+	p.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all, ready sync.WaitGroup
+	tick := time.NewTicker(2 * time.Millisecond)
+	atOnce := make(chan struct{}, 64)
+	var failed atomic.Int64
+	ready.Add(n)
+	for i := range n {
+		from := fmt.Sprintf("127.1.%d.%d", i%4+1, i/4%10+1)
+		all.Go(func() {
+			up := sync.OnceFunc(ready.Done)
+			defer up()
+			for ctx.Err() == nil {
+				atOnce <- struct{}{}
+				c, err := p.dial(from)
+				<-atOnce
+				if err != nil {
+					failed.Add(1)
+					return
+				}
+				if start == nil || start(c) == nil {
+					up()
+					stop := context.AfterFunc(ctx, func() { c.Close() })
+					_, _ = io.Copy(io.Discard, c) // until the server closes it
+					stop()
+				}
+				up()
+				c.Close()
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	ready.Wait()
+	if f := failed.Load(); f > 0 {
+		p.t.Fatalf("%d of %d connections could not be made", f, n)
+	}
+	return func() { cancel(); all.Wait(); tick.Stop() }
+}
+
+// limit is what a percentile may be under attack: twice what it was, and on a
+// machine that does other things besides no less than a quarter of a second.
+func limit(before time.Duration) time.Duration { return max(2*before, 250*time.Millisecond) }
+
+func TestSilentConnectionsLeaveRoomForOthers(t *testing.T) {
+	manyFiles(t, 16_000)
+	p := open(t)
+	before := files(t)
+	quiet := p.asks(100, "127.0.0.1", "")
+	end := p.crowd(10_000, nil)
+	// Each has a descriptor at either end, unless the port closed it.
+	if n := (files(t) - before) / 2; n < 1000 || n > 2048+512+500 {
+		t.Errorf("%d of 10,000 silent connections are open, want about the 2048 places for strangers", n)
+	}
+	attacked := p.asks(100, "127.0.0.1", "")
+	known := p.asks(100, "127.0.0.2", "n1")
+	end()
+	t.Logf("p99 of a connection with a request: %v before, %v and %v under attack (n = 100)", p99(quiet), p99(attacked), p99(known))
+	for who, d := range map[string][]time.Duration{"a stranger's": attacked, "a node's": known} {
+		if p99(d) > limit(p99(quiet)) {
+			t.Errorf("p99 of %s requests went from %v to %v", who, p99(quiet), p99(d))
+		}
+	}
+	p.stop()
+	if n := files(t); n > before+10 {
+		t.Errorf("%d descriptors after, %d before", n, before)
+	}
+}
+
+// Connections that made their handshake and then send their request byte by byte,
+// or a body that never ends, are strangers as well.
+func TestSlowRequestsLeaveRoomForOthers(t *testing.T) {
+	manyFiles(t, 16_000)
+	p := open(t)
+	conf := p.ca.Client(t, "x")
+	conf.GetClientCertificate = nil
+	quiet := p.asks(50, "127.0.0.1", "")
+	var made atomic.Int64
+	end := p.crowd(2500, func(c net.Conn) error {
+		secure := tls.Client(c, conf)
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		if err := secure.Handshake(); err != nil {
+			return err
+		}
+		_ = c.SetDeadline(time.Time{})
+		text := "GET / HTTP/1.1\r\nHost: x\r\nA"
+		if made.Add(1)%2 == 0 {
+			text = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc"
+		}
+		_, err := io.WriteString(secure, text)
+		return err
+	})
+	attacked := p.asks(50, "127.0.0.1", "")
+	end()
+	if made.Load() < 2000 {
+		t.Errorf("%d slow requests were begun, want 2000 at least", made.Load())
+	}
+	t.Logf("p99 of a connection with a request: %v before, %v under attack (n = 50)", p99(quiet), p99(attacked))
+	if p99(attacked) > limit(p99(quiet)) {
+		t.Errorf("p99 of requests went from %v to %v", p99(quiet), p99(attacked))
+	}
+}
+
+// Who has authenticated from an address gets in from it again, also while others
+// at the same address hold all places for strangers.
+func TestFamiliarAddressesHaveAReserve(t *testing.T) {
+	manyFiles(t, 16_000)
+	p := open(t)
+	c, err := p.hello("127.0.0.9", "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(c, ""); err != nil { // now the server has seen the certificate
+		t.Fatal(err)
+	}
+	c.Close()
+	end := p.crowd(4000, nil)
+	defer end()
+	p.asks(50, "127.0.0.9", "n1")
+	p.asks(50, "127.0.0.9", "")
+}
+
+func TestConnectionsOfOneCertificateAreBounded(t *testing.T) {
+	p := open(t)
+	var held []*tls.Conn
+	for range 40 {
+		c, err := p.hello("127.0.0.1", "loud")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := ask(c, ""); err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, c)
+	}
+	for i, c := range held {
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		if i < 8 {
+			if _, err := c.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
+				t.Errorf("connection %d of 40 is open: %v, want the newest 32 only", i, err)
+			}
+		} else if err := ask(c, ""); err != nil {
+			t.Errorf("connection %d of 40: %v, want the newest 32 open", i, err)
+		}
+	}
+	p.asks(1, "127.0.0.1", "quiet")
+}
+
+// A person's connections do not count as strangers', and live while strangers'
+// are closed for newcomers.
+func TestConnectionsOfAPersonLeaveTheStrangers(t *testing.T) {
+	manyFiles(t, 16_000)
+	p := open(t)
+	c, err := p.hello("127.1.1.1", "") // the attackers' own address
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := ask(c, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	end := p.crowd(4000, nil)
+	defer end()
+	if err := ask(c, "ann"); err != nil {
+		t.Errorf("a person's connection under attack: %v", err)
+	}
+}
+
+// A flood of whole handshakes from one subnet delays one from another by a turn.
+func TestAFloodOfHandshakesLeavesTurnsForOthers(t *testing.T) {
+	manyFiles(t, 16_000)
+	p := open(t)
+	conf := p.ca.Client(t, "x")
+	conf.GetClientCertificate = nil
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	var made atomic.Int64
+	for range 200 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				raw, err := p.dial("127.1.1.1")
+				if err != nil {
+					continue
+				}
+				_ = raw.SetDeadline(time.Now().Add(20 * time.Second))
+				if tls.Client(raw, conf).Handshake() == nil {
+					made.Add(1)
+				}
+				raw.Close()
+			}
+		})
+	}
+	for made.Load() < 500 {
+		time.Sleep(time.Millisecond) // until the flood is under way
+	}
+	took := p.asks(30, "127.0.0.1", "")
+	cancel()
+	all.Wait()
+	if m := took[len(took)/2]; m > 2*time.Second {
+		t.Errorf("half of the requests took %v or more during a flood of handshakes", m)
+	}
+}
