@@ -35,8 +35,9 @@ type Config struct {
 	URL    string   `yaml:"url" usage:"https://host:port under which nodes reach the cluster; join tokens carry it. Empty: made of this machine's address"`
 	Names  []string `yaml:"names" usage:"further DNS names and addresses for the server's certificate"`
 
-	Store  daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
-	Broker BrokerConfig  `yaml:"broker"`
+	Store    daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
+	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another: what that knew is lost. For one start"`
+	Broker   BrokerConfig  `yaml:"broker"`
 
 	Network NetworkConfig `yaml:"network"`
 

@@ -31,6 +31,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/storemark"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -100,6 +101,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	docs, err = storemark.Check(ctx, st, docs, storemark.Options{
+		Dir: dir, Authority: creds.Pair.Chain[0], Embedded: storeFile, Elsewhere: cfg.Store != "", New: cfg.NewStore, Log: log,
+	})
+	if err != nil {
+		return err
+	}
 	ln, err := freeport.Listen(cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -134,8 +141,11 @@ func openStore(ctx context.Context, cfg Config, id api.ClusterID) (store.Store, 
 	if uri := cfg.Store.Reveal(); uri != "" {
 		return mongo.Open(ctx, uri, "cluster-"+string(id))
 	}
-	return embedded.Open(filepath.Join(cfg.Data, "cluster.db"))
+	return embedded.Open(filepath.Join(cfg.Data, storeFile))
 }
+
+// storeFile is the embedded store in the data directory.
+const storeFile = "cluster.db"
 
 // build makes the parts and connects them; nothing of it is alive yet but the
 // broker.

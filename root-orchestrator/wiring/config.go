@@ -25,12 +25,13 @@ import (
 
 // Config is the root orchestrator's configuration.
 type Config struct {
-	Data   string        `yaml:"data" usage:"directory for keys and, without a store elsewhere, for the store"`
-	Listen string        `yaml:"listen" usage:"address of the API and of the link for clusters; port 0 takes a free one, see <data>/address"`
-	URL    string        `yaml:"url" usage:"https://host:port under which clusters reach the root; join tokens carry it. Empty: made of this machine's address"`
-	Names  []string      `yaml:"names" usage:"further DNS names and addresses for the server's certificate"`
-	Store  daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
-	Role   string        `yaml:"role" usage:"the installation's name in a store that several share"`
+	Data     string        `yaml:"data" usage:"directory for keys and, without a store elsewhere, for the store"`
+	Listen   string        `yaml:"listen" usage:"address of the API and of the link for clusters; port 0 takes a free one, see <data>/address"`
+	URL      string        `yaml:"url" usage:"https://host:port under which clusters reach the root; join tokens carry it. Empty: made of this machine's address"`
+	Names    []string      `yaml:"names" usage:"further DNS names and addresses for the server's certificate"`
+	Store    daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
+	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another: what that knew is lost. For one start"`
+	Role     string        `yaml:"role" usage:"the installation's name in a store that several share"`
 
 	Dead time.Duration `yaml:"dead" usage:"silence of a cluster after which its instances are placed elsewhere; 0: the core's default"`
 

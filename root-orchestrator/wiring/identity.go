@@ -38,14 +38,10 @@ type identities struct {
 	issued    *clusterlink.Issued
 }
 
-func openIdentity(cfg Config, dir *os.Root, st store.Store, loaded []store.Doc, external string, names []string, log *slog.Logger) (*identities, error) {
-	id := &identities{}
+func openIdentity(cfg Config, dir *os.Root, authority *ca.Authority, st store.Store, loaded []store.Doc, external string, names []string, log *slog.Logger) (*identities, error) {
+	id := &identities{authority: authority.WithLife(cfg.CertLife)}
 	var err error
-	if id.authority, err = openAuthority(dir, len(loaded) > 0); err != nil {
-		return nil, err
-	}
-	id.authority = id.authority.WithLife(cfg.CertLife)
-	if id.ring, err = openRing(dir); err != nil {
+	if id.ring, err = openRing(dir, len(loaded) > 0, log); err != nil {
 		return nil, err
 	}
 	if id.issued, err = clusterlink.NewIssued(st, loaded); err != nil {
@@ -87,13 +83,18 @@ func openAuthority(dir *os.Root, used bool) (*ca.Authority, error) {
 	return a, ca.SavePair(dir, authorityFile, a.Pair())
 }
 
-func openRing(dir *os.Root) (*jwt.Ring, error) {
+// openRing reads the keys that sign tokens, and makes some at the first start. A store
+// that knows users without them is usable: nobody is signed in any more.
+func openRing(dir *os.Root, used bool, log *slog.Logger) (*jwt.Ring, error) {
 	text, err := dir.ReadFile(ringFile)
 	if err == nil {
 		return jwt.ParseRing(text)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the token keys: %w", err)
+	}
+	if used {
+		log.Warn("token keys missing, making new ones: all sessions and tokens have ended", "file", ringFile)
 	}
 	ring, err := jwt.NewRing(time.Now())
 	if err != nil {

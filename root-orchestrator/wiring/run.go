@@ -20,6 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/storemark"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -67,6 +68,16 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	authority, err := openAuthority(dir, len(loaded) > 0)
+	if err != nil {
+		return err
+	}
+	loaded, err = storemark.Check(ctx, st, loaded, storemark.Options{
+		Dir: dir, Authority: authority.Pair().Chain[0], Embedded: storeFile, Elsewhere: cfg.Store != "", New: cfg.NewStore, Log: log,
+	})
+	if err != nil {
+		return err
+	}
 	ln, err := freeport.Listen(cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -74,7 +85,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	defer ln.Close()
 
 	external, names := reach.Of(ln.Addr(), cfg.URL, cfg.Names)
-	id, err := openIdentity(cfg, dir, st, loaded, external, names, log)
+	id, err := openIdentity(cfg, dir, authority, st, loaded, external, names, log)
 	if err != nil {
 		return err
 	}
@@ -150,8 +161,11 @@ func openStore(ctx context.Context, cfg Config) (store.Store, error) {
 	if uri := cfg.Store.Reveal(); uri != "" {
 		return mongo.Open(ctx, uri, cfg.Role)
 	}
-	return embedded.Open(filepath.Join(cfg.Data, "root.db"))
+	return embedded.Open(filepath.Join(cfg.Data, storeFile))
 }
+
+// storeFile is the embedded store in the data directory.
+const storeFile = "root.db"
 
 // send hands out what the core says. It runs on the core's owner and must not block.
 func send(envs []api.Envelope, web *httpapi.API, link *clusterlink.Link, asker *outside.Asker) {

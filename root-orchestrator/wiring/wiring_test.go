@@ -526,6 +526,36 @@ func TestTheAuthoritysKeyIsMissed(t *testing.T) {
 	}
 }
 
+// A store without its keys, keys without their store, and the two of different
+// installations do not start, and say what to do.
+func TestTheStoreBelongsToTheKeys(t *testing.T) {
+	ours, others := t.TempDir(), t.TempDir()
+	run := func(cfg wiring.Config) error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		return wiring.Run(ctx, cfg, slog.New(slog.DiscardHandler))
+	}
+	d, other := start(t, ours), start(t, others)
+	d.stop()
+	other.stop()
+	db := filepath.Join(ours, "root.db")
+	kept, err := os.ReadFile(db)
+	check(t, err)
+	foreign, err := os.ReadFile(filepath.Join(others, "root.db"))
+	check(t, err)
+
+	check(t, os.WriteFile(db, foreign, 0o600))
+	if err := run(d.cfg); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "one backup") {
+		t.Errorf("the store of another installation: %v", err)
+	}
+	check(t, os.Remove(db))
+	if err := run(d.cfg); !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "--new-store") {
+		t.Errorf("an empty store: %v", err)
+	}
+	check(t, os.WriteFile(db, kept, 0o600))
+	start(t, ours).admin()
+}
+
 func TestTheCAIsFetchedByItsPin(t *testing.T) {
 	d := start(t, t.TempDir())
 	line := clusterToken(t, d.admin(), api.TokenRequest{})

@@ -6,6 +6,8 @@
 //	```sh test       by TestCommands, in order within its document, against
 //	                 `treeline dev` with two clusters and three nodes
 //	```sh scripts    by scripts/test itself: what begins and ends everything
+//	```sh backup     by TestBackupAsDocumented, on a root of its own,
+//	```sh restore    and then this one
 //
 // Any other fenced block is something to read, and must not be marked as sh.
 package docs

@@ -18,7 +18,7 @@ var scripted = []string{"cd treeline", "scripts/up", "scripts/down", "scripts/te
 func TestEveryCommandIsMarked(t *testing.T) {
 	for _, b := range all(t) {
 		switch {
-		case b.Info == "sh test":
+		case b.Info == "sh test", b.Info == "sh backup", b.Info == "sh restore":
 		case b.Info == "sh scripts":
 			for line := range strings.Lines(b.Text) {
 				line, _, _ = strings.Cut(line, "  #")
@@ -27,7 +27,7 @@ func TestEveryCommandIsMarked(t *testing.T) {
 				}
 			}
 		case strings.HasPrefix(b.Info, "sh"), strings.HasPrefix(b.Info, "bash"), strings.HasPrefix(b.Info, "console"):
-			t.Errorf("%s: a block %q: want `sh test` or `sh scripts`", b, b.Info)
+			t.Errorf("%s: a block %q: want `sh test`, `sh scripts`, `sh backup` or `sh restore`", b, b.Info)
 		}
 	}
 }

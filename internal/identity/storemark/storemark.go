@@ -1,0 +1,138 @@
+// Package storemark ties a store to the keys in a daemon's data directory, which are
+// two parts of one installation: with the keys of one and the documents of another, or
+// with none, a daemon would take strangers for its own, or forget its own. The store
+// has a document that names the keys; the data directory has a file that says that
+// there was a store.
+//
+//	docs, err = storemark.Check(ctx, st, docs, storemark.Options{Dir: dir, Authority: cert, Embedded: "root.db"})
+package storemark
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/store"
+)
+
+// File is the file in the data directory that says that a store was used with its keys.
+const File = "store-in-use"
+
+// The document in the store.
+const (
+	kind = "installation"
+	key  = "keys"
+)
+
+type mark struct {
+	Authority string `json:"authority"` // SHA-256 of the authority's public key, hex
+}
+
+// Options say what belongs together.
+type Options struct {
+	Dir       *os.Root          // the data directory
+	Authority *x509.Certificate // of the daemon's own authority; its key stays when it is renewed
+	Embedded  string            // the embedded store's file in Dir
+	Elsewhere bool              // the store is not that file
+	New       bool              // an empty store is meant: the operator has said so
+	Log       *slog.Logger
+}
+
+// Check compares the store, of which docs are all documents, with the keys, before
+// anything else is written, and returns the documents without its own. A store of other
+// keys is ErrConflict, and an empty one where there was another is ErrNotFound; both
+// errors say what to do. A store without a mark, from an earlier release or new, gets one.
+func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]store.Doc, error) {
+	have := mark{Authority: fingerprint(o.Authority)}
+	i := slices.IndexFunc(docs, func(d store.Doc) bool { return d.Kind == kind && d.Key == key })
+	if i >= 0 {
+		var in mark
+		if err := json.Unmarshal(docs[i].Data, &in); err != nil {
+			return nil, fmt.Errorf("read which keys the store belongs to: %w: %w", err, store.ErrCorrupt)
+		}
+		if in != have {
+			return nil, fmt.Errorf("open the store %s: it belongs to other keys (%.16s…) than those in %s (%.16s…): "+
+				"restore the keys and the store of one backup, or set store to the one of this installation; nothing was changed: %w",
+				o.place(), in.Authority, o.Dir.Name(), have.Authority, api.ErrConflict)
+		}
+		return slices.Delete(slices.Clone(docs), i, i+1), o.use(have)
+	}
+	if len(docs) == 0 {
+		if err := o.empty(); err != nil {
+			return nil, err
+		}
+	}
+	data, err := json.Marshal(have)
+	if err != nil {
+		return nil, fmt.Errorf("encode which keys the store belongs to: %w", err)
+	}
+	if err := st.Save(ctx, []store.Doc{{Kind: kind, Key: key, Version: 1, Data: data}}); err != nil {
+		return nil, fmt.Errorf("save which keys the store belongs to: %w", err)
+	}
+	return docs, o.use(have)
+}
+
+// empty reports whether an empty store may be used.
+func (o Options) empty() error {
+	used, err := o.used()
+	switch {
+	case err != nil:
+		return err
+	case !used:
+		return nil // the first start, or one after a crash within it
+	case o.New:
+		o.Log.Warn("starting with an empty store: what the installation knew is not in it", "store", o.place())
+		return nil
+	}
+	return fmt.Errorf("open the store %s: it is empty, and the keys in %s were used with another one: "+
+		"set store to that one, or restore a backup of it; --new-store starts with the empty one, and what the old one knew is lost: %w",
+		o.place(), o.Dir.Name(), api.ErrNotFound)
+}
+
+// place is where the store is, for people. A store's URL may have a password in it.
+func (o Options) place() string {
+	if o.Elsewhere {
+		return "at the URL of the key store"
+	}
+	return filepath.Join(o.Dir.Name(), o.Embedded)
+}
+
+// used reports whether there was a store with the keys before. Earlier releases left no
+// mark; where the store is elsewhere now, their embedded one tells.
+func (o Options) used() (bool, error) {
+	files := []string{File}
+	if o.Elsewhere {
+		files = append(files, o.Embedded)
+	}
+	for _, f := range files {
+		if _, err := o.Dir.Stat(f); err == nil {
+			return true, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("see whether there was a store: %w", err)
+		}
+	}
+	return false, nil
+}
+
+// use notes in the data directory that there is a store. The store's mark is durable by
+// then, so that a crash between the two leaves a store that is found to belong here.
+func (o Options) use(m mark) error {
+	if _, err := o.Dir.Stat(File); err == nil {
+		return nil
+	}
+	return ca.WriteFile(o.Dir, File, []byte(m.Authority+"\n"), 0o600)
+}
+
+func fingerprint(c *x509.Certificate) string {
+	return fmt.Sprintf("%x", sha256.Sum256(c.RawSubjectPublicKeyInfo))
+}

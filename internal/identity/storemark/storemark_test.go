@@ -1,0 +1,136 @@
+package storemark_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/storemark"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/store/mem"
+)
+
+// keys are a data directory with an authority.
+func keys(t *testing.T) storemark.Options {
+	t.Helper()
+	dir, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dir.Close() })
+	a, err := ca.NewRoot(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return storemark.Options{Dir: dir, Authority: a.Root(), Embedded: "root.db", Log: slog.New(slog.DiscardHandler)}
+}
+
+func check(t *testing.T, st store.Store, o storemark.Options) ([]store.Doc, error) {
+	t.Helper()
+	docs, err := store.Load(t.Context(), st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return storemark.Check(t.Context(), st, docs, o)
+}
+
+// refused checks the error, and that the store is as it was.
+func refused(t *testing.T, st store.Store, o storemark.Options, kind error, says string) {
+	t.Helper()
+	before, _ := store.Load(t.Context(), st)
+	if _, err := check(t, st, o); !errors.Is(err, kind) || !strings.Contains(err.Error(), says) {
+		t.Errorf("got %v, want %v with %q", err, kind, says)
+	}
+	if after, _ := store.Load(t.Context(), st); len(after) != len(before) {
+		t.Errorf("the store had %d documents and has %d", len(before), len(after))
+	}
+}
+
+func TestAStoreOfOtherKeysIsRefused(t *testing.T) {
+	ours, others, st := keys(t), keys(t), mem.New()
+	for range 2 {
+		if docs, err := check(t, st, ours); err != nil || len(docs) != 0 {
+			t.Fatalf("the store of these keys: %v, %v", docs, err)
+		}
+	}
+	refused(t, st, others, api.ErrConflict, "one backup")
+	others.New = true
+	refused(t, st, others, api.ErrConflict, "one backup")
+}
+
+func TestAnEmptyStoreAfterAnotherIsRefused(t *testing.T) {
+	o := keys(t)
+	if _, err := check(t, mem.New(), o); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, mem.New(), o, api.ErrNotFound, "--new-store")
+	o.New = true
+	st := mem.New()
+	if _, err := check(t, st, o); err != nil {
+		t.Fatal(err)
+	}
+	o.New = false
+	if _, err := check(t, st, o); err != nil {
+		t.Errorf("the new store, afterwards: %v", err)
+	}
+
+	// An installation of an earlier release, whose store is elsewhere now.
+	o = keys(t)
+	o.Elsewhere = true
+	if err := ca.WriteFile(o.Dir, o.Embedded, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, mem.New(), o, api.ErrNotFound, "--new-store")
+}
+
+func TestAStoreOfAnEarlierReleaseIsAdopted(t *testing.T) {
+	o, st := keys(t), mem.New()
+	doc := store.Doc{Kind: "app", Key: "acme/shop", Version: 1, Data: []byte("{}")}
+	if err := st.Save(t.Context(), []store.Doc{doc}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time it has its mark, which is not handed on
+		if docs, err := check(t, st, o); err != nil || len(docs) != 1 || docs[0].Kind != "app" {
+			t.Fatalf("%v, %v", docs, err)
+		}
+	}
+	refused(t, st, keys(t), api.ErrConflict, "other keys")
+}
+
+// A first start that crashes after any of its steps can be repeated.
+func TestACrashInTheFirstStartIsRepaired(t *testing.T) {
+	o := keys(t) // the keys are there, the store was not marked
+	if _, err := check(t, mem.New(), o); err != nil {
+		t.Error(err)
+	}
+	o, st := keys(t), mem.New()
+	if _, err := check(t, st, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Dir.Remove(storemark.File); err != nil { // the store was marked, the directory not
+		t.Fatal(err)
+	}
+	if _, err := check(t, st, o); err != nil {
+		t.Error(err)
+	}
+	refused(t, mem.New(), o, api.ErrNotFound, "--new-store")
+}
+
+// A store that cannot take the mark stops the start.
+func TestAMarkThatIsNotSavedIsAnError(t *testing.T) {
+	o := keys(t)
+	st := mem.New()
+	st.Close()
+	if _, err := storemark.Check(context.Background(), st, nil, o); err == nil {
+		t.Error("a closed store was taken")
+	}
+	if _, err := o.Dir.Stat(storemark.File); err == nil {
+		t.Error("the directory says that there is a store")
+	}
+}

@@ -1,0 +1,139 @@
+package docs
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/root-orchestrator/wiring"
+)
+
+// systemctl stands for systemd: it starts and stops one root orchestrator.
+const systemctl = `#!/bin/sh
+set -eu
+cd %[1]s
+case $1 in
+start)
+	rm -f %[2]s/address
+	setsid ./root-orchestrator --data %[2]s --listen 127.0.0.1:0 >>log 2>&1 </dev/null &
+	echo $! >pid
+	for _ in $(seq 600); do
+		[ ! -s %[2]s/address ] || exit 0
+		kill -0 "$(cat pid)" || { cat log; exit 1; }
+		sleep 0.1
+	done
+	exit 1
+	;;
+stop)
+	[ -s pid ] || exit 0
+	kill "$(cat pid)" || true
+	while kill -0 "$(cat pid)" 2>/dev/null; do sleep 0.05; done
+	rm pid
+	;;
+esac
+`
+
+// TestBackupAsDocumented saves a root by the commands of the operator's page, changes
+// it, and restores it by the commands there, below a directory that stands for /.
+func TestBackupAsDocumented(t *testing.T) {
+	machine := t.TempDir()
+	data := filepath.Join(machine, "var/lib/treeline/root")
+	for _, dir := range []string{data, filepath.Join(machine, "etc/treeline")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("go", "build", "-o", machine+"/", "../../root-orchestrator").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	shim := filepath.Join(machine, "systemctl")
+	if err := os.WriteFile(shim, fmt.Appendf(nil, systemctl, machine, data), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	run := func(commands string) {
+		t.Helper()
+		cmd := exec.Command("bash", "-euxo", "pipefail", "-c", commands)
+		cmd.Env = append(os.Environ(), "PATH="+machine+":"+os.Getenv("PATH"))
+		if out, err := output(cmd); err != nil {
+			t.Fatalf("%s\n%v\n%s", commands, err, out)
+		}
+	}
+	t.Cleanup(func() { run("systemctl stop treeline-root") })
+	run("systemctl start treeline-root")
+
+	var session api.Session
+	connect := func(tokens client.Tokens) *client.Client {
+		t.Helper()
+		c, err := client.New(client.Options{
+			URL: "https://" + text(t, data, wiring.AddressFile), CA: []byte(text(t, data, wiring.CAFile)), Tokens: tokens,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return c
+	}
+	tenants := func() (names []string) {
+		t.Helper()
+		var page api.Page[struct{ Path string }]
+		if _, err := connect(client.Static(session.Access)).Do(t.Context(), client.Request{Method: http.MethodGet, Path: "/v1/tenants"}, &page); err != nil {
+			t.Fatalf("the session of before: %v", err)
+		}
+		for _, p := range page.Items {
+			names = append(names, p.Path)
+		}
+		return names
+	}
+	create := func(name api.Tenant) {
+		t.Helper()
+		if err := connect(client.Static(session.Access)).CreateTenant(t.Context(), name, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	user, code, _ := strings.Cut(text(t, data, wiring.SignInFile), " ")
+	session, err := connect(nil).Redeem(t.Context(), api.Redeem{User: user, Code: code, Password: "correct horse battery"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create("before")
+	ca := text(t, data, wiring.CAFile)
+	blocks, err := Blocks(top, "docs/operator.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	for _, b := range blocks {
+		if b.Info != "sh backup" && b.Info != "sh restore" {
+			continue
+		}
+		if ran++; b.Info == "sh restore" {
+			create("after")
+		}
+		run(strings.NewReplacer(" -C / ", " -C "+machine+" ", " /root/", " "+machine+"/", " /var/", " "+machine+"/var/").Replace(b.Text))
+	}
+	if ran != 2 {
+		t.Fatalf("docs/operator.md has %d blocks about backups, want 2", ran)
+	}
+	if have := tenants(); !slices.Contains(have, "before") || slices.Contains(have, "after") {
+		t.Errorf("the restored root has the tenants %q", have)
+	}
+	if text(t, data, wiring.CAFile) != ca {
+		t.Error("the restored root has another CA")
+	}
+}
+
+func text(t *testing.T, dir, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
