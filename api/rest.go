@@ -131,6 +131,9 @@ type ClusterView struct {
 // after the other: POST /v1/plan, answered with a ClusterPlan.
 type ClusterPlanRequest struct {
 	Instances []WhyRequest `json:"instances"`
+	// Gone are instances that the cluster has and would have no longer: once they have
+	// stopped, the room that they take is there for the others.
+	Gone []InstanceID `json:"gone,omitempty"`
 }
 
 // ClusterPlan answers it, in the same order.

@@ -248,6 +248,7 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	} else {
 		n.book(in.id(), in.demand.claim)
 	}
+	n.republish(in.id(), in.demand.ports)
 	before, wasReady := in.view(), in.Ready
 	in.State, in.Reason, in.Detail, in.ExitCode = o.State, o.Reason, step.Clip(o.Detail), o.ExitCode
 	in.Restarts, in.Failures = o.Counts(in.Restarts, in.Failures)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,24 +9,66 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Plan says where instances would go that come one after the other, if nothing
-// else changed, and who would make way for them. It reserves nothing.
+// Plan says where instances would go that come one after the other, the most
+// urgent first, if nothing else changed, and who would make way for them. One that
+// is here already is planned as its replacement: its node ends the old placement
+// before it begins the new one. What fits only once others have stopped that are
+// leaving, or that are to go, is planned there. It reserves nothing.
 func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
-	t := tentative{c: c, placed: map[api.NodeID]int{}}
+	t := tentative{c: c, placed: map[api.NodeID]int{}, gone: r.Gone}
 	defer func() {
 		for _, u := range slices.Backward(t.undo) {
 			u()
 		}
 	}()
-	out := api.ClusterPlan{Instances: make([]api.InstancePlan, 0, len(r.Instances))}
-	for i := range r.Instances {
-		out.Instances = append(out.Instances, t.plan(&r.Instances[i]))
+	out := api.ClusterPlan{Instances: make([]api.InstancePlan, len(r.Instances))}
+	order := make([]int, len(r.Instances))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(r.Instances[b].Spec.Urgency(), r.Instances[a].Spec.Urgency())
+	})
+	for _, i := range order {
+		out.Instances[i] = t.plan(&r.Instances[i])
+	}
+	if !slices.ContainsFunc(out.Instances, func(v api.InstancePlan) bool { return v.Action == planWait }) {
+		return out
+	}
+	t.leave()
+	turn := map[api.InstanceID]int{}
+	for i, id := range c.inTurn() {
+		turn[id] = i - len(c.instances) // what waits already comes first
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		x, y := &r.Instances[a], &r.Instances[b]
+		return cmp.Or(cmp.Compare(y.Spec.Urgency(), x.Spec.Urgency()), cmp.Compare(turn[x.Instance], turn[y.Instance]))
+	})
+	for _, i := range order {
+		if out.Instances[i].Action == planWait {
+			out.Instances[i] = t.plan(&r.Instances[i])
+		}
+	}
+	for i := range out.Instances {
+		if out.Instances[i].Action == planWait { // the reasons once all others have their places
+			if v := t.choose(asked(&r.Instances[i])); v.Action == planWait {
+				out.Instances[i] = v
+			}
+		}
 	}
 	return out
+}
+
+// asked is an instance that is nowhere yet.
+func asked(q *api.WhyRequest) *instance {
+	in := &instance{demand: demandOf(q.Instance, &q.Spec)}
+	in.Want = api.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets}
+	return in
 }
 
 // tentative is a plan that is being made: what it gives away counts for what is
@@ -34,26 +77,132 @@ type tentative struct {
 	c      *Core
 	placed map[api.NodeID]int // instances by this plan; with it, the node is a copy
 	held   api.Resources
-	undo   []func() // the last first
+	gone   []api.InstanceID // that take room until all have been tried once
+	shrink []func()         // what takes more than it will have when all has stopped
+	undo   []func()         // the last first
 }
 
+// plan is what would become of an instance. One that is here stays on its node if it
+// can, as with rewant; what it has there is in nobody's way when it has stopped.
 func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
-	c, d := t.c, demandOf(q.Instance, &q.Spec)
-	in := &instance{demand: d}
-	in.Want = api.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets}
+	in := asked(q)
+	if now := t.c.instances[q.Instance]; now != nil && t.c.nodes[now.Node] != nil && t.c.nodes[now.Node].assigned[q.Instance] != nil {
+		if v, ok := t.stay(in, now.Node); ok {
+			return v
+		}
+		t.dismiss(q.Instance, now.Node)
+	}
+	v := t.choose(in)
+	if v.Action == planPlace {
+		t.give(v.Node, in)
+	}
+	return v
+}
+
+// stay has an instance be replaced on its own node, if it fits there without what it
+// has now.
+func (t *tentative) stay(in *instance, home api.NodeID) (api.InstancePlan, bool) {
+	c, id := t.c, in.id()
+	n := t.on(home)
+	undo := c.pretend(id.Service(), string(home), -1)
+	cand := c.without(n, id)
+	req := c.requestOf(in.placing())
+	best, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, c.cfg.Plugin, in.seed())
+	undo()
+	if !ok || !n.traits.devices.together(req.Devices, cand.Rooms[0].Devices) {
+		return api.InstancePlan{}, false
+	}
+	v := api.InstancePlan{
+		ID: id, Action: planPlace, Cluster: c.cfg.ID, Node: home, Score: best.Score, Headroom: headroom(&req, &cand),
+	}
+	had := n.booked[id]
+	t.dismiss(id, home)
+	t.book(n, id, claim{})
+	t.give(home, in)
+	// As with take, the larger of both is booked until the node reports the new one,
+	// and the ports of both.
+	t.book(n, in.id()+planned, had.max(in.demand.claim))
+	t.show(n)
+	t.shrink = append(t.shrink, func() {
+		t.book(n, in.id()+planned, in.demand.claim)
+		t.show(n)
+	})
+	return v, true
+}
+
+// dismiss has an instance be no longer assigned to its node; what it takes there is
+// taken until leave.
+func (t *tentative) dismiss(id api.InstanceID, home api.NodeID) {
+	n := t.on(home)
+	delete(n.assigned, id)
+	t.undo = append(t.undo, t.c.pretend(id.Service(), string(home), -1))
+	t.gone = append(t.gone, id)
+	t.show(n)
+}
+
+// leave has all have stopped that is leaving, or that is to go.
+func (t *tentative) leave() {
+	for _, s := range t.shrink {
+		s()
+	}
+	for _, id := range t.gone {
+		in := t.c.instances[id]
+		if in == nil || t.c.nodes[in.Node] == nil {
+			continue
+		}
+		n := t.on(in.Node)
+		if n.assigned[id] != nil {
+			t.dismiss(id, in.Node)
+		}
+		t.remove(n, id)
+		t.show(n)
+	}
+	for _, id := range step.Keys(t.c.nodes) {
+		if len(t.c.nodes[id].ending()) > 0 {
+			t.clear(id, nil)
+		}
+	}
+}
+
+// book has an instance take k on the copy of a node.
+func (t *tentative) book(n *node, id api.InstanceID, k claim) {
+	t.held = t.held.Minus(n.booked[id].Room).Plus(k.Room)
+	n.book(id, k)
+}
+
+// planned marks the book entry of an instance that may be there already as it was.
+const planned = " planned"
+
+// remove frees what an instance takes on the copy of a node.
+func (t *tentative) remove(n *node, id api.InstanceID) {
+	t.book(n, id, claim{})
+	n.unpublish(id)
+}
+
+// The actions of an InstancePlan that a cluster says.
+const (
+	planPlace = "place"
+	planWait  = "wait"
+)
+
+// choose is what would become of an instance that is nowhere, as things are in the
+// plan.
+func (t *tentative) choose(in *instance) api.InstancePlan {
+	c := t.c
 	used := c.used
 	c.used = used.Plus(t.held) // what was planned before counts
 	defer func() { c.used = used }()
+	v := api.InstancePlan{ID: in.id(), Action: planPlace, Cluster: c.cfg.ID}
 	over := c.overShare(in)
 	req, best, ok := c.findFor(in.placing(), in.seed())
-	v := api.InstancePlan{ID: q.Instance, Action: "place", Cluster: c.cfg.ID, Node: api.NodeID(best.ID), Score: best.Score}
+	v.Node, v.Score = api.NodeID(best.ID), best.Score
 	if !ok || over != nil {
 		n, victims := c.wayFor(in, &req)
 		switch {
 		case n == nil && over != nil:
-			return waits(q.Instance, *over)
+			return waits(in.id(), *over)
 		case n == nil:
-			return waits(q.Instance, sched.Explain(c.rank(&req, in.seed())))
+			return waits(in.id(), sched.Explain(c.rank(&req, in.seed())))
 		}
 		v.Node, v.Displaces, v.Score = n.info.ID, len(victims) > 0, 0
 		for _, other := range victims {
@@ -63,12 +212,11 @@ func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
 		t.clear(n.info.ID, victims)
 	}
 	v.Headroom = headroom(&req, c.table.Get(string(v.Node)))
-	t.give(v.Node, in)
 	return v
 }
 
 func waits(id api.InstanceID, why api.Explanation) api.InstancePlan {
-	return api.InstancePlan{ID: id, Action: "wait", Why: &why}
+	return api.InstancePlan{ID: id, Action: planWait, Why: &why}
 }
 
 // on is a copy of a node, in whose books the plan may write.
@@ -90,11 +238,10 @@ func (t *tentative) on(id api.NodeID) *node {
 
 // give has an instance be on a node.
 func (t *tentative) give(id api.NodeID, in *instance) {
-	n, key := t.on(id), in.id()+" planned" // it may be there already as it was
-	n.book(key, in.demand.claim)
+	n, key := t.on(id), in.id()+planned
+	t.book(n, key, in.demand.claim)
 	n.publish(key, in.demand.ports)
 	t.placed[id]++
-	t.held = t.held.Plus(in.demand.claim.Room)
 	t.undo = append(t.undo, t.c.pretend(in.id().Service(), string(id), +1))
 	t.show(n)
 }
@@ -103,14 +250,10 @@ func (t *tentative) give(id api.NodeID, in *instance) {
 func (t *tentative) clear(id api.NodeID, victims []*instance) {
 	n := t.on(id)
 	for gone := range n.ending() {
-		t.held = t.held.Minus(n.booked[gone].Room)
-		n.book(gone, claim{})
-		n.unpublish(gone)
+		t.remove(n, gone)
 	}
 	for _, v := range victims {
-		t.held = t.held.Minus(n.booked[v.id()].Room)
-		n.book(v.id(), claim{})
-		n.unpublish(v.id())
+		t.remove(n, v.id())
 		delete(n.assigned, v.id())
 		t.undo = append(t.undo, t.c.pretend(v.id().Service(), string(id), -1))
 	}

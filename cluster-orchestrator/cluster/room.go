@@ -120,7 +120,7 @@ func (n *node) release(id api.InstanceID) {
 }
 
 // publish books the ports of its node that an instance takes. Those of an
-// earlier placement stay booked with it until the node has let go of both.
+// earlier placement stay booked with them until the node reports the new one.
 func (n *node) publish(id api.InstanceID, ports []sched.Port) {
 	fresh := false
 	for _, p := range ports {
@@ -149,6 +149,15 @@ func (n *node) unpublish(id api.InstanceID) {
 		}
 	}
 	delete(n.ports, id)
+}
+
+// republish books the ports of the present placement alone: none of an earlier one
+// is left.
+func (n *node) republish(id api.InstanceID, ports []sched.Port) {
+	if slices.ContainsFunc(n.ports[id], func(p sched.Port) bool { return !slices.Contains(ports, p) }) {
+		n.unpublish(id)
+		n.publish(id, ports)
+	}
 }
 
 // publishedByOthers are the node's ports without those of one instance.

@@ -155,8 +155,7 @@ func (c *Core) rankOwn(req *sched.Request, res sched.Result, n *node, in *instan
 // WhyOf is Why for an instance that the cluster does not have, because the root
 // never offered it.
 func (c *Core) WhyOf(r api.WhyRequest) api.Explanation {
-	in := &instance{demand: demandOf(r.Instance, &r.Spec)}
-	in.Want = api.Assignment{Instance: r.Instance, Spec: r.Spec, Targets: r.Targets}
+	in := asked(&r)
 	req := c.requestOf(in.placing())
 	return sched.Explain(held(c.rank(&req, in.seed()), "", c.holds(in)))
 }

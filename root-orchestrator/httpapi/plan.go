@@ -107,7 +107,7 @@ func (t *tiers) ask(ctx context.Context) (again bool) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			got, err := t.api.askPlan(ctx, view.Cluster, t.plan.Asks[view.Cluster])
+			got, err := t.api.askPlan(ctx, view.Cluster, t.plan.Asks[view.Cluster], t.plan.Gone[view.Cluster])
 			mu.Lock()
 			defer mu.Unlock()
 			if view.Asked = err == nil; err != nil {
@@ -134,8 +134,8 @@ func (t *tiers) ask(ctx context.Context) (again bool) {
 // askPlan asks one cluster about the instances that it is to have. Only that they
 // are the asker's is checked here: a cluster is told what it would be told anyway,
 // if the document were applied, less commands and environments.
-func (a *API) askPlan(ctx context.Context, c api.ClusterID, asks []api.WhyRequest) ([]api.InstancePlan, error) {
-	body := api.ClusterPlanRequest{Instances: slices.Clone(asks)}
+func (a *API) askPlan(ctx context.Context, c api.ClusterID, asks []api.WhyRequest, gone []api.InstanceID) ([]api.InstancePlan, error) {
+	body := api.ClusterPlanRequest{Instances: slices.Clone(asks), Gone: gone}
 	for i := range body.Instances {
 		body.Instances[i].Spec = *placing(body.Instances[i].Spec)
 	}

@@ -31,6 +31,7 @@ const (
 type Planned struct {
 	api.Plan
 	Asks map[api.ClusterID][]api.WhyRequest
+	Gone map[api.ClusterID][]api.InstanceID // that the cluster has and would have no longer
 }
 
 // Plan is what applying the applications would do now, if nothing else changed:
@@ -62,7 +63,7 @@ func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, do
 	}
 	d := c.sketch(ids, services)
 	d.doubts = doubts
-	p := Planned{Asks: map[api.ClusterID][]api.WhyRequest{}}
+	p := Planned{Asks: map[api.ClusterID][]api.WhyRequest{}, Gone: map[api.ClusterID][]api.InstanceID{}}
 	for i := range apps {
 		p.Apps = append(p.Apps, d.planApp(&p, Apply{Tenant: tenant, Spec: apps[i]}))
 	}
@@ -118,12 +119,38 @@ func (c *Core) planApp(p *Planned, in Apply) api.AppPlan {
 	}
 	for _, s := range c.servicesByUrgency(a) {
 		c.reconcile(s)
+	}
+	for _, id := range step.Keys(had) { // what goes leaves its room to the others
+		if was := had[id]; !was.leaving && was.cluster != "" && was.instance.Leaving {
+			c.vacate(was)
+		}
+	}
+	for _, s := range c.servicesByUrgency(a) {
 		for _, id := range step.Keys(s.instances) {
 			c.replaceNow(s.instances[id], s)
 		}
 	}
 	out.Instances = c.planned(p, had, c.placesOf(id))
 	return out
+}
+
+// vacate counts the room of an instance that is to go as free in its cluster. On
+// which of its nodes that is the root does not know: the cluster is asked.
+func (c *Core) vacate(was place) {
+	cl := c.clusters[was.cluster]
+	if cl == nil {
+		return
+	}
+	room := was.had.Needs()
+	cl.Agg.Free, cl.Agg.Largest = cl.Agg.Free.Plus(room), cl.Agg.Largest.Plus(room)
+	cl.Agg.Slots = slices.Clone(cl.Agg.Slots)
+	for i := range cl.Agg.Slots {
+		s := &cl.Agg.Slots[i]
+		if s.Runtime == sched.RuntimeName(was.had.Virtualization) {
+			s.Free, s.Largest = s.Free.Plus(room), s.Largest.Plus(room)
+		}
+	}
+	c.refresh(cl)
 }
 
 // replaceNow gives the instance the newest spec without waiting for others, or for
@@ -149,6 +176,7 @@ type place struct {
 	*instance
 	cluster api.ClusterID
 	spec    api.Revision
+	had     api.Microservice // its SLA then
 	leaving bool
 }
 
@@ -159,7 +187,7 @@ func (c *Core) placesOf(app api.AppID) map[api.InstanceID]place {
 			continue
 		}
 		for i, in := range s.instances {
-			out[i] = place{in, in.Cluster, in.SpecRev, in.Leaving}
+			out[i] = place{in, in.Cluster, in.SpecRev, in.Spec, in.Leaving}
 		}
 	}
 	return out
@@ -179,6 +207,9 @@ func (c *Core) planned(p *Planned, had, has map[api.InstanceID]place) (out []api
 		}
 		was, is := had[id], has[id]
 		v := api.InstancePlan{ID: id, Cluster: is.cluster}
+		if was.cluster != "" && (is.instance == nil || is.leaving || is.cluster != was.cluster) {
+			p.Gone[was.cluster] = append(p.Gone[was.cluster], id)
+		}
 		switch {
 		case is.instance == nil || is.leaving:
 			v.Action, v.Cluster = PlanStop, was.cluster

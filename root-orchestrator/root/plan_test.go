@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -179,6 +180,37 @@ func TestSketchSharesNothingThatChanges(t *testing.T) {
 	}
 	w.settle()
 	if w.running() != 4 {
+		t.Errorf("%d run", w.running())
+	}
+}
+
+// TestWhatGoesIsNotInTheWay: a service that takes another's place in a full cluster
+// is planned there, because applying frees the room, and the cluster is told what
+// would be gone.
+func TestWhatGoesIsNotInTheWay(t *testing.T) {
+	w := newWorld(t, "a")
+	w.twins["a"].room = 2
+	w.apply(2)
+	w.settle()
+	if w.running() != 2 {
+		t.Fatalf("%d run", w.running())
+	}
+	app := application(2)
+	app.Services[0].Name = "other"
+	p := w.plan(app, nil)
+	if got := actions(p); got != "place a, place a, stop a, stop a" {
+		t.Errorf("%s", got)
+	}
+	if got := p.Gone["a"]; len(got) != 2 || len(p.Asks["a"]) != 2 {
+		t.Errorf("gone %v, asked %v", got, p.Asks)
+	}
+	more := application(3)
+	if got := actions(w.plan(more, nil)); got != "stay a, stay a, wait" {
+		t.Errorf("one more: %s", got)
+	}
+	w.must(Apply{Tenant: "acme", Spec: app, By: "alice"})
+	w.pass(time.Minute)
+	if w.running() != 2 {
 		t.Errorf("%d run", w.running())
 	}
 }
