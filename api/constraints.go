@@ -14,12 +14,12 @@ import (
 var keysOf = map[string]struct{ oneOf, needs, may []string }{
 	ConstrainDirect:   {may: []string{"cluster", "node"}}, // at least one of both
 	ConstrainClusters: {needs: []string{"allowed"}},
-	ConstrainAddons:   {needs: []string{"needs"}, may: []string{"rigidness"}},
-	ConstrainGeo:      {oneOf: []string{"area", "location", "polygon"}, may: []string{"threshold", "rigidness", "convergence_time"}},
-	ConstrainLatency:  {oneOf: []string{"area", "service", "target"}, needs: []string{"threshold"}, may: []string{"rigidness", "convergence_time"}},
-	ConstrainLabels:   {needs: []string{"labels"}, may: []string{"rigidness"}},
-	ConstrainSpread:   {may: []string{"by", "limit", "rigidness"}},
-	ConstrainApart:    {needs: []string{"services"}, may: []string{"by", "rigidness"}},
+	ConstrainAddons:   {needs: []string{"needs"}, may: []string{"rigidness", "tolerate"}},
+	ConstrainGeo:      {oneOf: []string{"area", "location", "polygon"}, may: []string{"threshold", "rigidness", "tolerate", "convergence_time"}},
+	ConstrainLatency:  {oneOf: []string{"area", "service", "target"}, needs: []string{"threshold"}, may: []string{"rigidness", "tolerate", "convergence_time"}},
+	ConstrainLabels:   {needs: []string{"labels"}, may: []string{"rigidness", "tolerate"}},
+	ConstrainSpread:   {may: []string{"by", "limit", "rigidness", "tolerate"}},
+	ConstrainApart:    {needs: []string{"services"}, may: []string{"by", "rigidness", "tolerate"}},
 }
 
 func constraintTypes() []string {
@@ -39,6 +39,7 @@ const (
 )
 
 func constraintRule(c checker, at string, v *value) {
+	patienceRule(c, at, v)
 	kind := v.get("type").text
 	keys, known := keysOf[kind]
 	if !known {
@@ -136,11 +137,11 @@ func (c checker) machines(at, key, list string) {
 	}
 }
 
-const fixLocation = "latitude before longitude, in degrees: 48.14,11.58"
+const fixLocation = "degrees with their direction: 48.14N,11.58E; or as in Oakestra longitude before latitude: 11.58,48.14"
 
 func locationRule(c checker, at string, v *value) {
-	if _, err := ParseGeo(v.text); err != nil && v.text != "" {
-		c.fault(at, afterLast(at, '/'), fixLocation, "%q is no place on the earth", shorten(v.text))
+	if _, err := ParseLocation(v.text); err != nil && v.text != "" {
+		c.fault(at, afterLast(at, '/'), fixLocation, "%s", strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()))
 	}
 }
 
@@ -155,12 +156,17 @@ func polygonRule(c checker, at string, v *value) {
 	}
 	var corners []Geo
 	for i := range v.items {
-		g, err := ParseGeo(v.items[i].text)
+		text := v.items[i].text
 		if v.items[i].kind != StringField {
 			continue // said already
 		}
+		g, err := ParseLocation(text)
+		if err == nil && !explicit(text) {
+			c.fault(at+"/"+itoa(i), "polygon", "write it with its directions: 48.14N,11.58E", "it is doubtful which number of %q is the latitude", shorten(text))
+			continue
+		}
 		if err != nil {
-			c.fault(at+"/"+itoa(i), "polygon", fixLocation, "%q is no place on the earth", shorten(v.items[i].text))
+			c.fault(at+"/"+itoa(i), "polygon", "degrees with their direction: 48.14N,11.58E", "%s", strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error()))
 			continue
 		}
 		corners = append(corners, g)

@@ -20,17 +20,17 @@ const constrained = `{"sla_version":"v2.0","applications":[{"application_name":"
 	 "storage":2048,"vgpus":1,"vtpus":0,"devices":[{"name":"acme.com/camera","count":2},{"name":"can-bus","count":1}],"priority":"urgent",
 	 "constraints":[
 		{"type":"addons","needs":["FLOps-learner","model-cache"],"rigidness":0},
-		{"type":"geo","location":"48.14, 11.58","threshold":120,"rigidness":10,"convergence_time":2.5},
+		{"type":"geo","location":"48.14N,11.58E","threshold":120,"tolerate":"10s","convergence_time":2.5},
 		{"type":"geo","area":"DE"},
-		{"type":"geo","polygon":["48,11","48,12","49,12"],"threshold":0},
+		{"type":"geo","polygon":["48N,11E","48N,12E","49N,12E"],"threshold":0},
 		{"type":"latency","area":"Munich","threshold":20},
 		{"type":"latency","service":"pre.v1","threshold":20},
 		{"type":"latency","target":"Gate.Example.org:443","threshold":30.5},
 		{"type":"labels","labels":["rack","disk=nvme","zone!=a","!retired"]},
-		{"type":"spread"},{"type":"spread","by":"rack","limit":2,"rigidness":30},
-		{"type":"apart","services":["store","pre.v1"],"by":"cluster","rigidness":5}],
+		{"type":"spread"},{"type":"spread","by":"rack","limit":2,"tolerate":"30s"},
+		{"type":"apart","services":["store","pre.v1"],"by":"cluster","tolerate":"5s"}],
 	 "connectivity":[{"target_microservice_id":"store","con_constraints":[
-		{"type":"latency","threshold":5,"rigidness":30,"convergence_time":5},{"type":"bandwidth","threshold":100},{"type":"geo","threshold":50}]}]}]}]}`
+		{"type":"latency","threshold":5,"tolerate":"30s","convergence_time":5},{"type":"bandwidth","threshold":"100Mbit"},{"type":"geo","threshold":50}]}]}]}]}`
 
 func TestEveryConstraintIsTaken(t *testing.T) {
 	sla, err := api.ParseSLA([]byte(constrained))
@@ -43,7 +43,7 @@ func TestEveryConstraintIsTaken(t *testing.T) {
 		Devices: []api.Device{{Name: "acme.com/camera", Count: 2}, {Name: "can-bus", Count: 1}},
 		Constraints: []api.Constraint{
 			{Type: "addons", Needs: []string{"FLOps-learner", "model-cache"}},
-			{Type: "geo", Location: "48.14, 11.58", Threshold: 120, Rigidness: 10, ConvergenceTime: 2.5},
+			{Type: "geo", Location: "48.14,11.58", Threshold: 120, Rigidness: 10, ConvergenceTime: 2.5},
 			{Type: "geo", Area: "de"},
 			{Type: "geo", Polygon: []string{"48,11", "48,12", "49,12"}},
 			{Type: "latency", Area: "munich", Threshold: 20},
@@ -90,28 +90,28 @@ func TestFaultsOfPlaces(t *testing.T) {
 		{"a synonym", pair(`"gpus":1`), at + "/gpus", "did you mean vgpus?"},
 		{"a slip", pair(`"device":[]`), at + "/device", "did you mean devices?"},
 		{"a slip within", one(`"type":"spread","limt":2`), k + "/limt", "did you mean limit?"},
-		{"radius", one(`"type":"geo","location":"1,1","threshold":5,"radius":5`), k + "/radius", "did you mean threshold?"},
+		{"radius", one(`"type":"geo","location":"1N,1E","threshold":5,"radius":5`), k + "/radius", "did you mean threshold?"},
 		{"misplaced", pair(`"polygon":[]`), at + "/polygon", "it belongs in /applications/*/microservices/*/constraints/*"},
 		{"another type's key", one(`"type":"direct","node":"n","labels":["a"]`), k + "/labels", "use a constraint of type labels"},
 		{"another type's keys", one(`"type":"labels","labels":["a"],"threshold":5`), k + "/threshold", "use a constraint of type geo or latency"},
-		{"rigid names", one(`"type":"direct","node":"n","rigidness":5`), k + "/rigidness", "type addons or geo or latency or labels or spread or apart"},
+		{"rigid names", one(`"type":"direct","node":"n","rigidness":0.5`), k + "/rigidness", "type addons or geo or latency or labels or spread or apart"},
 
 		{"geo of nothing", one(`"type":"geo"`), k, "give one of area, location, polygon"},
-		{"geo of two", one(`"type":"geo","area":"de","location":"1,1","threshold":5`), k + "/location", "area is given too"},
-		{"no radius", one(`"type":"geo","location":"1,1"`), k + "/threshold", "above 0; say how many km"},
-		{"around the earth", one(`"type":"geo","location":"1,1","threshold":20016`), k + "/threshold", "at most 20015 km"},
+		{"geo of two", one(`"type":"geo","area":"de","location":"1N,1E","threshold":5`), k + "/location", "area is given too"},
+		{"no radius", one(`"type":"geo","location":"1N,1E"`), k + "/threshold", "above 0; say how many km"},
+		{"around the earth", one(`"type":"geo","location":"1N,1E","threshold":20016`), k + "/threshold", "at most 20015 km"},
 		{"area with a radius", one(`"type":"geo","area":"de","threshold":5`), k + "/threshold", "not from an area"},
-		{"off the earth", one(`"type":"geo","location":"91,0","threshold":5`), k + "/location", "latitude before longitude"},
-		{"not a number", one(`"type":"geo","location":"NaN,0","threshold":5`), k + "/location", "no place on the earth"},
-		{"a city as location", one(`"type":"geo","location":"munich","threshold":5`), k + "/location", "48.14,11.58"},
+		{"off the earth", one(`"type":"geo","location":"91N,0E","threshold":5`), k + "/location", "latitude 91, longitude 0, which is not on the earth"},
+		{"not a number", one(`"type":"geo","location":"NaN,0","threshold":5`), k + "/location", "is no"},
+		{"a city as location", one(`"type":"geo","location":"munich","threshold":5`), k + "/location", "48.14N,11.58E"},
 		{"an area with a sign", one(`"type":"geo","area":"münchen;1"`), k + "/area", "munich, de"},
-		{"two corners", one(`"type":"geo","polygon":["1,1","2,2"]`), k + "/polygon", "at least 3"},
-		{"many corners", one(`"type":"geo","polygon":[` + strings.TrimSuffix(strings.Repeat(`"1,1",`, 65), ",") + `]`), k + "/polygon", "at most 64"},
-		{"a bad corner", one(`"type":"geo","polygon":["1,1","2,2","3"]`), k + "/polygon/2", "no place on the earth"},
-		{"corners without quotes", one(`"type":"geo","polygon":[48.14,"2,2","3,1"]`), k + "/polygon/0", `each corner in quotation marks: "48.14,11.58"`},
-		{"a line", one(`"type":"geo","polygon":["1,1","2,2","3,3"]`), k + "/polygon", "encloses nothing"},
-		{"half the earth", one(`"type":"geo","polygon":["0,-100","0,0","0,100","10,0"]`), k + "/polygon", "half the earth"},
-		{"around the pole", one(`"type":"geo","polygon":["80,0","80,120","80,-120"]`), k + "/polygon", "half the earth"},
+		{"two corners", one(`"type":"geo","polygon":["1N,1E","2N,2E"]`), k + "/polygon", "at least 3"},
+		{"many corners", one(`"type":"geo","polygon":[` + strings.TrimSuffix(strings.Repeat(`"1N,1E",`, 65), ",") + `]`), k + "/polygon", "at most 64"},
+		{"a bad corner", one(`"type":"geo","polygon":["1N,1E","2N,2E","3"]`), k + "/polygon/2", "no location"},
+		{"corners without quotes", one(`"type":"geo","polygon":[48.14,"2N,2E","3N,1E"]`), k + "/polygon/0", `each corner in quotation marks: "48.14N,11.58E"`},
+		{"a line", one(`"type":"geo","polygon":["1N,1E","2N,2E","3N,3E"]`), k + "/polygon", "encloses nothing"},
+		{"half the earth", one(`"type":"geo","polygon":["0N,100W","0N,0E","0N,100E","10N,0E"]`), k + "/polygon", "half the earth"},
+		{"around the pole", one(`"type":"geo","polygon":["80N,0E","80N,120E","80N,120W"]`), k + "/polygon", "half the earth"},
 
 		{"latency to nothing", one(`"type":"latency","threshold":5`), k, "give one of area, service, target"},
 		{"latency to two", one(`"type":"latency","service":"e","target":"a.org","threshold":5`), k + "/target", "service is given too"},
@@ -125,7 +125,12 @@ func TestFaultsOfPlaces(t *testing.T) {
 		{"any address", one(`"type":"latency","target":"0.0.0.0","threshold":5`), k + "/target", "no target"},
 		{"a zone", one(`"type":"latency","target":"fe80::1%eth0","threshold":5`), k + "/target", "no target"},
 		{"a port of nothing", one(`"type":"latency","target":"a.org:0","threshold":5`), k + "/target", "no target"},
-		{"too rigid", one(`"type":"latency","area":"x","threshold":5,"rigidness":86401`), k + "/rigidness", "0 to 86400 s"},
+		{"too tolerant", one(`"type":"latency","area":"x","threshold":5,"tolerate":"86401s"`), k + "/tolerate", "1ms to 24h"},
+		{"rigidness in seconds", one(`"type":"latency","area":"x","threshold":5,"rigidness":60`), k + "/rigidness", "write tolerate: 60s"},
+		{"tolerate without a unit", one(`"type":"latency","area":"x","threshold":5,"tolerate":"60"`), k + "/tolerate", "a whole number with its unit"},
+		{"both", one(`"type":"latency","area":"x","threshold":5,"tolerate":"60s","rigidness":0.9`), k + "/tolerate", "give one of them"},
+		{"doubtful corner", one(`"type":"geo","polygon":["1N,1E","2,2","3N,1E"]`), k + "/polygon/1", "doubtful which number"},
+		{"latitude first", one(`"type":"geo","location":"48.14,111.58","threshold":5`), k + "/location", "longitude before latitude: 11.58,48.14"},
 		{"no end", one(`"type":"latency","area":"x","threshold":5,"convergence_time":3601`), k + "/convergence_time", "0 to 3600 s"},
 
 		{"no addon", one(`"type":"addons","needs":[]`), k + "/needs", "list at least one"},
@@ -149,7 +154,9 @@ func TestFaultsOfPlaces(t *testing.T) {
 		{"link to itself", pair(`"connectivity":[{"target_microservice_id":"c.d","con_constraints":[{"type":"geo","threshold":1}]}]`), l + "/target_microservice_id", "the service itself"},
 		{"link that needs nothing", link(""), l + "/con_constraints", "at least 1"},
 		{"link without a bound", link(`{"type":"geo"}`), l + "/con_constraints/0/threshold", "threshold is missing"},
-		{"link of no speed", link(`{"type":"bandwidth","threshold":0}`), l + "/con_constraints/0/threshold", "Mbit/s"},
+		{"link of no speed", link(`{"type":"bandwidth","threshold":0}`), l + "/con_constraints/0/threshold", "kbit/s"},
+		{"latency with a unit", link(`{"type":"latency","threshold":"10Mbit"}`), l + "/con_constraints/0/threshold", "a number of ms or km"},
+		{"bandwidth in words", link(`{"type":"bandwidth","threshold":"much"}`), l + "/con_constraints/0/threshold", "10Mbit"},
 		{"link too slow", link(`{"type":"latency","threshold":60001}`), l + "/con_constraints/0/threshold", "at most 60000 ms"},
 		{"link need twice", link(`{"type":"geo","threshold":1},{"type":"geo","threshold":2}`), l + "/con_constraints/1/type", "given twice"},
 		{"link of an unknown type", link(`{"type":"jitter","threshold":1}`), l + "/con_constraints/0/type", "latency, bandwidth, geo"},
@@ -228,7 +235,7 @@ func TestNeutralConstraintsAreTaken(t *testing.T) {
 }
 
 func TestPolygonsThatCrossTheDateLineAreTaken(t *testing.T) {
-	for _, corners := range []string{`"10,170","10,-170","-10,-170","-10,170"`, `"0,-80","0,0","0,80","10,0"`, `"70,-180","65,180","60,170"`} {
+	for _, corners := range []string{`"10N,170E","10N,170W","10S,170W","10S,170E"`, `"0N,80W","0N,0E","0N,80E","10N,0E"`, `"70N,180W","65N,180E","60N,170E"`} {
 		if _, err := api.ParseSLA([]byte(placed(`"constraints":[{"type":"geo","polygon":[` + corners + `]}]`))); err != nil {
 			t.Errorf("%s: %v", corners, err)
 		}

@@ -45,6 +45,9 @@ type Field struct {
 	Pattern  string   // what a string must match
 	Enum     []string // the strings that are allowed; empty: any
 	Rule     string   // what is checked beyond that, in words
+	Text     string   // of numbers: the pattern of strings that may stand instead; empty: none
+	TextDoc  string   // those strings in words
+	Fix      string   // what to write instead of a value that is refused; empty: see the bounds
 }
 
 // Name is the last part of the field's pointer.
@@ -76,6 +79,9 @@ func (f Field) Bounds() string {
 	if f.Pattern != "" {
 		parts = append(parts, "`"+f.Pattern+"`")
 	}
+	if f.TextDoc != "" {
+		parts = append(parts, "or "+f.TextDoc)
+	}
 	if f.Rule != "" {
 		parts = append(parts, f.Rule)
 	}
@@ -101,6 +107,7 @@ const (
 	runtimePattern  = `^[a-z0-9][a-z0-9._-]{0,62}$`
 	envPattern      = `^[A-Za-z_][A-Za-z0-9_]*=`
 	platformPattern = `^(linux/[a-z0-9]+)?$`
+	tolerateText    = `^(?:` + durationPart + `)?$`
 	addressPattern  = `^(auto|(?:[0-9]{1,3}\.){3}[0-9]{1,3})?$`
 	tenantPart      = `(?:[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?/)`
 	objectPart      = `[a-zA-Z0-9]{1,30}\.[a-zA-Z0-9]{1,30}(?:\.[a-zA-Z0-9]{1,30}\.[a-zA-Z0-9]{1,30})?`
@@ -124,9 +131,13 @@ const (
 	linkPath       = servicePath + "/connectivity/*"
 	boundPath      = linkPath + "/con_constraints/*"
 
-	rigidnessDoc   = "For how long it may be violated before the instance moves to a place that keeps it, make before break; 0 means the default."
+	rigidnessDoc   = "In what share of the last five minutes' checks it must be kept, or the instance moves to a place that keeps it, make before break: 1 at the first violation, 0.9 after 30 s. 0 says nothing."
+	tolerateDoc    = "For how long it may be violated before the instance moves, instead of `rigidness`: `60s` (Treeline's own)."
+	rigidnessFix   = "a share in (0, 1], as in Oakestra; for a time write tolerate: 60s"
+	bandwidthDoc   = "a string with its unit: `10Mbit`, `500kbit`, `1Gbit`"
+	bandwidthFix   = "a whole number of kbit/s, as in Oakestra, or a string with its unit: 10Mbit"
 	convergenceDoc = "How long placement may search and measure before it takes the best that it found; 0 means the default."
-	defaultRigid   = "60"
+	defaultRigid   = "`60s`"
 	defaultConverg = "5"
 )
 
@@ -276,14 +287,14 @@ var Fields = []Field{
 	},
 	{
 		Pointer: constraintPath + "/location", Type: StringField, Status: Enforced, Length: 64,
-		Doc: "`geo`: its node is at most `threshold` km from here.", Rule: "`latitude,longitude` in degrees of WGS 84, north and east positive: `48.14,11.58`",
+		Doc: "`geo`: its node is at most `threshold` km from here.", Rule: "degrees of WGS 84: `48.14N,11.58E`, or as Oakestra has it longitude before latitude: `11.58,48.14`",
 	},
 	{
 		Pointer: constraintPath + "/polygon", Type: ArrayField, Status: Enforced, Max: 64,
 		Doc:  "`geo`: its node is within these corners, the last of which joins the first. Sides are straight on a map of latitude by longitude and go the short way round the earth.",
 		Rule: "3 to 64 corners that enclose something, within less than 180 degrees of longitude and around no pole",
 	},
-	{Pointer: constraintPath + "/polygon/*", Type: StringField, Status: Enforced, Length: 64, Doc: "A corner, as `location`."},
+	{Pointer: constraintPath + "/polygon/*", Type: StringField, Status: Enforced, Length: 64, Doc: "A corner: `48.14N,11.58E`.", Rule: "with N or S and E or W, so that latitude and longitude are not confused"},
 	{
 		Pointer: constraintPath + "/service", Type: StringField, Status: Enforced, Pattern: maybePattern,
 		Doc: "`latency`: it is near the nearest instance of this service of the application, `name.namespace`, or the name alone where it is unique.", Rule: "another service of the application",
@@ -298,8 +309,12 @@ var Fields = []Field{
 		Doc: "`latency`: the longest round trip, ms. `geo` with `location`: the greatest distance, km.", Rule: "above 0; at most 20015 km, half the way round the earth",
 	},
 	{
-		Pointer: constraintPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "s", Max: maxRigidness, Default: defaultRigid,
+		Pointer: constraintPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "of checks", Max: 1, Fix: rigidnessFix, Default: "`tolerate`",
 		Doc: "`addons`, `geo`, `labels`, `latency`, `spread`, `apart`: " + rigidnessDoc,
+	},
+	{
+		Pointer: constraintPath + "/tolerate", Type: StringField, Status: Enforced, Pattern: tolerateText, Default: defaultRigid,
+		Doc: "`addons`, `geo`, `labels`, `latency`, `spread`, `apart`: " + tolerateDoc, Rule: "1ms to 24h; not with `rigidness`",
 	},
 	{
 		Pointer: constraintPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: maxConvergence, Default: defaultConverg,
@@ -350,12 +365,12 @@ var Fields = []Field{
 		Rule: "1 to 65535, `tcp`, `udp` or `sctp`, none twice; not with `virtualization: process`",
 	},
 	{
-		Pointer: servicePath + "/bandwidth_in", Type: IntegerField, Status: Enforced, Unit: "Mbit/s", Max: 1_000_000, Default: "0",
-		Doc: "The most that reaches each instance over its network; more is shaped. 0 bounds nothing.", Rule: "not with `virtualization: process`",
+		Pointer: servicePath + "/bandwidth_in", Type: IntegerField, Status: Enforced, Unit: "kbit/s", Max: 1000 * maxMbit, Default: "0", Text: bandwidthText, TextDoc: bandwidthDoc, Fix: bandwidthFix,
+		Doc: "Reserved for each instance on its node's network, and the most that reaches it: more is shaped. Rounded up to whole Mbit/s. 0 bounds nothing.", Rule: "not with `virtualization: process`",
 	},
 	{
-		Pointer: servicePath + "/bandwidth_out", Type: IntegerField, Status: Enforced, Unit: "Mbit/s", Max: 1_000_000, Default: "0",
-		Doc: "The most that each instance sends over its network. 0 bounds nothing.", Rule: "not with `virtualization: process`",
+		Pointer: servicePath + "/bandwidth_out", Type: IntegerField, Status: Enforced, Unit: "kbit/s", Max: 1000 * maxMbit, Default: "0", Text: bandwidthText, TextDoc: bandwidthDoc, Fix: bandwidthFix,
+		Doc: "The same for what each instance sends.", Rule: "not with `virtualization: process`",
 	},
 	{
 		Pointer: addressesPath, Type: ObjectField, Status: Enforced,
@@ -376,8 +391,8 @@ var Fields = []Field{
 		Doc: "Instances with an address each, which stays with the number wherever the instance moves.", Rule: "ranges that do not overlap, of at most 1024 instances in all",
 	},
 	{Pointer: addressesPath + "/instances/*", Type: ObjectField, Status: Enforced, Doc: "A range of instance numbers."},
-	{Pointer: addressesPath + "/instances/*/from", Type: IntegerField, Status: Enforced, Required: true, Max: MaxReplicas - 1, Doc: "The first number."},
-	{Pointer: addressesPath + "/instances/*/to", Type: IntegerField, Status: Enforced, Required: true, Max: MaxReplicas - 1, Doc: "The last number.", Rule: "not below `from`"},
+	{Pointer: addressesPath + "/instances/*/from", Type: IntegerField, Status: Enforced, Required: true, Max: MaxReplicas - 1, Text: digitsText, TextDoc: "the digits as a string", Doc: "The first number."},
+	{Pointer: addressesPath + "/instances/*/to", Type: IntegerField, Status: Enforced, Required: true, Max: MaxReplicas - 1, Text: digitsText, TextDoc: "the digits as a string", Doc: "The last number.", Rule: "not below `from`"},
 	{
 		Pointer: addressesPath + "/instances/*/start", Type: StringField, Status: Enforced, Pattern: addressPattern, Default: "`auto`",
 		Doc: "The first one's address; the others follow it. `auto`, or addresses that nobody has.",
@@ -432,14 +447,15 @@ var Fields = []Field{
 	{Pointer: boundPath, Type: ObjectField, Status: Enforced, Doc: "One need."},
 	{
 		Pointer: boundPath + "/type", Type: StringField, Status: Enforced, Required: true, Enum: []string{LinkLatency, LinkBandwidth, LinkGeo},
-		Doc:  "`latency`: the longest round trip to the nearest instance, ms. `geo`: the greatest distance to it, km. `bandwidth`: Mbit/s reserved at its own end, each way, beside `bandwidth_in` and `bandwidth_out`.",
+		Doc:  "`latency`: the longest round trip to the nearest instance, ms. `geo`: the greatest distance to it, km. `bandwidth`: kbit/s, or with its unit `10Mbit`, reserved at its own end, each way, beside `bandwidth_in` and `bandwidth_out`.",
 		Rule: "`bandwidth` not with `virtualization: process`",
 	},
 	{
-		Pointer: boundPath + "/threshold", Type: NumberField, Status: Enforced, Required: true, Unit: "ms, km or Mbit/s", Max: 1_000_000,
+		Pointer: boundPath + "/threshold", Type: NumberField, Status: Enforced, Required: true, Unit: "ms, km or kbit/s", Max: 1000 * maxMbit, Text: bandwidthText, TextDoc: "for `bandwidth` " + bandwidthDoc,
 		Doc: "The most latency or distance, or the least bandwidth.", Rule: "above 0; at most 60000 ms or 20015 km",
 	},
-	{Pointer: boundPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "s", Max: maxRigidness, Default: defaultRigid, Doc: rigidnessDoc},
+	{Pointer: boundPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "of checks", Max: 1, Fix: rigidnessFix, Default: "`tolerate`", Doc: rigidnessDoc},
+	{Pointer: boundPath + "/tolerate", Type: StringField, Status: Enforced, Pattern: tolerateText, Default: defaultRigid, Doc: tolerateDoc, Rule: "1ms to 24h; not with `rigidness`"},
 	{Pointer: boundPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: maxConvergence, Default: defaultConverg, Doc: convergenceDoc},
 
 	{Pointer: servicePath + "/sla_violation_strategy", Type: StringField, Status: Refused, Until: "use `rigidness` of a constraint: a violated instance moves", Doc: "What follows when the SLA is broken."},

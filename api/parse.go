@@ -14,10 +14,10 @@ import (
 // the table Fields says. All that is wrong is reported at once, as a *Faults,
 // which is ErrInvalid; a document beyond the bounds is ErrTooLarge.
 //
-// What it returns is complete: an absent arch follows the platform, the
+// What it returns has the units of the types' comments, which are not always those
+// of documents, and is complete: an absent arch follows the platform, the
 // virtualization "docker" reads "container", areas and targets are in lower case,
 // services of the application are "name.namespace", and an empty list is nil.
-// Encoded and parsed again it is the same.
 func ParseSLA(doc []byte) (SLA, error) {
 	root, err := readTree(doc)
 	if err != nil {
@@ -27,6 +27,14 @@ func ParseSLA(doc []byte) (SLA, error) {
 	check(faults, root)
 	if len(faults.Faults) > 0 {
 		return SLA{}, faults
+	}
+	if convert(root) {
+		var b bytes.Buffer
+		b.Grow(len(doc))
+		if err := root.write(&b); err != nil {
+			return SLA{}, fmt.Errorf("convert the units of an SLA: %w: %w", err, ErrInvalid)
+		}
+		doc = b.Bytes()
 	}
 	var sla SLA
 	if err := json.Unmarshal(doc, &sla); err != nil {

@@ -13,24 +13,26 @@ var rules map[string]func(c checker, at string, v *value)
 
 func init() { // not a literal: a rule reaches the table, which reaches the rules
 	rules = map[string]func(checker, string, *value){
-		"/applications":               unique("application_name", "application_namespace"),
-		appPath + "/microservices":    unique("microservice_name", "microservice_namespace"),
-		appPath:                       siblingsRule,
-		servicePath:                   serviceRule,
-		servicePath + "/environment":  environmentRule,
-		servicePath + "/arch":         archRule,
-		servicePath + "/constraints":  narrowingRule,
-		constraintPath:                constraintRule,
-		constraintPath + "/location":  locationRule,
-		constraintPath + "/polygon":   polygonRule,
-		constraintPath + "/target":    targetRule,
-		servicePath + "/devices":      devicesRule,
-		linkPath + "/con_constraints": onceRule("type", "put it in once"),
-		servicePath + "/connectivity": onceRule("target_microservice_id", "put all of its con_constraints together"),
-		boundPath:                     linkRule,
-		servicePath + "/port":         portRule,
-		servicePath + "/callers":      callersRule,
-		addressesPath + "/instances":  rangesRule,
+		"/applications":                unique("application_name", "application_namespace"),
+		appPath + "/microservices":     unique("microservice_name", "microservice_namespace"),
+		appPath:                        siblingsRule,
+		servicePath:                    serviceRule,
+		servicePath + "/environment":   environmentRule,
+		servicePath + "/arch":          archRule,
+		servicePath + "/constraints":   narrowingRule,
+		constraintPath:                 constraintRule,
+		constraintPath + "/location":   locationRule,
+		constraintPath + "/polygon":    polygonRule,
+		constraintPath + "/target":     targetRule,
+		servicePath + "/devices":       devicesRule,
+		linkPath + "/con_constraints":  onceRule("type", "put it in once"),
+		servicePath + "/connectivity":  onceRule("target_microservice_id", "put all of its con_constraints together"),
+		boundPath:                      linkRule,
+		servicePath + "/bandwidth_in":  mbitRule,
+		servicePath + "/bandwidth_out": mbitRule,
+		servicePath + "/port":          portRule,
+		servicePath + "/callers":       callersRule,
+		addressesPath + "/instances":   rangesRule,
 
 		addressesPath + "/rr_ip":             addressRule,
 		addressesPath + "/closest_ip":        addressRule,
@@ -145,8 +147,14 @@ func onceRule(key, fix string) func(checker, string, *value) {
 
 // linkRule checks a need of a way to another service.
 func linkRule(c checker, at string, v *value) {
-	if v.get("threshold").kind == "" {
+	patienceRule(c, at, v)
+	threshold := v.get("threshold")
+	if threshold.kind == "" {
 		return // said already: it is required
+	}
+	if threshold.kind == StringField && v.get("type").text != LinkBandwidth {
+		c.fault(at+"/threshold", "threshold", "a number of ms or km", "threshold of %s cannot be %q", shorten(v.get("type").text), shorten(threshold.text))
+		return
 	}
 	switch kind := v.get("type").text; kind {
 	case LinkLatency:
@@ -154,7 +162,12 @@ func linkRule(c checker, at string, v *value) {
 	case LinkGeo:
 		c.threshold(at, v, kind, "km", maxKilometres)
 	case LinkBandwidth:
-		c.threshold(at, v, kind, "Mbit/s", maxMbit)
+		mbitRule(c, at+"/threshold", threshold)
+		if threshold.kind == NumberField {
+			c.threshold(at, v, kind, "kbit/s", 1000*maxMbit)
+		} else if n, ok := mbit(threshold); ok && n == 0 {
+			c.fault(at+"/threshold", "threshold", bandwidthFix, "a bandwidth constraint needs a threshold above 0")
+		}
 	}
 }
 

@@ -29,7 +29,15 @@ func schemaOf(f *Field) map[string]any {
 		return s
 	}
 	s["type"] = f.Type
-	if !f.Required && f.Pointer != "" && !strings.HasSuffix(f.Pointer, "/*") {
+	if f.Text != "" {
+		s["type"] = []any{f.Type, StringField}
+		s["pattern"] = f.Text
+	}
+	if types, several := s["type"].([]any); several {
+		if !f.Required {
+			s["type"] = append(types, "null")
+		}
+	} else if !f.Required && f.Pointer != "" && !strings.HasSuffix(f.Pointer, "/*") {
 		s["type"] = []any{f.Type, "null"}
 	}
 	if len(f.Enum) > 0 {

@@ -101,8 +101,11 @@ type Constraint struct {
 	Threshold float64  `json:"threshold,omitempty"` // geo: km; latency: ms of round trip
 
 	// Rigidness is for how many seconds it may be violated before the instance moves;
-	// 0 means DefaultRigidness.
+	// 0 means DefaultRigidness. A document says it as tolerate or as rigidness, a share.
 	Rigidness float64 `json:"rigidness,omitempty"`
+	// Share is the document's rigidness, in (0, 1]: the share of the last five minutes'
+	// checks that it must be kept in. 0: Rigidness counts from each violation anew.
+	Share float64 `json:"share,omitempty"`
 	// ConvergenceTime is how many seconds placement may search and measure before it
 	// takes the best that it found; 0 means DefaultConvergence.
 	ConvergenceTime float64 `json:"convergence_time,omitempty"`
@@ -134,9 +137,10 @@ const (
 
 // LinkConstraint is one need of a Connectivity.
 type LinkConstraint struct {
-	Type            string  `json:"type"`      // LinkLatency, LinkBandwidth or LinkGeo
-	Threshold       float64 `json:"threshold"` // the most latency or distance, the least bandwidth
-	Rigidness       float64 `json:"rigidness,omitempty"`
+	Type            string  `json:"type"`                // LinkLatency, LinkBandwidth or LinkGeo
+	Threshold       float64 `json:"threshold"`           // the most latency or distance, the least bandwidth
+	Rigidness       float64 `json:"rigidness,omitempty"` // as Constraint.Rigidness
+	Share           float64 `json:"share,omitempty"`     // as Constraint.Share
 	ConvergenceTime float64 `json:"convergence_time,omitempty"`
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"math/big"
 	"regexp"
@@ -26,8 +27,10 @@ func init() {
 	for i := range Fields {
 		f := &Fields[i]
 		lookup[f.Pointer] = f
-		if f.Pattern != "" && patterns[f.Pattern] == nil {
-			patterns[f.Pattern] = regexp.MustCompile(f.Pattern)
+		for _, p := range []string{f.Pattern, f.Text} {
+			if p != "" && patterns[p] == nil {
+				patterns[p] = regexp.MustCompile(p)
+			}
 		}
 		if f.Pointer != "" {
 			parent := beforeLast(f.Pointer, '/')
@@ -59,6 +62,10 @@ func (c checker) value(at string, f *Field, v *value) {
 		return
 	}
 	switch {
+	case f.Text != "" && v.kind == StringField && patterns[f.Text].MatchString(v.text):
+	case f.Text == bandwidthText && v.kind == StringField:
+		c.fault(at, name, bandwidthFix, "%s cannot be %q", nameOf(name), shorten(v.text))
+		return
 	case !typed(f.Type, v):
 		c.fault(at, name, fixType(f, v), "%s is to be %s, not %s", nameOf(name), f.Type.article(), v.describe())
 		return
@@ -165,6 +172,7 @@ var fixPattern = map[string]string{
 	maybePattern:    fixSibling,
 	siblingPattern:  fixSibling,
 	`^$`:            "leave it empty: the system gives it",
+	tolerateText:    "a whole number with its unit: 500ms, 60s, 5m",
 	platformPattern: "linux/ and a processor as Go names it, without a variant: linux/arm64",
 }
 
@@ -189,7 +197,7 @@ func (c checker) number(at, name string, f *Field, literal string) {
 	case f.Type == IntegerField && strings.ContainsAny(literal, ".eE"):
 		c.fault(at, name, "round it", "%s is to be a whole number, not %s", name, shorten(literal))
 	case err != nil || n < float64(f.Min) || n > float64(f.Max):
-		c.fault(at, name, fmt.Sprintf("%d to %d%s", f.Min, f.Max, unitOf(f)), "%s is %s, out of range", name, shorten(literal))
+		c.fault(at, name, cmp.Or(f.Fix, fmt.Sprintf("%d to %d%s", f.Min, f.Max, unitOf(f))), "%s is %s, out of range", name, shorten(literal))
 	case f.Type == NumberField && !thousandths(literal):
 		c.fault(at, name, "round it to thousandths", "%s is %s, finer than thousandths", name, shorten(literal))
 	}
@@ -215,7 +223,7 @@ func fixType(f *Field, v *value) string {
 	want := f.Type
 	switch {
 	case v.kind == NumberField && strings.HasPrefix(f.Pointer, constraintPath+"/polygon"):
-		return `write each corner in quotation marks: "48.14,11.58"`
+		return `write each corner in quotation marks: "48.14N,11.58E"`
 	case v.kind == "":
 		return "give it a value, or leave it out"
 	case (want == IntegerField || want == NumberField) && v.kind == StringField && err == nil:

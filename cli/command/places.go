@@ -38,7 +38,7 @@ func constraint(k api.Constraint) string {
 		}
 		add("per %s", by)
 	}
-	return strings.Join(parts, " ") + patience(k.Rigidness, k.ConvergenceTime)
+	return strings.Join(parts, " ") + patience(k.Rigidness, k.Share, k.ConvergenceTime)
 }
 
 // link is what a service needs of its way to another.
@@ -54,15 +54,18 @@ func link(l api.Connectivity) string {
 		default:
 			need = fmt.Sprintf("%g Mbit/s", k.Threshold)
 		}
-		needs = append(needs, need+patience(k.Rigidness, k.ConvergenceTime))
+		needs = append(needs, need+patience(k.Rigidness, k.Share, k.ConvergenceTime))
 	}
 	return "to " + l.Target + ": " + strings.Join(needs, ", ")
 }
 
 // patience is what an SLA says of time, where it says something.
-func patience(rigidness, convergence float64) string {
+func patience(rigidness, share, convergence float64) string {
 	s := ""
-	if rigidness > 0 {
+	switch {
+	case share > 0:
+		s += fmt.Sprintf(", kept in %g %% of checks", share*100)
+	case rigidness > 0:
 		s += fmt.Sprintf(", broken for %g s at most", rigidness)
 	}
 	if convergence > 0 {

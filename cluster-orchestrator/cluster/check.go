@@ -50,6 +50,7 @@ func (c *Core) check() {
 		case in.Node != "":
 			c.measure(in.demand.users)
 			c.judge(in)
+			in.looks.note(!in.since.IsZero())
 		case in.stirred != stirred: // what it is measured against has moved
 			in.stirred = stirred
 			c.searched(in)
@@ -117,7 +118,11 @@ func (c *Core) judge(in *instance) {
 		in.Violated, in.saidAt, in.estimated = b.text, c.now, b.estimated
 		c.changed(in)
 	}
-	if over := in.since.Add(b.borne); c.now.Before(over) {
+	borne := b.borne
+	if b.shared {
+		borne -= in.looks.earlier()
+	}
+	if over := in.since.Add(borne); c.now.Before(over) {
 		c.timers.SetEarlier(due, over)
 		return
 	}
@@ -171,6 +176,7 @@ type breach struct {
 	text      string        // empty: nothing
 	estimated bool          // by coordinates; what is measured may say otherwise
 	borne     time.Duration // for so long
+	shared    bool          // in the last lookBack, not at a stretch
 }
 
 // violation says what of its SLA an instance's place breaks, if anything.
@@ -194,7 +200,8 @@ func (c *Core) violation(in *instance, n *node) (worst breach) {
 		return &res.Rejected[0]
 	}
 	if r := broken(); r != nil {
-		return breach{text: said(r), borne: sched.RigidnessOf(&in.Want.Spec, r.Constraint)}
+		borne, shared := sched.RigidnessOf(&in.Want.Spec, r.Constraint)
+		return breach{text: said(r), borne: borne, shared: shared}
 	}
 	for _, l := range in.demand.links {
 		b, binds := c.bound(in.id().Service(), l, in.Want.Targets, in.Node)
@@ -203,7 +210,7 @@ func (c *Core) violation(in *instance, n *node) (worst breach) {
 		}
 		req.Bounds = []sched.Bound{b}
 		if r := broken(); r != nil && (worst.text == "" || l.Rigidness < worst.borne) {
-			worst = breach{text: said(r), borne: l.Rigidness}
+			worst = breach{text: said(r), borne: l.Rigidness, shared: l.Shared}
 			if l.RTT > 0 && r.Short != "" {
 				by, estimated := c.judgedBy(end{service: in.id().Service(), node: in.Node}, l, &b, in.Want.Targets)
 				worst.text, worst.estimated = step.Clip(worst.text+"; "+by), estimated

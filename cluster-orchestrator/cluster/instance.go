@@ -45,6 +45,7 @@ type instance struct {
 	cause     api.Reason       // why it lost its last place
 	until     time.Time        // placing it may search; zero: it has not begun to
 	since     time.Time        // its SLA is violated; zero: it is not
+	looks     looks            // the last checks of that
 	saidAt    time.Time        // when Violated was said, and
 	estimated bool             // by coordinates
 	told      *api.Position    // of where it is, to the root

@@ -37,7 +37,7 @@ type wayKey struct {
 }
 
 func keyOf(from api.ServiceID, l sched.Link) wayKey {
-	l.Rigidness, l.Convergence = 0, 0
+	l.Rigidness, l.Shared, l.Convergence = 0, false, 0
 	return wayKey{from: from, link: l}
 }
 

@@ -58,7 +58,11 @@ unknown key is an error too. All that is wrong with a document is reported at on
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString(`## What is filled in
+	b.WriteString(`## Units
+Numbers without a unit have Oakestra's units; docs/oakestra.md has the differences. What the API returns is what is
+stored: bandwidth in Mbit/s, rigidness in seconds, and locations with the latitude first.
+
+## What is filled in
 - ` + "`virtualization: docker`" + ` becomes ` + "`container`" + `.
 - Without ` + "`arch`" + `, the processor of ` + "`platform`" + ` is the one that is asked for; without both, any will do.
 - Everything else that is absent stays absent and means its default above.

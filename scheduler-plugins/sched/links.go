@@ -19,6 +19,7 @@ type Link struct {
 	Km      float64       // the most, on the earth
 
 	Rigidness   time.Duration // how long it may be violated before the instance moves
+	Shared      bool          // that long in the last five minutes, not at a stretch
 	Convergence time.Duration // how long placement may measure for it
 }
 
@@ -31,13 +32,13 @@ func LinksOf(m *api.Microservice) []Link {
 		if c.Type == api.ConstrainLatency {
 			out = append(out, Link{
 				Service: c.Service, Area: strings.ToLower(c.Area), User: c.Target, RTT: milliseconds(c.Threshold),
-				Rigidness: rigidness(c.Rigidness), Convergence: convergence(c.ConvergenceTime),
+				Rigidness: rigidness(c.Rigidness), Shared: c.Share > 0, Convergence: convergence(c.ConvergenceTime),
 			})
 		}
 	}
 	for _, to := range m.Connectivity {
 		for _, c := range to.Constraints {
-			l := Link{Service: to.Target, Rigidness: rigidness(c.Rigidness), Convergence: convergence(c.ConvergenceTime)}
+			l := Link{Service: to.Target, Rigidness: rigidness(c.Rigidness), Shared: c.Share > 0, Convergence: convergence(c.ConvergenceTime)}
 			switch c.Type {
 			case "latency":
 				l.RTT = milliseconds(c.Threshold)
@@ -142,17 +143,16 @@ func DomainOf(by string, cluster api.ClusterID, node api.NodeID, labels map[stri
 
 // RigidnessOf is how long a service bears it that its place fails the filter of
 // that name: the least of the SLA's constraints that lead to it, else the default.
-// For one bound see Link.Rigidness.
-func RigidnessOf(m *api.Microservice, constraint string) time.Duration {
-	least := time.Duration(0)
-	add := func(seconds float64) {
+// Shared is as Link.Shared. For one bound see Link.Rigidness.
+func RigidnessOf(m *api.Microservice, constraint string) (least time.Duration, shared bool) {
+	add := func(seconds, share float64) {
 		if d := rigidness(seconds); least == 0 || d < least {
-			least = d
+			least, shared = d, share > 0
 		}
 	}
 	for _, c := range m.Constraints {
 		if slices.Contains(leadsTo(c), constraint) {
-			add(c.Rigidness)
+			add(c.Rigidness, c.Share)
 		}
 	}
 	for _, to := range m.Connectivity {
@@ -161,14 +161,14 @@ func RigidnessOf(m *api.Microservice, constraint string) time.Duration {
 			case c.Type == "bandwidth" && (constraint == ConstraintBandwidthIn || constraint == ConstraintBandwidthOut),
 				c.Type == "latency" && constraint == ConstraintLatency,
 				c.Type == "geo" && constraint == ConstraintGeo:
-				add(c.Rigidness)
+				add(c.Rigidness, c.Share)
 			}
 		}
 	}
 	if least == 0 {
-		return rigidness(0)
+		return rigidness(0), false
 	}
-	return least
+	return least, shared
 }
 
 // leadsTo names the filters that an SLA's constraint feeds.

@@ -45,7 +45,7 @@ func TestLinksOf(t *testing.T) {
 		sched.ConstraintLatency: 3 * s, sched.ConstraintGeo: 60 * s, sched.ConstraintArea: 60 * s,
 		sched.ConstraintMemory: 60 * s, sched.ConstraintBandwidthIn: 60 * s,
 	} {
-		if got := sched.RigidnessOf(m, constraint); got != want {
+		if got, shared := sched.RigidnessOf(m, constraint); got != want || shared {
 			t.Errorf("%s is borne for %v", constraint, got)
 		}
 	}

@@ -1,0 +1,260 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A document's units are Oakestra's where its documentation names them: bandwidth is
+// kbit/s, rigidness a share of requests, a location longitude before latitude.
+// Strings that carry their unit are Treeline's own forms. What is stored and sent
+// between tiers has one unit each: Mbit/s, seconds, latitude before longitude.
+// convert turns the one into the other, once, when a document is parsed.
+
+// shareWindow is how far back Share looks.
+const shareWindow = 5 * time.Minute
+
+const (
+	bandwidthText = `^[0-9]{1,9}(?:\.[0-9]{1,3})?[kMG]bit$`
+	durationPart  = `[0-9]{1,8}(?:ms|s|m|h)`
+	digitsText    = `^[0-9]{1,5}$`
+)
+
+// mbit reads a bandwidth of a document, in Mbit/s, rounded up to a whole one: a
+// number of kbit/s, or a number with its unit.
+func mbit(v *value) (n int64, ok bool) {
+	text, unit := v.text, 1e3
+	if v.kind == StringField {
+		i := len(text) - len("kbit")
+		if i < 1 {
+			return 0, false
+		}
+		unit = map[string]float64{"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}[text[i:]]
+		text = text[:i]
+	}
+	x, err := strconv.ParseFloat(text, 64)
+	if err != nil || unit == 0 || x < 0 {
+		return 0, false
+	}
+	up := math.Ceil(x*unit/1e6 - 1e-9)
+	return int64(up), up <= maxMbit
+}
+
+// ParseLocation reads the location of an SLA: "48.14N,11.58E", in any order, or as
+// Oakestra has it "11.58,48.14", longitude before latitude. Anything else is
+// ErrInvalid. ParseGeo reads what operators and Treeline's own messages write.
+func ParseLocation(text string) (Geo, error) {
+	a, b, two := strings.Cut(strings.ReplaceAll(text, ";", ","), ",")
+	if !two {
+		return Geo{}, fmt.Errorf("%q is no location: %w", shorten(text), ErrInvalid)
+	}
+	x, xAxis := degrees(a)
+	y, yAxis := degrees(b)
+	var g Geo
+	switch {
+	case xAxis == "lat" && yAxis == "lon":
+		g = Geo{Lat: x, Lon: y}
+	case xAxis == "lon" && yAxis == "lat", xAxis == "" && yAxis == "":
+		g = Geo{Lat: y, Lon: x}
+	default:
+		return Geo{}, fmt.Errorf("%q is no location: %w", shorten(text), ErrInvalid)
+	}
+	if !g.Valid() {
+		return Geo{}, fmt.Errorf("%q is at latitude %g, longitude %g, which is not on the earth: %w", shorten(text), g.Lat, g.Lon, ErrInvalid)
+	}
+	return g, nil
+}
+
+// degrees reads "48.14N" or "48.14". NaN is no number.
+func degrees(text string) (n float64, axis string) {
+	text = strings.TrimSpace(text)
+	sign := 1.0
+	if text != "" {
+		switch last := text[len(text)-1]; last {
+		case 'N', 'S':
+			axis = "lat"
+		case 'E', 'W':
+			axis = "lon"
+		}
+		if axis != "" {
+			if last := text[len(text)-1]; last == 'S' || last == 'W' {
+				sign = -1
+			}
+			text = strings.TrimSpace(text[:len(text)-1])
+		}
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || axis != "" && n < 0 {
+		return math.NaN(), axis
+	}
+	return sign * n, axis
+}
+
+// explicit reports whether a location names its axes.
+func explicit(text string) bool { return strings.ContainsAny(text, "NSEW") }
+
+// convert makes the values of a checked document those that are stored, and reports
+// whether it changed any.
+func convert(root *value) (changed bool) {
+	apps := root.get("applications")
+	for i := range apps.items {
+		services := apps.items[i].get("microservices")
+		for k := range services.items {
+			changed = convertService(&services.items[k]) || changed
+		}
+	}
+	return changed
+}
+
+func convertService(s *value) (changed bool) {
+	for _, name := range []string{"bandwidth_in", "bandwidth_out"} {
+		changed = convertMbit(s.get(name)) || changed
+	}
+	constraints := s.get("constraints")
+	for i := range constraints.items {
+		k := &constraints.items[i]
+		changed = convertPatience(k) || changed
+		changed = convertLocation(k.get("location")) || changed
+		corners := k.get("polygon")
+		for n := range corners.items {
+			changed = convertLocation(&corners.items[n]) || changed
+		}
+	}
+	links := s.get("connectivity")
+	for i := range links.items {
+		bounds := links.items[i].get("con_constraints")
+		for n := range bounds.items {
+			b := &bounds.items[n]
+			changed = convertPatience(b) || changed
+			if b.get("type").text == LinkBandwidth {
+				changed = convertMbit(b.get("threshold")) || changed
+			}
+		}
+	}
+	ranges := s.get("addresses").get("instances")
+	for i := range ranges.items {
+		for _, name := range []string{"from", "to"} {
+			if v := ranges.items[i].get(name); v.kind == StringField {
+				n, _ := strconv.Atoi(v.text) // digits: checked
+				*v, changed = value{kind: NumberField, text: itoa(n)}, true
+			}
+		}
+	}
+	return changed
+}
+
+func convertMbit(v *value) bool {
+	n, ok := mbit(v)
+	if v.kind == "" || !ok || n == 0 && v.kind == NumberField {
+		return false
+	}
+	*v = value{kind: NumberField, text: strconv.FormatInt(n, 10)}
+	return true
+}
+
+func convertLocation(v *value) bool {
+	g, err := ParseLocation(v.text)
+	if v.kind != StringField || err != nil {
+		return false
+	}
+	v.text = g.String()
+	return true
+}
+
+// convertPatience makes rigidness, a share, and tolerate, a duration, seconds. The
+// share is kept beside them.
+func convertPatience(k *value) bool {
+	var seconds float64
+	share := k.get("rigidness").text
+	switch r, _ := strconv.ParseFloat(share, 64); {
+	case k.get("tolerate").text != "":
+		d, _ := time.ParseDuration(k.get("tolerate").text) // checked
+		seconds, share = d.Seconds(), ""
+	case r > 0:
+		// 0 seconds would mean the default.
+		seconds = max(math.Round((1-r)*shareWindow.Seconds()*1000)/1000, 0.001)
+	default:
+		return false
+	}
+	kept := k.members[:0]
+	for _, m := range k.members {
+		if m.key != "rigidness" && m.key != "tolerate" {
+			kept = append(kept, m)
+		}
+	}
+	k.members = append(kept, member{"rigidness", value{kind: NumberField, text: strconv.FormatFloat(seconds, 'f', -1, 64)}})
+	if share != "" {
+		k.members = append(k.members, member{"share", value{kind: NumberField, text: share}})
+	}
+	return true
+}
+
+// write appends the value as JSON.
+func (v *value) write(b *bytes.Buffer) error {
+	switch v.kind {
+	case "":
+		b.WriteString("null")
+	case NumberField, IntegerField:
+		b.WriteString(v.text)
+	case BooleanField:
+		b.WriteString(strconv.FormatBool(v.truth))
+	case ArrayField:
+		b.WriteByte('[')
+		for i := range v.items {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			if err := v.items[i].write(b); err != nil {
+				return err
+			}
+		}
+		b.WriteByte(']')
+	case ObjectField:
+		b.WriteByte('{')
+		for i := range v.members {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			if err := quote(b, v.members[i].key); err != nil {
+				return err
+			}
+			b.WriteByte(':')
+			if err := v.members[i].write(b); err != nil {
+				return err
+			}
+		}
+		b.WriteByte('}')
+	default:
+		return quote(b, v.text)
+	}
+	return nil
+}
+
+func quote(b *bytes.Buffer, text string) error {
+	q, err := json.Marshal(text)
+	b.Write(q)
+	return err
+}
+
+func patienceRule(c checker, at string, v *value) {
+	if t := v.get("tolerate"); t.text != "" {
+		if !neutral(v.get("rigidness")) {
+			c.fault(at+"/tolerate", "tolerate", "give one of them", "tolerate and rigidness are two ways to say for how long it may be violated")
+		}
+		d, err := time.ParseDuration(t.text)
+		if err == nil && (d < time.Millisecond || d > maxRigidness*time.Second) {
+			c.fault(at+"/tolerate", "tolerate", "1ms to 24h", "tolerate is %s, out of range", shorten(t.text))
+		}
+	}
+}
+
+func mbitRule(c checker, at string, v *value) {
+	if _, ok := mbit(v); !ok && v.kind == StringField && patterns[bandwidthText].MatchString(v.text) {
+		c.fault(at, afterLast(at, '/'), "at most 1000Gbit", "%s is out of range", shorten(v.text))
+	}
+}
