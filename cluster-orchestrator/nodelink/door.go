@@ -103,13 +103,11 @@ func (d *Door) joinNode(ctx context.Context, req api.JoinNode) (api.NodeJoined, 
 	if info.ID == identity.ClusterCN {
 		return api.NodeJoined{}, fmt.Errorf("node name %q is reserved, choose another: %w", info.ID, api.ErrInvalid)
 	}
-	if info.ID == "" {
-		info.ID = nameFor(info.Hostname)
-	} else if had, ok := d.opt.Members.holds(info.ID); ok && had != key {
+	if had, ok := d.opt.Members.holds(info.ID); info.ID != "" && ok && had != key {
 		return api.NodeJoined{}, taken(info.ID) // before it costs the token a use
 	}
 	name, rec, err := d.opt.Desk.Redeem(ctx, jointoken.Claim{
-		Secret: tok.Secret, Scope: jointoken.ForNode, Cluster: d.opt.Cluster, Key: key, Name: string(info.ID),
+		Secret: tok.Secret, Scope: jointoken.ForNode, Cluster: d.opt.Cluster, Key: key, Name: string(info.ID), Else: string(nameFor(info.Hostname)),
 	})
 	if err != nil {
 		return api.NodeJoined{}, err

@@ -9,6 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/streams"
 )
@@ -19,6 +20,7 @@ const dialTime = 10 * time.Second
 // nodes reaches the nodes for the API.
 type nodes struct {
 	members *nodelink.Members
+	desk    *jointoken.Desk
 	link    *nodelink.Link
 	streams streams.Registry
 	end     func(api.NodeID) // ends the node's connections, where the broker is ours
@@ -26,6 +28,10 @@ type nodes struct {
 
 // Remove is httpapi.Nodes'.
 func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
+	// The token first: between the two the node could join again.
+	if err := n.desk.Retire(ctx, jointoken.ForNode, string(id)); err != nil {
+		return fmt.Errorf("end the join token of node %s: %w", id, err)
+	}
 	if err := n.members.Remove(ctx, id); err != nil {
 		return fmt.Errorf("refuse the certificates of node %s: %w", id, err)
 	}

@@ -182,7 +182,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 		return err
 	}
 	o.nodes = &nodes{
-		members: members, end: func(api.NodeID) {},
+		members: members, desk: o.desk, end: func(api.NodeID) {},
 		link: nodelink.New(nodelink.Options{Bus: o.bus, Post: o.loop.Post, Log: o.log}),
 	}
 	if o.broker != nil {

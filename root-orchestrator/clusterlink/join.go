@@ -77,8 +77,14 @@ func (i *Issued) key(c api.ClusterID) string {
 	return d.Key
 }
 
-func (i *Issued) add(ctx context.Context, now time.Time, c api.ClusterID, key string, cert *x509.Certificate) error {
+// add remembers a certificate for the cluster's key. The cluster has no key yet,
+// this one, or the one that it replaces (ErrConflict): of two keys that ask for a
+// name at once, one gets it.
+func (i *Issued) add(ctx context.Context, now time.Time, c api.ClusterID, key, replaces string, cert *x509.Certificate) error {
 	return i.table.Update(ctx, string(c), func(d issued, _ bool) (issued, error) {
+		if d.Key != "" && d.Key != key && d.Key != replaces {
+			return d, nameTaken(c)
+		}
 		d.Cluster, d.Key = c, key
 		d.Certs = slices.DeleteFunc(slices.Clone(d.Certs), func(o issuedCert) bool { return o.Ends.Before(now) })
 		d.Certs = append(d.Certs, issuedCert{Serial: cert.SerialNumber.Text(16), Ends: cert.NotAfter})
@@ -108,6 +114,10 @@ func (i *Issued) revoke(ctx context.Context, c api.ClusterID) error {
 
 // Revoke refuses the cluster's certificates from now on and ends its streams.
 func (l *Link) Revoke(ctx context.Context, c api.ClusterID) error {
+	// The token first: between the two the cluster could join again.
+	if err := l.opt.Desk.Retire(ctx, jointoken.ForCluster, string(c)); err != nil {
+		return fmt.Errorf("end the join token of cluster %s: %w", c, err)
+	}
 	if err := l.opt.Issued.revoke(ctx, c); err != nil {
 		return fmt.Errorf("revoke cluster %s: %w", c, err)
 	}
@@ -147,7 +157,8 @@ func (l *Link) joinCluster(ctx context.Context, req api.JoinCluster) (api.Cluste
 	if err != nil {
 		return api.ClusterJoined{}, err
 	}
-	if err := l.nameIsFree(ctx, tok, id, key); err != nil {
+	replaces, err := l.nameIsFree(ctx, tok, id, key)
+	if err != nil {
 		return api.ClusterJoined{}, err
 	}
 	_, rec, err := l.opt.Desk.Redeem(ctx, jointoken.Claim{
@@ -156,14 +167,15 @@ func (l *Link) joinCluster(ctx context.Context, req api.JoinCluster) (api.Cluste
 	if err != nil {
 		return api.ClusterJoined{}, err
 	}
+	// The certificate first: it decides which of two keys has the name.
+	out, err := l.sign(ctx, csr, key, replaces, id)
+	if err != nil {
+		return api.ClusterJoined{}, err
+	}
 	info := req.Info
 	info.Tenant = rec.Tenant
 	var known api.Cluster
 	if err := l.opt.Owner.Do(ctx, root.JoinCluster{Info: info}, func() { known, _ = l.opt.Core.Cluster(id) }); err != nil {
-		return api.ClusterJoined{}, err
-	}
-	out, err := l.sign(ctx, csr, key, id)
-	if err != nil {
 		return api.ClusterJoined{}, err
 	}
 	out.Info = known.ClusterInfo
@@ -174,20 +186,26 @@ func (l *Link) joinCluster(ctx context.Context, req api.JoinCluster) (api.Cluste
 // nameIsFree reports whether the holder of the token may come as the cluster: a
 // name that is taken goes to the key that has it, or to one with a token that
 // names it, made for its tenant, so that a machine can be set up anew. Any other
-// token would let its holder take somebody's cluster over.
-func (l *Link) nameIsFree(ctx context.Context, tok jointoken.Token, id api.ClusterID, key string) error {
+// token would let its holder take somebody's cluster over. It returns the key
+// that the new one replaces, if there is any.
+func (l *Link) nameIsFree(ctx context.Context, tok jointoken.Token, id api.ClusterID, key string) (replaces string, err error) {
 	var known api.Cluster
 	var taken bool
 	if err := l.opt.Owner.Read(ctx, func() { known, taken = l.opt.Core.Cluster(id) }); err != nil {
-		return err
+		return "", err
 	}
-	if !taken || l.opt.Issued.key(id) == key {
-		return nil
+	had := l.opt.Issued.key(id)
+	if had == key || had == "" && !taken {
+		return "", nil
 	}
 	rec, err := l.opt.Desk.Get(tok.ID())
-	if err == nil && rec.Cluster == id && rec.Tenant == known.Tenant {
-		return nil
+	if err == nil && rec.Cluster == id && (!taken || rec.Tenant == known.Tenant) {
+		return had, nil
 	}
+	return "", nameTaken(id)
+}
+
+func nameTaken(id api.ClusterID) error {
 	return fmt.Errorf("cluster %s exists; choose another name, or ask for a token that names it: %w", id, api.ErrConflict)
 }
 
@@ -211,7 +229,7 @@ func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) e
 	if !ok || len(chain) < 2 || !same.Equal(chain[1].PublicKey) {
 		return fmt.Errorf("cluster %s renews its authority with another key: %w", id, api.ErrForbidden)
 	}
-	out, err := l.sign(r.Context(), csr, key, id)
+	out, err := l.sign(r.Context(), csr, key, key, id)
 	if err != nil {
 		return err
 	}
@@ -228,13 +246,14 @@ func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) e
 }
 
 // sign makes the authority's certificate, and remembers it before it is given out.
-func (l *Link) sign(ctx context.Context, csr []byte, key string, id api.ClusterID) (api.ClusterJoined, error) {
+// replaces is the key that the cluster may have had before.
+func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id api.ClusterID) (api.ClusterJoined, error) {
 	now := l.opt.Now()
 	chain, err := l.opt.Authority.SignCluster(now, csr, id)
 	if err != nil {
 		return api.ClusterJoined{}, err
 	}
-	if err := l.opt.Issued.add(ctx, now, id, key, chain[0]); err != nil {
+	if err := l.opt.Issued.add(ctx, now, id, key, replaces, chain[0]); err != nil {
 		return api.ClusterJoined{}, err
 	}
 	return api.ClusterJoined{Chain: string(ca.EncodeChain(chain)), JWTKeys: l.tokenKeys()}, nil

@@ -16,6 +16,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -389,6 +391,60 @@ func TestARestartLosesNothingAndPrintsNoCodeAgain(t *testing.T) {
 	messages, end := munich.open(0)
 	defer end()
 	next[api.Desired](t, messages, "desired")
+}
+
+// A one-use token admits one name with one key, and nobody who was forgotten.
+func TestAClusterTokenAdmitsOneNameWithOneKey(t *testing.T) {
+	d := start(t, t.TempDir())
+	admin := d.admin()
+	line := clusterToken(t, admin, api.TokenRequest{})
+	key, csr, err := ca.NewRequest()
+	check(t, err)
+	for _, c := range []struct {
+		what string
+		id   api.ClusterID
+		want error
+	}{
+		{"the first use", "munich", nil},
+		{"again, after a lost answer", "munich", nil},
+		{"another name", "oslo", api.ErrForbidden},
+	} {
+		if _, err := d.joinAs(line, c.id, key, csr); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.what, err, c.want)
+		}
+	}
+	if _, err := d.join(line, "munich"); !errors.Is(err, api.ErrConflict) && !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("another key: %v", err)
+	}
+	if all, _, err := admin.Clusters(t.Context(), client.ListOptions{}); err != nil || len(all) != 1 {
+		t.Errorf("%d clusters joined by one use (%v)", len(all), err)
+	}
+	check(t, admin.ForgetCluster(t.Context(), "munich", 0))
+	if _, err := d.joinAs(line, "munich", key, csr); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("a cluster that was forgotten comes back by its old token: %v", err)
+	}
+}
+
+// Two clusters that ask for one name at once do not both get it.
+func TestOneNameIsGivenOnce(t *testing.T) {
+	d := start(t, t.TempDir())
+	admin := d.admin()
+	var won atomic.Int32
+	var wg sync.WaitGroup
+	for range 8 {
+		line := clusterToken(t, admin, api.TokenRequest{})
+		wg.Go(func() {
+			if _, err := d.join(line, "munich"); err == nil {
+				won.Add(1)
+			} else if !errors.Is(err, api.ErrConflict) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 {
+		t.Errorf("%d of 8 keys got the name", won.Load())
+	}
 }
 
 func TestWhoIsNoClusterIsRefused(t *testing.T) {

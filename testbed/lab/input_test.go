@@ -102,8 +102,16 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("%s at the cluster: %v", name, err)
 			}
 		}
-		if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(good)), "/v1/nodes", nil); err != nil {
+		if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(good)), "/v1/nodes", nil); !errors.Is(err, api.ErrUnauthenticated) {
 			t.Errorf("the same token, unharmed, at the cluster: %v", err)
+		}
+		var exchanged api.ClusterAccess
+		_, err = l.API.Do(l.Context(), client.Request{Method: http.MethodPost, Path: "/v1/clusters/" + string(c.ID) + "/access"}, &exchanged)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := client.List[api.Node](l.Context(), c.As(client.Static(exchanged.Token)), "/v1/nodes", nil); err != nil {
+			t.Errorf("one that the root exchanged for it: %v", err)
 		}
 	})
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/enrol"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
@@ -155,6 +157,20 @@ func TestARemovedNodeStaysOutOverARestart(t *testing.T) {
 	c.cfg.Token = ""
 	c.run(t)
 	refusedEverywhere(t, c, cfg.Data)
+	// Nor by the token that it joined with, whose answer it might have lost.
+	dir, err := os.OpenRoot(cfg.Data)
+	check(t, err)
+	defer dir.Close()
+	pair, err := ca.LoadPair(dir, "node.pem")
+	check(t, err)
+	csr, err := ca.Request(pair.Key)
+	check(t, err)
+	again := call.JSON(t.Context(), c.http, c.url+"/v1/join/node", api.JoinNode{
+		Token: cfg.Token.Reveal(), CSR: enrol.Text(csr), Info: api.NodeInfo{ID: "n1", Runtimes: []string{"container"}, Arch: "amd64"},
+	}, nil)
+	if !errors.Is(again, api.ErrUnauthenticated) {
+		t.Errorf("a removed node joins by its old token: %v", again)
+	}
 	var page api.Page[api.Node]
 	check(t, c.do(c.token, "GET", "/v1/nodes", nil, &page))
 	if len(page.Items) != 0 {

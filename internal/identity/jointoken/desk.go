@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -44,7 +45,7 @@ type Record struct {
 	Scope   Scope             `json:"scope"`
 	Cluster api.ClusterID     `json:"cluster,omitempty"`
 	Uses    int               `json:"uses"`
-	Holders map[string]string `json:"holders,omitempty"` // fingerprint of the key that used it → the name it got
+	Holders map[string]string `json:"holders,omitempty"` // fingerprint of the key that used it → the name it got; empty: it was removed
 	Expires time.Time         `json:"expires"`
 	Created time.Time         `json:"created"`
 	Tenant  api.Tenant        `json:"tenant,omitempty"`
@@ -61,7 +62,8 @@ type Claim struct {
 	Scope   Scope
 	Cluster api.ClusterID // ForNode: the cluster that is asked; ForCluster: the name that is asked for
 	Key     string        // ca.Fingerprint of the request that comes along
-	Name    string        // what the machine will be called
+	Name    string        // what the machine asks to be called; empty: what it had, or Else
+	Else    string        // ForNode: the name of a machine that asks for none
 }
 
 // Desk makes and redeems tokens. It is safe for concurrent use.
@@ -124,14 +126,19 @@ func (d *Desk) Create(ctx context.Context, o Order) (Token, Record, error) {
 	return t, r, err
 }
 
-// Redeem counts one use and returns the name that the claim's key has by it.
-// The same key gets the same name again without another use, so that an answer
-// that was lost may be asked for again. A secret that is unknown, used up,
-// expired or revoked is ErrUnauthenticated, all alike; a token for something
-// else is ErrForbidden.
+// Redeem counts one use, binds it to the claim's key and name, and returns the
+// name. The same key gets the same name again without another use, so that an
+// answer that was lost may be asked for again; another name is ErrForbidden. A
+// secret that is unknown, used up, expired or revoked, or whose use Retire has
+// ended, is ErrUnauthenticated, all alike; a token for something else is
+// ErrForbidden.
 func (d *Desk) Redeem(ctx context.Context, c Claim) (name string, r Record, err error) {
 	refused := fmt.Errorf("join token is unknown, used up, expired or revoked; ask for a new one: %w", api.ErrUnauthenticated)
-	if len(c.Secret) != secretSize || c.Key == "" || c.Name == "" {
+	fresh := c.Name
+	if fresh == "" && c.Scope == ForNode {
+		fresh = c.Else
+	}
+	if len(c.Secret) != secretSize || c.Key == "" || fresh == "" {
 		return "", Record{}, fmt.Errorf("claim lacks a secret, a key or a name: %w", api.ErrInvalid)
 	}
 	hash := hashOf(c.Secret)
@@ -145,6 +152,12 @@ func (d *Desk) Redeem(ctx context.Context, c Claim) (name string, r Record, err 
 			return old, fmt.Errorf("join token is for a %s %s, not for %s %s: %w", old.Scope, old.Cluster, c.Scope, c.Cluster, api.ErrForbidden)
 		}
 		if had, again := old.Holders[c.Key]; again {
+			switch {
+			case had == "":
+				return old, refused
+			case c.Name != "" && c.Name != had:
+				return old, fmt.Errorf("join token was used for %s %s and not for %s; ask for another token: %w", old.Scope, had, c.Name, api.ErrForbidden)
+			}
 			name = had
 			return old, errAgain
 		}
@@ -156,7 +169,7 @@ func (d *Desk) Redeem(ctx context.Context, c Claim) (name string, r Record, err 
 		if r.Holders == nil {
 			r.Holders = map[string]string{}
 		}
-		r.Holders[c.Key], name = c.Name, c.Name
+		r.Holders[c.Key], name = fresh, fresh
 		return r, nil
 	})
 	if errors.Is(err, errAgain) {
@@ -169,6 +182,32 @@ func (d *Desk) Redeem(ctx context.Context, c Claim) (name string, r Record, err 
 }
 
 var errAgain = errors.New("jointoken: redeemed before by the same key")
+
+// Retire ends the uses that the machine of the name has made of any token: it was
+// removed, and joins again with a new token only.
+func (d *Desk) Retire(ctx context.Context, scope Scope, name string) error {
+	for _, r := range d.table.All() {
+		if r.Scope != scope || !slices.Contains(slices.Collect(maps.Values(r.Holders)), name) {
+			continue
+		}
+		err := d.table.Update(ctx, r.ID, func(old Record, ok bool) (Record, error) {
+			if !ok {
+				return old, docs.ErrDelete
+			}
+			old.Holders = maps.Clone(old.Holders)
+			for key, had := range old.Holders {
+				if had == name {
+					old.Holders[key] = ""
+				}
+			}
+			return old, nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // List are the open tokens, those that are used up included until they expire.
 func (d *Desk) List() []Record {

@@ -161,13 +161,65 @@ func TestLostAnswerMayBeAskedForAgain(t *testing.T) {
 	f := newFixture()
 	tok, _ := f.token(nodeOrder)
 	c := claim(tok, "k")
+	c.Name = ""
 	for i := range 3 {
-		c.Name = fmt.Sprint("try-", i)
+		c.Else = fmt.Sprint("try-", i)
 		name, _, err := f.desk.Redeem(ctx, c)
 		if err != nil || name != "try-0" {
 			t.Errorf("try %d: %q, %v", i, name, err)
 		}
 		f.reload()
+	}
+}
+
+// A use of a token is bound to the name and the key that came with it.
+func TestAUseIsBoundToOneNameAndOneKey(t *testing.T) {
+	for _, scope := range []jointoken.Scope{jointoken.ForNode, jointoken.ForCluster} {
+		for _, uses := range []int{1, 3} {
+			f := newFixture()
+			o := jointoken.Order{Scope: scope, Uses: uses}
+			if scope == jointoken.ForNode {
+				o.Cluster = "munich"
+			}
+			tok, rec := f.token(o)
+			c := jointoken.Claim{Secret: tok.Secret, Scope: scope, Cluster: tok.Cluster, Key: "k", Name: "first"}
+			for _, v := range []struct {
+				what, key, name string
+				want            error
+			}{
+				{"the first use", "k", "first", nil},
+				{"again, after a lost answer", "k", "first", nil},
+				{"another name of the key", "k", "second", api.ErrForbidden},
+				{"another key of the name", "other", "first", api.ErrUnauthenticated},
+			} {
+				if v.key == "other" && uses > 1 {
+					continue // it is another use; whose name it is the caller knows
+				}
+				c.Key, c.Name = v.key, v.name
+				if _, _, err := f.desk.Redeem(ctx, c); !errors.Is(err, v.want) {
+					t.Errorf("%s token of %d uses: %s: %v, want %v", scope, uses, v.what, err, v.want)
+				}
+				f.reload()
+			}
+			if r := must(f.desk.Get(rec.ID)); r.Left() != uses-1 {
+				t.Errorf("%s token of %d uses: %d are left", scope, uses, r.Left())
+			}
+			// Who was removed does not come back by a use of before.
+			if err := f.desk.Retire(ctx, scope, "first"); err != nil {
+				t.Fatal(err)
+			}
+			f.reload()
+			c.Key, c.Name = "k", "first"
+			if _, _, err := f.desk.Redeem(ctx, c); !errors.Is(err, api.ErrUnauthenticated) {
+				t.Errorf("%s token of %d uses: removed and again: %v", scope, uses, err)
+			}
+			if c.Name, c.Else = "", "x"; scope == jointoken.ForCluster {
+				continue // a cluster always asks for a name
+			}
+			if _, _, err := f.desk.Redeem(ctx, c); !errors.Is(err, api.ErrUnauthenticated) {
+				t.Errorf("%s token of %d uses: removed and by any name: %v", scope, uses, err)
+			}
+		}
 	}
 }
 
