@@ -20,6 +20,9 @@ type StreamRequest struct {
 	Method   string     `json:"method,omitempty"`
 	Path     string     `json:"path,omitempty"` // api: the request at the cluster's own API, with query; net: at the node's netmanager's
 	Body     []byte     `json:"body,omitempty"`
+	// For marks who the stream is for, so that the tiers below can divide what they
+	// have fairly. It proves nothing and names no person. Empty: not known.
+	For string `json:"for,omitempty"`
 	// Token is of use between root and cluster only: the root delegates it for this
 	// request (see CallObject), and the cluster accepts it once.
 	Token string `json:"token,omitempty"`

@@ -16,6 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -187,7 +188,7 @@ type streamOut struct {
 
 func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*streamOut, error) {
 	from, err := a.OpenLogs(ctx, p, api.StreamRequest{
-		Kind: "logs", Instance: api.InstanceFromPath(in.ID), Follow: in.Follow, Tail: in.Tail,
+		Kind: "logs", Instance: api.InstanceFromPath(in.ID), Follow: in.Follow, Tail: in.Tail, For: streams.For(p.Tenant, p.User),
 	})
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/streams"
 )
 
 // maxNetAnswer bounds what a node may answer of its network.
@@ -53,7 +54,7 @@ func netOf[T any](a *API, path string) func(context.Context, rights.Principal, *
 }
 
 func (a *API) askNet(ctx context.Context, n api.NodeID, path string, out any) error {
-	from, err := a.opt.Nodes.Stream(ctx, n, api.StreamRequest{Kind: "net", Method: http.MethodGet, Path: path})
+	from, err := a.opt.Nodes.Stream(ctx, n, api.StreamRequest{Kind: "net", Method: http.MethodGet, Path: path, For: onBehalf(ctx)})
 	if err != nil {
 		return fmt.Errorf("ask the network of node %s: %w", n, err)
 	}
@@ -78,6 +79,12 @@ func (a *API) trace(ctx context.Context, p rights.Principal, in *traceIn) (*body
 	return out, a.askNet(ctx, i.Node, "/v1/trace?"+q.Encode(), &out.Body)
 }
 
+// onBehalf marks who asks, for fair shares at the node.
+func onBehalf(ctx context.Context) string {
+	p, _ := ctx.Value(principalKey{}).(rights.Principal)
+	return streams.For(p.Tenant, p.User)
+}
+
 // capture is for who may read what the instance writes: packets say as much.
 func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*streamOut, error) {
 	id := api.InstanceFromPath(in.ID)
@@ -93,7 +100,7 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*
 	}
 	q := url.Values{"instance": {string(i.ID)}, "seconds": {strconv.Itoa(in.Seconds)}, "bytes": {strconv.Itoa(in.Bytes)}}
 	from, err := a.opt.Nodes.Stream(ctx, i.Node, api.StreamRequest{
-		Kind: "net", Instance: i.ID, Epoch: i.Epoch, Method: http.MethodGet, Path: "/v1/capture?" + q.Encode(),
+		Kind: "net", Instance: i.ID, Epoch: i.Epoch, Method: http.MethodGet, Path: "/v1/capture?" + q.Encode(), For: onBehalf(ctx),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("capture packets of %s: %w", i.ID, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/streams"
 )
 
 const (
@@ -30,7 +31,6 @@ const (
 	maxPause   = 10 * time.Second
 	steady     = 30 * time.Second // a stream that lasted this long was a good one
 	reopenGap  = time.Second      // between two streams that the core asked for
-	maxStreams = 64
 )
 
 // Options are what a link needs.
@@ -56,7 +56,7 @@ type Options struct {
 type Link struct {
 	opt     Options
 	reopen  chan struct{} // the core asks for all that it does not have
-	streams chan struct{} // those under way
+	streams *streams.Places
 	wg      sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
@@ -71,7 +71,7 @@ func New(o Options) *Link {
 		o.Log = slog.Default()
 	}
 	return &Link{
-		opt: o, reopen: make(chan struct{}, 1), streams: make(chan struct{}, maxStreams), filled: make(chan struct{}, 1),
+		opt: o, reopen: make(chan struct{}, 1), streams: streams.NewPlaces(), filled: make(chan struct{}, 1),
 	}
 }
 

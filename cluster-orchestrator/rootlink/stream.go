@@ -46,15 +46,17 @@ func (l *Link) take(ctx context.Context, e event) {
 
 // stream dials out the stream that the root asks for.
 func (l *Link) stream(ctx context.Context, r api.StreamRequest) {
-	select {
-	case l.streams <- struct{}{}:
-	default:
-		l.opt.Log.Warn("too many streams at once, one more is refused", "kind", r.Kind, "instance", r.Instance)
+	ctx, release, refused, ok := l.streams.Take(ctx, r)
+	if !ok {
+		l.opt.Log.Warn("stream refused and its asker not told: too many at once", "kind", r.Kind, "instance", r.Instance)
 		return
 	}
 	l.wg.Go(func() {
-		defer func() { <-l.streams }()
+		defer release()
 		err := streams.Dial(ctx, l.opt.Client, l.opt.URL+"/v1/cluster/streams", r.ID, func(ctx context.Context) (io.ReadCloser, error) {
+			if refused != nil {
+				return nil, fmt.Errorf("cluster: %w", refused)
+			}
 			switch r.Kind {
 			case "logs":
 				return l.opt.Logs(ctx, r)

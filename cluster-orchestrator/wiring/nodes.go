@@ -43,7 +43,7 @@ func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
 
 // Stream is httpapi.Nodes'.
 func (n *nodes) Stream(ctx context.Context, id api.NodeID, r api.StreamRequest) (io.ReadCloser, error) {
-	wait, err := n.streams.Expect(string(id.Addr()))
+	wait, err := n.streams.Expect(string(id.Addr()), r)
 	if err != nil {
 		return nil, err
 	}

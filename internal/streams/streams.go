@@ -3,7 +3,7 @@
 // below dials POST …/streams/<id> with the bytes as the request's body. A
 // registry brings the two together. Nobody dials a cluster or a node.
 //
-//	w, err := reg.Expect("cluster/munich")            // the asker
+//	w, err := reg.Expect("cluster/munich", request)   // the asker
 //	defer w.Close()
 //	link.Send(api.StreamRequest{ID: w.ID(), …})
 //	body, err := w.Body(ctx)                          // waits for the dialled end
@@ -18,18 +18,19 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 )
-
-// Max is how many streams may be open or awaited at once.
-const Max = 1024
 
 // Registry knows the streams that are awaited. The zero value is ready; it is
 // safe for concurrent use.
 type Registry struct {
 	mu      sync.Mutex // guards the fields below
 	waiting map[string]*Wait
+	long    *fairshare.Pool // made at first use
+	short   *fairshare.Pool
 	open    map[*Wait]struct{} // those awaited, too
 }
 
@@ -40,6 +41,7 @@ type Wait struct {
 	from   string
 	body   chan result // at most one, ever
 	closed chan struct{}
+	place  *fairshare.Place
 	once   sync.Once
 }
 
@@ -50,8 +52,9 @@ type result struct {
 }
 
 // Expect awaits one stream from the peer that from names. Too many at once are
-// ErrUnavailable.
-func (r *Registry) Expect(from string) (*Wait, error) {
+// ErrTooMany or ErrUnavailable (a *fairshare.Full). A stream may end because
+// somebody else needs its place.
+func (r *Registry) Expect(from string, req api.StreamRequest) (*Wait, error) {
 	secret := make([]byte, 18)
 	if _, err := rand.Read(secret); err != nil {
 		return nil, fmt.Errorf("draw a stream's id: %w", err)
@@ -60,17 +63,45 @@ func (r *Registry) Expect(from string) (*Wait, error) {
 		reg: r, id: base64.RawURLEncoding.EncodeToString(secret), from: from,
 		body: make(chan result, 1), closed: make(chan struct{}),
 	}
+	place, err := r.pool(req).Take(time.Now(), holder(req), func() { go r.end(w, errEvicted) })
+	if err != nil {
+		return nil, err
+	}
+	w.place = place
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.open) >= Max {
-		return nil, fmt.Errorf("%d streams are open, try again when some have ended: %w", len(r.open), api.ErrUnavailable)
-	}
 	if r.waiting == nil {
 		r.waiting, r.open = map[string]*Wait{}, map[*Wait]struct{}{}
 	}
 	r.waiting[w.id] = w
 	r.open[w] = struct{}{}
 	return w, nil
+}
+
+var errEvicted = fmt.Errorf("others needed the stream's place, try again: %w", api.ErrTooMany)
+
+// pool is what the stream has its place in.
+func (r *Registry) pool(req api.StreamRequest) *fairshare.Pool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.long == nil {
+		r.long, r.short = fairshare.NewPool(askedLong, fairshare.Keep), fairshare.NewPool(askedShort, fairshare.Keep)
+	}
+	if long(req) {
+		return r.long
+	}
+	return r.short
+}
+
+// end ends the stream, and tells who awaits it why.
+func (r *Registry) end(w *Wait, why error) {
+	r.mu.Lock()
+	if r.waiting[w.id] == w {
+		delete(r.waiting, w.id)
+		w.body <- result{err: why}
+	}
+	r.mu.Unlock()
+	w.Close()
 }
 
 // Open returns how many streams are open or awaited.
@@ -88,15 +119,11 @@ func (r *Registry) End(from string) {
 	for w := range r.open {
 		if w.from == from {
 			all = append(all, w)
-			if r.waiting[w.id] == w {
-				delete(r.waiting, w.id)
-				w.body <- result{err: fmt.Errorf("%s was removed: %w", from, api.ErrNotFound)}
-			}
 		}
 	}
 	r.mu.Unlock()
 	for _, w := range all {
-		w.Close()
+		r.end(w, fmt.Errorf("%s was removed: %w", from, api.ErrNotFound))
 	}
 }
 
@@ -156,6 +183,7 @@ func (w *Wait) Body(ctx context.Context) (io.Reader, error) {
 func (w *Wait) Close() {
 	w.once.Do(func() {
 		close(w.closed)
+		w.place.Release()
 		w.reg.mu.Lock()
 		defer w.reg.mu.Unlock()
 		delete(w.reg.waiting, w.id)

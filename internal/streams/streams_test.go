@@ -3,6 +3,7 @@ package streams
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -12,7 +13,7 @@ import (
 
 func TestStreamIsSpliced(t *testing.T) {
 	var r Registry
-	w, err := r.Expect("node/n1")
+	w, err := r.Expect("node/n1", api.StreamRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func TestStreamIsSpliced(t *testing.T) {
 
 func TestStreamOfAnotherIsRefused(t *testing.T) {
 	var r Registry
-	w, err := r.Expect("node/n1")
+	w, err := r.Expect("node/n1", api.StreamRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,16 +55,16 @@ func TestStreamOfAnotherIsRefused(t *testing.T) {
 
 func TestStreamsAreBoundedAndCountOnce(t *testing.T) {
 	var r Registry
-	first, err := r.Expect("n")
+	first, err := r.Expect("n", api.StreamRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range Max - 1 {
-		if _, err := r.Expect("n"); err != nil {
+	for range 127 {
+		if _, err := r.Expect("n", api.StreamRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.Expect("n"); !errors.Is(err, api.ErrUnavailable) {
+	if _, err := r.Expect("n", api.StreamRequest{}); !errors.Is(err, api.ErrTooMany) {
 		t.Errorf("one more: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -75,7 +76,7 @@ func TestStreamsAreBoundedAndCountOnce(t *testing.T) {
 		t.Errorf("a second delivery: %v", err)
 	}
 	first.Close()
-	if _, err := r.Expect("n"); err != nil {
+	if _, err := r.Expect("n", api.StreamRequest{}); err != nil {
 		t.Errorf("after one ended: %v", err)
 	}
 	if _, err := first.Body(ended); err != nil && !errors.Is(err, api.ErrTimeout) {
@@ -85,7 +86,7 @@ func TestStreamsAreBoundedAndCountOnce(t *testing.T) {
 
 func TestFailureReachesTheAsker(t *testing.T) {
 	var r Registry
-	w, err := r.Expect("node/n1")
+	w, err := r.Expect("node/n1", api.StreamRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func TestStreamsOfARemovedPeerEnd(t *testing.T) {
 	var r Registry
 	expect := func(from string) *Wait {
 		t.Helper()
-		w, err := r.Expect(from)
+		w, err := r.Expect(from, api.StreamRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,4 +128,75 @@ func TestStreamsOfARemovedPeerEnd(t *testing.T) {
 	}
 	open.Close()
 	other.Close()
+}
+
+// One person follows logs without an end, then all persons of one tenant: others
+// follow theirs, at the tier that asks and at the one that dials, and the person
+// itself can ask for other things.
+func TestFollowedLogsLeaveRoomForOthers(t *testing.T) {
+	logs := func(tenant api.Tenant, person string) api.StreamRequest {
+		return api.StreamRequest{Kind: "logs", For: For(tenant, person)}
+	}
+	var r Registry
+	p := NewPlaces()
+	asked := func(req api.StreamRequest) error { _, err := r.Expect("cluster/a", req); return err }
+	dialled := func(req api.StreamRequest) error {
+		_, _, refused, told := p.Take(t.Context(), req)
+		if refused == nil && !told {
+			t.Fatal("a stream that is not refused has no place")
+		}
+		return refused
+	}
+	for tier, take := range map[string]func(api.StreamRequest) error{"asked": asked, "dialled": dialled} {
+		count := 0
+		for range 2000 {
+			if take(logs("acme/lab", "acme/lab/loud")) == nil {
+				count++
+			}
+		}
+		if count != 64 {
+			t.Errorf("%s: one person follows %d logs, want 64", tier, count)
+		}
+		if err := take(api.StreamRequest{Kind: "api", For: For("acme/lab", "acme/lab/loud")}); err != nil {
+			t.Errorf("%s: a request of the same person: %v", tier, err)
+		}
+		if err := take(logs("acme", "acme/quiet")); err != nil {
+			t.Errorf("%s: a log of another person: %v", tier, err)
+		}
+		for i := range 20 {
+			for range 64 {
+				_ = take(logs(api.Tenant(fmt.Sprint("t", i)), fmt.Sprint("p", i)))
+			}
+		}
+		if err := take(logs("new", "new/ann")); err != nil {
+			t.Errorf("%s: a log of a tenant that has none: %v", tier, err)
+		}
+	}
+}
+
+// Who loses a place is told, or its stream ends.
+func TestAStreamThatLosesItsPlaceEnds(t *testing.T) {
+	p := NewPlaces()
+	var ends []context.Context
+	for i := range 4 {
+		for j := range 64 {
+			ctx, _, refused, _ := p.Take(t.Context(), api.StreamRequest{Kind: "logs", For: For(api.Tenant(fmt.Sprint("t", i)), fmt.Sprint("p", j%2))})
+			if refused != nil {
+				t.Fatal(refused)
+			}
+			ends = append(ends, ctx)
+		}
+	}
+	if _, _, refused, _ := p.Take(t.Context(), api.StreamRequest{Kind: "logs", For: For("new", "p")}); refused != nil {
+		t.Fatal(refused)
+	}
+	ended := 0
+	for _, ctx := range ends {
+		if ctx.Err() != nil {
+			ended++
+		}
+	}
+	if ended != 1 {
+		t.Errorf("%d streams ended for one newcomer, want 1", ended)
+	}
 }

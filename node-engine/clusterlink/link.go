@@ -20,6 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/parts"
+	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
@@ -55,7 +56,7 @@ type Link struct {
 	opt     Options
 	out     *outbox
 	wants   *interest
-	streams chan struct{} // those under way
+	streams *streams.Places
 	probes  chan struct{} // those under way
 
 	mu    sync.Mutex // guards the fields below
@@ -69,7 +70,7 @@ func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Link{opt: o, out: newOutbox(), wants: newInterest(), streams: make(chan struct{}, maxStreams), probes: make(chan struct{}, maxProbes)}
+	return &Link{opt: o, out: newOutbox(), wants: newInterest(), streams: streams.NewPlaces(), probes: make(chan struct{}, maxProbes)}
 }
 
 // Will is what the broker publishes when the node's connection breaks.

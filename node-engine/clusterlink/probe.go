@@ -20,8 +20,17 @@ func (l *Link) probe(ctx context.Context, m bus.Message) {
 	if !l.decode(m, &order) {
 		return
 	}
-	l.aside(l.probes, func() {
+	select {
+	case l.probes <- struct{}{}:
+	default:
+		return
+	}
+	began := l.begin(func() {
+		defer func() { <-l.probes }()
 		b, err := json.Marshal(l.opt.Probe(ctx, order))
 		l.publishOne(ctx, topic.Probed, b, err)
 	})
+	if !began {
+		<-l.probes
+	}
 }

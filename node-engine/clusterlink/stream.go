@@ -10,45 +10,42 @@ import (
 	"github.com/treeline-edge/treeline/internal/streams"
 )
 
-// maxStreams is how many streams a node dials out at once.
-const maxStreams = 32
-
 // stream dials out the stream that the cluster asks for.
 func (l *Link) stream(ctx context.Context, m bus.Message) {
 	var req api.StreamRequest
 	if !l.decode(m, &req) {
 		return
 	}
-	taken := l.aside(l.streams, func() {
+	ctx, release, refused, ok := l.streams.Take(ctx, req)
+	if !ok {
+		l.opt.Log.Warn("stream refused and its asker not told: too many at once", "instance", req.Instance)
+		return
+	}
+	began := l.begin(func() {
+		defer release()
 		err := streams.Dial(ctx, l.opt.Client, l.opt.URL+"/v1/node/streams", req.ID, func(ctx context.Context) (io.ReadCloser, error) {
+			if refused != nil {
+				return nil, fmt.Errorf("node: %w", refused)
+			}
 			return l.open(ctx, req)
 		})
 		if err != nil && ctx.Err() == nil {
 			l.opt.Log.Debug("stream ended early", "instance", req.Instance, "kind", req.Kind, "err", err)
 		}
 	})
-	if !taken {
-		l.opt.Log.Warn("too many streams at once, one more is refused", "instance", req.Instance)
+	if !began {
+		release()
 	}
 }
 
-// aside runs what must not hold messages up, while there is a slot for it, and
-// reports whether there was one. When the link has ended nothing is run any more.
-func (l *Link) aside(slots chan struct{}, run func()) bool {
+// begin runs what must not hold messages up, unless the link has ended.
+func (l *Link) begin(run func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
-		return true
-	}
-	select {
-	case slots <- struct{}{}:
-	default:
 		return false
 	}
-	l.wg.Go(func() {
-		defer func() { <-slots }()
-		run()
-	})
+	l.wg.Go(run)
 	return true
 }
 

@@ -281,7 +281,7 @@ func (l *Link) Ask(ctx context.Context, c api.ClusterID, r api.StreamRequest) (i
 	if conn == nil {
 		return nil, fmt.Errorf("cluster %s is not connected now: %w", c, api.ErrUnavailable)
 	}
-	wait, err := l.streams.Expect(string(c.Addr()))
+	wait, err := l.streams.Expect(string(c.Addr()), r)
 	if err != nil {
 		return nil, err
 	}

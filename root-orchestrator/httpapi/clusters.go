@@ -14,6 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -200,6 +201,8 @@ func (a *API) ask(ctx context.Context, id api.ClusterID, method, path string, bo
 // hands a cluster anything of the asker's: a token that is delegated for this one
 // request. The asker's own token never leaves the root.
 func (a *API) dial(ctx context.Context, id api.ClusterID, r api.StreamRequest) (io.ReadCloser, error) {
+	p := principal(ctx)
+	r.For = streams.For(p.Tenant, p.User)
 	var err error
 	if r.Token, err = a.opt.Accounts.Delegate(asker(ctx), api.ClusterAudience(id), r.CallObject()); err != nil {
 		return nil, err

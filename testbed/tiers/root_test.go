@@ -264,7 +264,7 @@ func (r *fakeRoot) set(want ...api.Assignment) {
 
 // ask has the cluster dial a stream out.
 func (r *fakeRoot) ask(ctx context.Context, q api.StreamRequest) ([]byte, error) {
-	w, err := r.streams.Expect("c")
+	w, err := r.streams.Expect("c", api.StreamRequest{})
 	check(r.t, err)
 	defer w.Close()
 	q.ID = w.ID()

@@ -1,0 +1,98 @@
+package streams
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
+)
+
+// The bounds of streams, where they are asked for and where they are dialled.
+var (
+	askedLong = fairshare.Declare(fairshare.Bound{
+		Resource: "logs and captures that are followed, at the tier that asks", Total: 1024, Share: []int{256, 64}, Per: "tenant, then person",
+		Beyond: "429; when all are taken, the newest of the largest tenant ends",
+		Attack: "TestFollowedLogsLeaveRoomForOthers",
+	})
+	askedShort = fairshare.Declare(fairshare.Bound{
+		Resource: "requests to the tier below, at the tier that asks", Total: 1024, Share: []int{512, 128}, Per: "tenant, then person",
+		Beyond: "429; when all are taken, the newest of the largest tenant ends",
+		Attack: "TestFollowedLogsLeaveRoomForOthers",
+	})
+	dialledLong = fairshare.Declare(fairshare.Bound{
+		Resource: "logs and captures that are followed, at the cluster or node that dials", Total: 256, Share: []int{128, 64}, Per: "tenant, then person",
+		Beyond: "the asker gets 429; when all are taken, the newest of the largest tenant ends",
+		Attack: "TestFollowedLogsLeaveRoomForOthers",
+	})
+	dialledShort = fairshare.Declare(fairshare.Bound{
+		Resource: "requests of the tier above, at the cluster or node that dials", Total: 256, Share: []int{128, 64}, Per: "tenant, then person",
+		Beyond: "the asker gets 429; when all are taken, the newest of the largest tenant ends",
+		Attack: "TestFollowedLogsLeaveRoomForOthers",
+	})
+	refusals = fairshare.Declare(fairshare.Bound{
+		Resource: "refusals of streams that are being told", Total: 64, Share: []int{32, 16}, Per: "tenant, then person",
+		Beyond: "the asker is not told and waits for its deadline",
+		Attack: "TestFollowedLogsLeaveRoomForOthers",
+	})
+)
+
+// For names on whose behalf a stream is asked for, for StreamRequest.For: the
+// topmost tenant and a mark of the person that does not tell the tiers below who
+// it is.
+func For(tenant api.Tenant, person string) string {
+	top, _, _ := strings.Cut(string(tenant), "/")
+	sum := sha256.Sum256([]byte(person))
+	return top + " " + hex.EncodeToString(sum[:8])
+}
+
+// holder is the path of who the stream is for. A tier above that does not say it
+// yet is taken at the tenant of the instance.
+func holder(r api.StreamRequest) []string {
+	tenant, person, ok := strings.Cut(r.For, " ")
+	if !ok {
+		tenant, _, _ = strings.Cut(string(r.Instance.Tenant()), "/")
+	}
+	return []string{tenant, person}
+}
+
+// long reports whether the stream lasts until somebody ends it.
+func long(r api.StreamRequest) bool {
+	return r.Kind == "logs" || r.Kind == "net" && r.Instance != ""
+}
+
+// Places divides the streams that a tier dials out among those they are for.
+type Places struct {
+	long, short, refusals *fairshare.Pool
+}
+
+// NewPlaces makes the places of one tier.
+func NewPlaces() *Places {
+	return &Places{
+		long: fairshare.NewPool(dialledLong, fairshare.Keep), short: fairshare.NewPool(dialledShort, fairshare.Keep),
+		refusals: fairshare.NewPool(refusals, fairshare.Policy{Fixed: true}),
+	}
+}
+
+// Take takes a place for the stream. The context ends when somebody else needs the
+// place; release gives it back. Where there is none, refused says why and what is
+// to be dialled is the refusal; where there is no place for that either, ok is false.
+func (p *Places) Take(ctx context.Context, r api.StreamRequest) (_ context.Context, release func(), refused error, ok bool) {
+	pool := p.short
+	if long(r) {
+		pool = p.long
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	place, refused := pool.Take(time.Now(), holder(r), cancel)
+	if refused != nil {
+		var err error
+		if place, err = p.refusals.Take(time.Now(), holder(r), nil); err != nil {
+			cancel()
+			return ctx, func() {}, refused, false
+		}
+	}
+	return ctx, func() { place.Release(); cancel() }, refused, true
+}
