@@ -30,7 +30,7 @@ import (
 const (
 	createTime = 15 * time.Minute // an image may have to be fetched over a thin link
 	startTime  = time.Minute
-	stopSlack  = 30 * time.Second // beyond the grace
+	stopSlack  = 2 * time.Minute // beyond the grace: a runtime carries out few stops at once
 	listTime   = 30 * time.Second
 	infoTime   = 10 * time.Second
 )
@@ -531,6 +531,14 @@ func (d *Driver) watchOnce(parent context.Context) error {
 			}
 			return err
 		case <-d.broken:
+			// Many orders that fail together cost a busy runtime one look, not one each.
+			if !sleep(ctx, d.opt.MinPause) {
+				continue
+			}
+			select {
+			case <-d.broken:
+			default:
+			}
 			if err := d.tellAll(ctx); err != nil {
 				cancel()
 				<-ended

@@ -35,6 +35,7 @@ var benches = map[string]bench{
 	"place":    {"time to choose among candidates", 30, place},
 	"fig2":     {"decisions at both tiers for 45 workers in 1 to 45 clusters, as in the Oakestra paper", 5, fig2},
 	"fig10":    {"decisions of ROM and LDP among 50 to 10,000 workers, as in the Oakestra paper and past it", 30, fig10},
+	"updown":   {"300 instances of one application up and away again, over and over, and what the daemons keep of it", 10, upDown},
 	"sim":      {"seeds of the simulator a second", 30, simSeeds},
 	"route":    {"from an instance that listens to its first answer to a client elsewhere", 30, routes},
 	"net":      {"data paths from container to container, beside the kernel and others", 5, network},

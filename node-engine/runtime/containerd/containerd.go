@@ -53,6 +53,7 @@ type Runtime struct {
 	archives archives
 	fetching singleflight.Group
 	known    library
+	stops    *slots
 	log      *slog.Logger
 	diskUsed func(dir string) (percent int, err error)
 	ctx      context.Context // ends with Close
@@ -85,7 +86,7 @@ func New(cfg Config, log *slog.Logger) (*Runtime, error) {
 		l.Close()
 		return nil, fmt.Errorf("containerd runtime: %w", err)
 	}
-	r := &Runtime{cfg: cfg, c: c, cg: cg, logs: l, log: log, diskUsed: diskUsed, archives: archives{dirs: cfg.ImageDirs}}
+	r := &Runtime{cfg: cfg, c: c, cg: cg, logs: l, log: log, diskUsed: diskUsed, archives: archives{dirs: cfg.ImageDirs}, stops: newSlots(stopsPerShim, stopsAtOnce)}
 	r.ctx, r.end = context.WithCancel(namespaces.WithNamespace(context.Background(), cfg.Namespace))
 	return r, nil
 }
@@ -173,7 +174,7 @@ func (r *Runtime) make(ctx context.Context, w runtime.Workload, h Handler, img k
 	}
 	if err != nil {
 		// The next attempt starts afresh, and nothing is left meanwhile.
-		return errors.Join(err, r.remove(context.WithoutCancel(ctx), c.ID, 0))
+		return errors.Join(err, r.remove(context.WithoutCancel(ctx), c.ID))
 	}
 	return nil
 }
@@ -248,7 +249,7 @@ func (r *Runtime) makeRoom(ctx context.Context, id string, w runtime.Workload) (
 	if task != nil && task.Status != tasktypes.Status_STOPPED && task.Status != tasktypes.Status_CREATED {
 		return false, fmt.Errorf("attempt %d still runs: %w", old.Attempt, api.ErrConflict)
 	}
-	return false, r.remove(ctx, id, 0)
+	return false, r.remove(ctx, id)
 }
 
 func (r *Runtime) newTask(ctx context.Context, id string, files []mount.Mount) error {
@@ -370,10 +371,12 @@ func (r *Runtime) makeTask(ctx context.Context, id string) error {
 	return r.newTask(ctx, id, files)
 }
 
-// Stop implements runtime.Runtime.
+// Stop implements runtime.Runtime. A few stops are carried out at once, fewer of
+// one shim; the others wait, and ctx bounds that wait too. A workload that does
+// not end soon after SIGTERM keeps nobody waiting.
 func (r *Runtime) Stop(ctx context.Context, k api.Key, grace time.Duration) error {
 	id := runtime.ID(k)
-	err := r.remove(ctx, id, grace)
+	err := r.stop(ctx, id, r.cfg.group(k.Instance), grace)
 	if err == nil {
 		err = r.logs.Remove(id)
 	}
@@ -386,13 +389,52 @@ func (r *Runtime) Stop(ctx context.Context, k api.Key, grace time.Duration) erro
 	return nil
 }
 
-// remove ends the container and removes all of it but its log.
-func (r *Runtime) remove(ctx context.Context, id string, grace time.Duration) error {
+const (
+	// promptly is how long a workload that was asked to end has its stop's slot: most
+	// end within it, so that few end at once.
+	promptly = 300 * time.Millisecond
+	// killAfter is how long a stop without grace waits for a slot before it kills
+	// the workload past containerd.
+	killAfter = time.Second
+)
+
+func (r *Runtime) stop(ctx context.Context, id, shim string, grace time.Duration) error {
+	if grace <= 0 {
+		kill := time.AfterFunc(killAfter, func() {
+			if err := r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Kill(ctx); err != nil {
+				r.log.Warn("workload not killed by its control group", "container", id, "err", err)
+			}
+		})
+		defer kill.Stop()
+	}
+	leave, err := r.stops.enter(ctx, shim)
+	if err != nil {
+		return err
+	}
 	if grace > 0 {
-		if err := r.ask(ctx, id, grace); err != nil {
+		var ended <-chan error
+		if ended, err = r.ask(ctx, id, grace); err != nil {
+			leave()
 			return err
 		}
+		soon := time.NewTimer(promptly)
+		defer soon.Stop()
+		select {
+		case <-ended:
+		case <-soon.C:
+			leave()
+			<-ended
+			if leave, err = r.stops.enter(ctx, shim); err != nil {
+				return err
+			}
+		}
 	}
+	defer leave()
+	return r.remove(ctx, id)
+}
+
+// remove ends the container at once and removes all of it but its log.
+func (r *Runtime) remove(ctx context.Context, id string) error {
 	ctx, cancel := r.call(ctx)
 	defer cancel()
 	if err := r.kill(ctx, id); err != nil {
@@ -416,28 +458,37 @@ func (r *Runtime) remove(ctx context.Context, id string, grace time.Duration) er
 	return r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Remove()
 }
 
-// ask sends SIGTERM and waits for the end, at most for grace.
-func (r *Runtime) ask(ctx context.Context, id string, grace time.Duration) error {
+// over is a channel that says that a workload has ended.
+var over = func() <-chan error {
+	c := make(chan error)
+	close(c)
+	return c
+}()
+
+// ask sends SIGTERM. The channel that it returns tells the end of the workload, or
+// of grace.
+func (r *Runtime) ask(ctx context.Context, id string, grace time.Duration) (<-chan error, error) {
 	short, cancel := r.call(ctx)
-	task, err := r.task(short, id)
-	if err == nil && task != nil && task.Status == tasktypes.Status_RUNNING {
-		_, err = r.c.TaskService().Kill(short, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGTERM)})
-		err = errgrpc.ToNative(err)
-	} else {
-		cancel()
-		return err
-	}
-	cancel()
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	gentle, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, r.cfg.Namespace), grace)
 	defer cancel()
-	_, _ = r.c.TaskService().Wait(gentle, &tasks.WaitRequest{ContainerID: id})
-	return nil
+	task, err := r.task(short, id)
+	if err != nil || task == nil || task.Status != tasktypes.Status_RUNNING {
+		return over, err
+	}
+	_, err = r.c.TaskService().Kill(short, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGTERM)})
+	switch err = errgrpc.ToNative(err); {
+	case errdefs.IsNotFound(err):
+		return over, nil
+	case err != nil:
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	gentle, cancelWait := context.WithTimeout(namespaces.WithNamespace(ctx, r.cfg.Namespace), grace)
+	go func() {
+		defer cancelWait()
+		_, err := r.c.TaskService().Wait(gentle, &tasks.WaitRequest{ContainerID: id})
+		ended <- err
+	}()
+	return ended, nil
 }
 
 // kill ends the container's processes and forgets its task.

@@ -64,7 +64,7 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 		opts = append(opts, withReadonlyFile("/etc/hosts", filepath.Join(names, "hosts")), withReadonlyFile("/etc/resolv.conf", filepath.Join(names, "resolv.conf")), ownNetwork)
 	}
 	if h, _ := c.handler(w.Spec.Virtualization); h.Runtime == runcV2 {
-		opts = append(opts, oci.WithAnnotations(map[string]string{groupAnnotation: c.group(w)}))
+		opts = append(opts, oci.WithAnnotations(map[string]string{groupAnnotation: c.group(w.Instance)}))
 	}
 	if w.Spec.Privileged { // Create has asked whether it may
 		return append(opts, oci.WithPrivileged, oci.WithAllDevicesAllowed, oci.WithHostDevices, oci.WithNewPrivileges, c.withDevices(w))
@@ -108,8 +108,8 @@ func nativeCallsOnly(_ context.Context, _ oci.Client, _ *containers.Container, s
 }
 
 // group names the containers that share a shim: those of one application.
-func (c Config) group(w runtime.Workload) string {
-	sum := sha256.Sum256([]byte(c.Namespace + "\x00" + string(w.Instance.Service().App())))
+func (c Config) group(i api.InstanceID) string {
+	sum := sha256.Sum256([]byte(c.Namespace + "\x00" + string(i.Service().App())))
 	return "treeline-" + hex.EncodeToString(sum[:12])
 }
 

@@ -1,0 +1,51 @@
+package containerd
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
+)
+
+// TestManyStopsAtOnce stops all containers of one application together, over and
+// over. They share a shim, which must neither hang nor be given more at once than
+// it can carry out in time.
+func TestManyStopsAtOnce(t *testing.T) {
+	const containers, rounds = 50, 3
+	daemon := runtimetest.StartContainerd(t)
+	r := open(t, testConfig(t, daemon, imageDir(t)))
+	for round := range rounds {
+		var wg sync.WaitGroup
+		slots := make(chan struct{}, 4) // as the driver bounds creations
+		for n := range containers {
+			wg.Go(func() {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				w := newWorkload(2*n, "sleep")
+				if err := createAndStart(t.Context(), r, w); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+		began := time.Now()
+		for n := range containers {
+			wg.Go(func() {
+				if err := r.Stop(t.Context(), newWorkload(2*n).Key, 10*time.Second); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("round %d: %d containers stopped in %s", round, containers, time.Since(began).Round(time.Millisecond))
+		left, err := r.List(t.Context())
+		if err != nil || len(left) > 0 || t.Failed() {
+			t.Fatalf("%d are left (%v)", len(left), err)
+		}
+	}
+}
+

@@ -1,0 +1,74 @@
+package containerd
+
+import (
+	"context"
+	"sync"
+)
+
+// How many stops may be under way at once: of the containers of one shim, and of
+// all. A shim of containerd 1.6 stalls when more than 32 processes of it end while
+// it waits for a runc of its own: each further end takes it a second then. A stop
+// has up to three ends, its container's and those of two runcs.
+const (
+	stopsPerShim = 4
+	stopsAtOnce  = 16
+)
+
+// slots bound what is under way at once, in each group and in all. The zero value
+// is not usable; newSlots makes them.
+type slots struct {
+	all   chan struct{}
+	group int
+
+	mu     sync.Mutex // guards groups
+	groups map[string]*slotGroup
+}
+
+// slotGroup is there while somebody has or wants a slot of it.
+type slotGroup struct {
+	slots chan struct{}
+	users int
+}
+
+func newSlots(group, all int) *slots {
+	return &slots{all: make(chan struct{}, all), group: group, groups: map[string]*slotGroup{}}
+}
+
+// enter waits for a slot of the group, until ctx ends. The slot is given back by
+// calling leave, once.
+func (s *slots) enter(ctx context.Context, name string) (leave func(), err error) {
+	s.mu.Lock()
+	g := s.groups[name]
+	if g == nil {
+		g = &slotGroup{slots: make(chan struct{}, s.group)}
+		s.groups[name] = g
+	}
+	g.users++
+	s.mu.Unlock()
+	out := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if g.users--; g.users == 0 {
+			delete(s.groups, name)
+		}
+	}
+	// The group's first: who waits for it keeps no slot from other groups.
+	select {
+	case g.slots <- struct{}{}:
+	case <-ctx.Done():
+		out()
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case s.all <- struct{}{}:
+	case <-ctx.Done():
+		<-g.slots
+		out()
+		return nil, context.Cause(ctx)
+	}
+	return func() {
+		<-s.all
+		<-g.slots
+		out()
+	}, nil
+}
