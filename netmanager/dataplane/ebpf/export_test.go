@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"github.com/cilium/ebpf"
 )
 
 // NewClassifier is New as on a kernel without tcx.
@@ -98,4 +100,17 @@ func (p *Plane) Places(t testing.TB, a netip.Addr) (each int, of [kinds][]int) {
 		t.Fatal(err)
 	}
 	return each, of
+}
+
+// OnAttach has do called before each program is attached to a device.
+func (p *Plane) OnAttach(do func(device int)) { p.at = watched{p.at, do} }
+
+type watched struct {
+	attacher
+	do func(device int)
+}
+
+func (w watched) attach(h hook, p, old *ebpf.Program) error {
+	w.do(h.device)
+	return w.attacher.attach(h, p, old)
 }

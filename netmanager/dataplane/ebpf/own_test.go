@@ -465,3 +465,43 @@ func TestDevicesThatAreGoneAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Devices go with their containers at any time: between the moment at which a life
+// finds the programs of an earlier one and the moment at which it replaces them,
+// too. Such a device is given up, and the plane is told of everything else.
+func TestDeviceThatGoesMeanwhileIsGivenUp(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		t.Run(fmt.Sprintf("known=%t", known), func(t *testing.T) {
+			w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
+			w.C(1).Serve("c1", 80)
+			h, s := w.Hosts[0], w.Hosts[0].State
+			h.Kill()
+			if !known {
+				s.Endpoints = slices.DeleteFunc(slices.Clone(s.Endpoints), func(e plane.Endpoint) bool { return e.Address == w.C(3).Addr })
+			}
+			index := 0
+			h.Do(func() {
+				d, err := net.InterfaceByName(w.C(3).Device)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				index = d.Index
+			})
+			h.Plane.(*ebpf.Plane).OnAttach(func(device int) {
+				if device == index {
+					index = 0
+					h.IP("link del " + w.C(3).Device)
+				}
+			})
+			h.MustSync(s)
+			if index != 0 {
+				t.Fatal("no program of the device was replaced")
+			}
+			h.MustApply(plane.Change{})
+			if got, err := w.C(2).Ask("tcp", netip.AddrPortFrom(w.C(1).Addr, 80)); got != "c1" {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+}

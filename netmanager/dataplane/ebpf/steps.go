@@ -296,10 +296,21 @@ func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) erro
 		}
 		old, had := p.endpoints.have[be32(e.Address)]
 		// The programs first: from the moment that it is known, all that it sends is judged.
+		deviceGone := false
 		for h, prog := range p.wanted(d.Attrs().Index) {
-			if err := p.attach(x, h, prog, all); err != nil {
+			err := p.attach(x, h, prog, all)
+			if all && errors.Is(err, unix.ENODEV) {
+				deviceGone = true
+			} else if err != nil {
 				return err
 			}
+		}
+		if deviceGone { // since it was listed
+			if err := p.endpoints.set(x, be32(e.Address), objectsEndpoint{Ident: uint32(e.Ident), Queued: 1}); err != nil {
+				return err
+			}
+			p.publish(x, e.Address, e.Ports)
+			continue
 		}
 		if err := p.devices.set(x, v.Ifindex, be32(e.Address)); err != nil {
 			return err
@@ -409,7 +420,8 @@ func (p *Plane) hook(x *tx, links *links, all bool) error {
 		if prog != p.o.TlArrive && prog != p.o.TlHeld { // an earlier life's
 			info, err := prog.Info()
 			if err == nil && (info.Name == "tl_leave" || info.Name == "tl_last") {
-				if err := p.attach(x, h, p.wanted(h.device)[h], all); err != nil {
+				err := p.attach(x, h, p.wanted(h.device)[h], all)
+				if err != nil && !errors.Is(err, unix.ENODEV) { // attach has forgotten a device that is gone
 					return err
 				}
 				continue
@@ -460,6 +472,9 @@ func (p *Plane) attach(x *tx, h hook, prog *ebpf.Program, sure bool) error {
 	err := p.at.attach(h, prog, old)
 	if old != nil && errors.Is(err, os.ErrNotExist) { // it went with its device
 		err = p.at.attach(h, prog, nil)
+	}
+	if errors.Is(err, unix.ENODEV) {
+		delete(p.hooks, h) // the kernel took the program away with its device
 	}
 	if err != nil {
 		return fmt.Errorf("give device %d a program: %w", h.device, err)
