@@ -54,7 +54,7 @@ type Config struct {
 type ContainerdConfig struct {
 	Address     string             `yaml:"address" usage:"containerd's socket"`
 	Namespace   string             `yaml:"namespace" usage:"containerd's namespace for our workloads, one for each engine on the machine"`
-	Root        string             `yaml:"root" usage:"containerd's root directory, whose disk is offered and kept from filling; empty: /var/lib/containerd"`
+	Root        string             `yaml:"root" usage:"containerd's root directory, whose disk is offered and kept from filling; empty: containerd is asked"`
 	Snapshotter string             `yaml:"snapshotter" usage:"containerd's snapshotter; empty: overlayfs"`
 	Network     string             `yaml:"network" usage:"overlay (addresses and names by the netmanager), none (loopback only) or host; empty: overlay if netmanager.socket is set, else none"`
 	ImageDirs   []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), looked at before registries"`

@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/probe"
+	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 )
 
 // named reports whether s is of letters and digits and, between them, of inner: what
@@ -151,7 +153,7 @@ func (c Config) offered(log *slog.Logger) (api.Resources, error) {
 func (c Config) disk(log *slog.Logger) int64 {
 	root := c.Data
 	if c.runtimeName() == "containerd" {
-		root = orElse(c.Containerd.Root, "/var/lib/containerd")
+		root = containerd.Root(context.Background(), c.containerdConfig())
 	}
 	all, err := probe.Disk(root)
 	if err != nil {
@@ -163,13 +165,6 @@ func (c Config) disk(log *slog.Logger) int64 {
 		keep = min(all/10, mostReserveMB)
 	}
 	return max(0, all-keep)
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 // place is where the node is and what it has besides, as it is configured.

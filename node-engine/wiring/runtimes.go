@@ -69,15 +69,24 @@ func openProcess(c Config, _ *devices.Devices, _ *slog.Logger) (runtime.Runtime,
 }
 
 func openContainerd(c Config, found *devices.Devices, log *slog.Logger) (runtime.Runtime, error) {
-	o := c.Containerd
-	data, err := filepath.Abs(c.Data) // files of it are mounted into containers
-	if err != nil {
-		return nil, err
+	cfg := c.containerdConfig()
+	if !filepath.IsAbs(cfg.StateDir) { // files of it are mounted into containers
+		return nil, fmt.Errorf("make the data directory %s absolute: %w", c.Data, api.ErrInvalid)
+	}
+	cfg.Devices = found
+	return containerd.New(cfg, log)
+}
+
+// containerdConfig is the runtime's configuration, without the devices.
+func (c Config) containerdConfig() containerd.Config {
+	o, data := c.Containerd, c.Data
+	if abs, err := filepath.Abs(data); err == nil {
+		data = abs
 	}
 	cfg := containerd.Config{
 		Address: o.Address, Namespace: o.Namespace, Snapshotter: o.Snapshotter, Network: c.network(),
-		ContainerdRoot: o.Root, Devices: found,
-		StateDir: filepath.Join(data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
+		ContainerdRoot: o.Root,
+		StateDir:       filepath.Join(data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
 		AllowPrivileged: c.Privileged, Handlers: map[string]containerd.Handler{},
 	}
 	for name, h := range o.Handlers {
@@ -88,7 +97,7 @@ func openContainerd(c Config, found *devices.Devices, log *slog.Logger) (runtime
 			Host: r.Host, Mirrors: r.Mirrors, PlainHTTP: r.PlainHTTP, Username: r.Username, Password: r.Password.Reveal(),
 		})
 	}
-	return containerd.New(cfg, log)
+	return cfg
 }
 
 // lateGuard is the guard's process, started when the first workload needs it:

@@ -49,7 +49,7 @@ type Config struct {
 	ImageDirs  []string   // directories of OCI archives (*.tar)
 	Registries []Registry // those that need more than HTTPS without credentials
 
-	ContainerdRoot string        // whose disk the high-water mark is about; default /var/lib/containerd
+	ContainerdRoot string        // whose disk the high-water mark is about; default: containerd is asked, see Root
 	HighWater      int           // percent of that disk; default 85; above it unused images go
 	UnusedFor      time.Duration // how long an image must have been unused; default 1 h
 
@@ -89,8 +89,7 @@ func setDefaults(c *Config) error {
 	set(&c.Namespace, "treeline")
 	set(&c.Network, NetworkNone)
 	set(&c.CgroupParent, filepath.Join("/treeline", c.Namespace))
-	set(&c.Snapshotter, "overlayfs")
-	set(&c.ContainerdRoot, "/var/lib/containerd")
+	set(&c.Snapshotter, defaultSnapshotter)
 	setDefault(&c.PIDs, 512)
 	setDefault(&c.LogLimit, 16<<20)
 	setDefault(&c.HighWater, 85)
@@ -111,6 +110,8 @@ func setDefault[T int | int64 | time.Duration](v *T, d T) {
 		*v = d
 	}
 }
+
+const defaultSnapshotter = "overlayfs"
 
 const runcV2 = "io.containerd.runc.v2"
 

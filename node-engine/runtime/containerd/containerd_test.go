@@ -232,12 +232,11 @@ var configs atomic.Int64
 func testConfig(t testing.TB, daemon *runtimetest.Containerd, images string) Config {
 	t.Helper()
 	cfg := Config{
-		Address:        daemon.Address,
-		Namespace:      fmt.Sprintf("test-%d-%d", os.Getpid(), configs.Add(1)),
-		StateDir:       t.TempDir(),
-		ImageDirs:      []string{images},
-		ContainerdRoot: daemon.Dir,
-		CgroupParent:   fmt.Sprintf("/treeline-test/containerd-%d-%d", os.Getpid(), configs.Load()),
+		Address:      daemon.Address,
+		Namespace:    fmt.Sprintf("test-%d-%d", os.Getpid(), configs.Add(1)),
+		StateDir:     t.TempDir(),
+		ImageDirs:    []string{images},
+		CgroupParent: fmt.Sprintf("/treeline-test/containerd-%d-%d", os.Getpid(), configs.Load()),
 	}
 	var err error
 	cfg.Devices, err = devices.Open(devices.Options{Own: t.TempDir(), Test: []devices.Test{{Class: "widget", Count: 2}}, Log: quiet})

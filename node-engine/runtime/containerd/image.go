@@ -195,7 +195,8 @@ func diskUsed(dir string) (int, error) {
 // collect removes images, longest unused first, while the disk is above its
 // high-water mark. Those in use and those used a while ago stay.
 func (r *Runtime) collect(ctx context.Context) error {
-	if full, err := r.diskUsed(r.cfg.ContainerdRoot); err != nil || full < r.cfg.HighWater {
+	dir := root(ctx, r.c, r.cfg)
+	if full, err := r.diskUsed(dir); err != nil || full < r.cfg.HighWater {
 		return err
 	}
 	all, err := r.c.ImageService().List(ctx)
@@ -215,7 +216,7 @@ func (r *Runtime) collect(ctx context.Context) error {
 		if err := r.c.ImageService().Delete(ctx, img.Name, images.SynchronousDelete()); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("collect image %q: %w", img.Name, err)
 		}
-		if full, err := r.diskUsed(r.cfg.ContainerdRoot); err != nil || full < r.cfg.HighWater {
+		if full, err := r.diskUsed(dir); err != nil || full < r.cfg.HighWater {
 			return err
 		}
 	}

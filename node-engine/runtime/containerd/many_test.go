@@ -48,4 +48,3 @@ func TestManyStopsAtOnce(t *testing.T) {
 		}
 	}
 }
-

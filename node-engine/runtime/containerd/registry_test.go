@@ -248,3 +248,25 @@ func (g *registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		_, _ = w.Write(b)
 	}
 }
+
+// TestContainerdTellsItsRoot collects images by the disk that containerd uses,
+// wherever that is.
+func TestContainerdTellsItsRoot(t *testing.T) {
+	daemon := runtimetest.StartContainerd(t)
+	r := open(t, testConfig(t, daemon, imageDir(t)))
+	var asked string
+	r.diskUsed = func(dir string) (int, error) {
+		asked = dir
+		return diskUsed(dir)
+	}
+	if err := r.Housekeep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(asked, daemon.Dir+"/root/") {
+		t.Errorf("the disk of %s was measured, and containerd's root is %s/root", asked, daemon.Dir)
+	}
+	daemon.Kill()
+	if again := Root(t.Context(), r.cfg); again != asked {
+		t.Errorf("while containerd is away its root is said to be %s, want %s", again, asked)
+	}
+}
