@@ -61,6 +61,7 @@ const (
 	ReasonViolated      Reason = "sla_violated"        // where it ran broke its SLA for longer than its rigidness
 	ReasonPreempted     Reason = "preempted"           // a more urgent instance took its place
 	ReasonNoDevice      Reason = "device_missing"      // the node has lost a device that it offered
+	ReasonNotAdmitted   Reason = "not_admitted"        // its cluster was closed to its tenant
 	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: a cluster or a node sent values that cannot be, and they were refused
 	ReasonCapped        Reason = "capped"              // of an event: a cluster or a node claims more than it was granted, and the grant counts
 	ReasonNoScheduler   Reason = "scheduler_failed"    // of an event: the scheduler outside gave no good answer, and the built-in one decided

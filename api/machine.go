@@ -112,6 +112,8 @@ type Cluster struct {
 	Shares []netip.Prefix `json:"shares,omitempty"`
 	// NetworkError says why it has fewer than it needs.
 	NetworkError string `json:"network_error,omitempty"`
+	// Grant says whose services the cluster gets and how much of its claims counts.
+	Grant Grant `json:"grant"`
 }
 
 // Aggregate is the distribution of a cluster's free capacity, ⟨Σ, μ, σ⟩ of the

@@ -172,11 +172,14 @@ type Session struct {
 // TokenRequest asks for a join token: POST /v1/tokens at the root (for a
 // cluster, or for a node of a cluster) or at a cluster (for a node of it).
 type TokenRequest struct {
-	Kind    string    `json:"kind,omitempty"`        // "cluster" or "node"; a cluster takes "node" alone
-	Cluster ClusterID `json:"cluster,omitempty"`     // node: of which; cluster: the only name it may take, if set
-	Tenant  Tenant    `json:"tenant,omitempty"`      // cluster: whose it will be
-	TTL     int       `json:"ttl_seconds,omitempty"` // 0: one hour
-	Uses    int       `json:"uses,omitempty"`        // 0: one
+	Kind    string    `json:"kind,omitempty"`    // "cluster" or "node"; a cluster takes "node" alone
+	Cluster ClusterID `json:"cluster,omitempty"` // node: of which; cluster: the only name it may take, if set
+	Tenant  Tenant    `json:"tenant,omitempty"`  // cluster: whose it will be
+	// Open says whether a cluster that joins gets the services of all tenants. Nil: if
+	// the installation owns it; of a tenant's only the installation's admins say true.
+	Open *bool `json:"open,omitempty"`
+	TTL  int   `json:"ttl_seconds,omitempty"` // 0: one hour
+	Uses int   `json:"uses,omitempty"`        // 0: one
 }
 
 // JoinToken is a join token. Token is shown once, when it is made.

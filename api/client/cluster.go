@@ -78,6 +78,18 @@ func (c *Client) ScaleLocally(ctx context.Context, id api.ServiceID, replicas in
 	return err
 }
 
+// SetGrant sets whose services a cluster gets and how much of its claims counts.
+// Revision 0 is any.
+func (c *Client) SetGrant(ctx context.Context, id api.ClusterID, g api.Grant, rev api.Revision) (api.Cluster, error) {
+	r := Request{Method: http.MethodPut, Path: string(Clusters) + "/" + api.PathOf(id) + "/grant", Body: g, Header: http.Header{}}
+	if rev > 0 {
+		r.Header.Set("If-Match", etag(rev))
+	}
+	var out api.Cluster
+	_, err := c.Do(ctx, r, &out)
+	return out, err
+}
+
 // JoinTokens lists the open join tokens, at the root for clusters, at a cluster
 // for its nodes.
 func (c *Client) JoinTokens(ctx context.Context) ([]api.JoinToken, error) {

@@ -116,7 +116,7 @@ allowed, 6 not found, 7 conflict, 8 unreachable.`,
 	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env, c.Program), "file of the contexts")
 	root.AddCommand(
 		c.applyCmd(), c.planCmd(), c.explainCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.netCmd(), c.waitCmd(),
-		c.scaleCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.tokenCmd(),
+		c.scaleCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.openCmd(), c.closeCmd(), c.capCmd(), c.tokenCmd(),
 		c.loginCmd(), c.logoutCmd(), c.whoamiCmd(), c.ctxCmd(), c.tenantCmd(), c.userCmd(),
 		c.devCmd(), c.versionCmd(),
 	)

@@ -44,6 +44,7 @@ func (c *cli) tokenCmd() *cobra.Command {
 	var cluster string
 	var ttl time.Duration
 	var uses int
+	var open bool
 	create := &cobra.Command{
 		Use: "create --cluster NAME | --node --cluster NAME", Short: "Print the line to paste on the machine that joins", Args: cobra.NoArgs,
 		Long: `Print the line to paste on the machine that joins: a cluster of that name, or with
@@ -59,6 +60,12 @@ func (c *cli) tokenCmd() *cobra.Command {
 				r.Kind = "node"
 			default:
 				r.Tenant = c.tenant()
+			}
+			if cmd.Flags().Changed("open") {
+				if node {
+					return usage("--open is of clusters")
+				}
+				r.Open = &open
 			}
 			if cluster == "" || !api.ValidMachineName(cluster) {
 				return usage("--cluster %q: it takes the name of the cluster, lower-case letters, digits and hyphens", cluster)
@@ -85,6 +92,7 @@ func (c *cli) tokenCmd() *cobra.Command {
 	f := create.Flags()
 	f.BoolVar(&node, "node", false, "for a node of the cluster, instead of for the cluster")
 	f.StringVar(&cluster, "cluster", "", "the cluster's name")
+	f.BoolVar(&open, "open", false, "whether the cluster gets the services of all tenants (default: if the installation owns it, see --tenant)")
 	f.DurationVar(&ttl, "ttl", time.Hour, "how long it can be used")
 	f.IntVar(&uses, "uses", 1, "how often it can be used")
 	_ = create.MarkFlagRequired("cluster")

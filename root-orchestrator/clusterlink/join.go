@@ -175,7 +175,7 @@ func (l *Link) joinCluster(ctx context.Context, req api.JoinCluster) (api.Cluste
 	info := req.Info
 	info.Tenant = rec.Tenant
 	var known api.Cluster
-	if err := l.opt.Owner.Do(ctx, root.JoinCluster{Info: info}, func() { known, _ = l.opt.Core.Cluster(id) }); err != nil {
+	if err := l.opt.Owner.Do(ctx, root.JoinCluster{Info: info, Open: rec.Open}, func() { known, _ = l.opt.Core.Cluster(id) }); err != nil {
 		return api.ClusterJoined{}, err
 	}
 	out.Info = known.ClusterInfo

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -27,6 +29,12 @@ func (a *API) registerClusters() {
 	handle(a, huma.Operation{
 		Method: http.MethodGet, Path: "/v1/clusters/{id}", Summary: "Get cluster", Tags: tags, Errors: []int{404},
 	}, rights.ClustersRead, a.getCluster)
+	handle(a, huma.Operation{
+		Method: http.MethodPut, Path: "/v1/clusters/{id}/grant", OperationID: "setGrant", Summary: "Set what a cluster is granted", Tags: tags, Errors: []int{404, 412},
+		Description: "Says whose services the cluster gets, and how much of what it claims counts. Instances of tenants that it admits no more are " +
+			"taken off it at once and placed elsewhere. Only the installation's admins open a cluster to all tenants and change its caps; " +
+			"its owner may name tenants that the owner manages, and remove any.",
+	}, rights.ClustersWrite, a.setGrant)
 	handle(a, huma.Operation{
 		Method: http.MethodDelete, Path: "/v1/clusters/{id}", Summary: "Forget cluster", Tags: tags, Errors: []int{404, 412, 428},
 		DefaultStatus: http.StatusNoContent,
@@ -95,6 +103,59 @@ func (a *API) getCluster(ctx context.Context, p rights.Principal, in *objectIn) 
 		return nil, err
 	}
 	return object(c, c.Revision, in.IfNoneMatch), nil
+}
+
+type grantIn struct {
+	ID      string `path:"id" doc:"The cluster."`
+	IfMatch string `header:"If-Match" doc:"The revision that is changed; without it, any."`
+	Body    api.Grant
+}
+
+func (a *API) setGrant(ctx context.Context, p rights.Principal, in *grantIn) (*objectOut[api.Cluster], error) {
+	id := api.ClusterID(in.ID)
+	c, err := a.cluster(ctx, p, rights.ClustersWrite, id)
+	if err != nil {
+		return nil, err
+	}
+	rev, err := ifMatch(in.IfMatch, false)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.mayGrant(p, c.Grant, in.Body); err != nil {
+		return nil, err
+	}
+	if rev == 0 {
+		rev = c.Revision // what was judged is what is changed
+	}
+	err = a.owner.Do(ctx, root.SetGrant{ID: id, Grant: in.Body, IfMatch: rev, By: p.User}, func() { c, _ = a.core.Cluster(id) })
+	if err != nil {
+		return nil, err
+	}
+	return object(c, c.Revision, ""), nil
+}
+
+// mayGrant reports whether p may change a cluster's grant from was to is. Who runs a
+// cluster must not draw other tenants' services to it: the installation's admins
+// open it to all and change its caps, and a tenant is added by who manages that
+// tenant.
+func (a *API) mayGrant(p rights.Principal, was, is api.Grant) error {
+	if is.Open && !was.Open || !reflect.DeepEqual(is.Caps, was.Caps) {
+		if err := rights.Allowed(p, rights.SystemWrite, rights.System); err != nil {
+			return fmt.Errorf("open a cluster to all tenants, or change its caps: %w", err)
+		}
+	}
+	for _, t := range is.Tenants {
+		if slices.Contains(was.Tenants, t) {
+			continue
+		}
+		if err := rights.Allowed(p, rights.ClustersWrite, t); err != nil {
+			return fmt.Errorf("open a cluster to tenant %s: %w", t, err)
+		}
+		if _, err := a.opt.Accounts.Tenant(t); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *API) forgetCluster(ctx context.Context, p rights.Principal, in *ChangeInput) (*nothing, error) {

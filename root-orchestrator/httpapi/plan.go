@@ -172,6 +172,10 @@ func (t *tiers) whole() api.Plan {
 	for i := range p.Apps {
 		for k := range p.Apps[i].Instances {
 			v := &p.Apps[i].Instances[k]
+			if v.Why != nil {
+				why := t.api.shownClusters(t.who, *v.Why)
+				v.Why = &why
+			}
 			if why, ok := t.whys[v.ID]; ok && slices.Contains(t.doubts[v.ID], v.Cluster) || ok && v.Action == root.PlanWait {
 				asked := t.doubts[v.ID]
 				*v = api.InstancePlan{ID: v.ID, Action: root.PlanWait, Cluster: asked[len(asked)-1], Why: &why}

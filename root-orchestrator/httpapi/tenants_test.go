@@ -27,6 +27,7 @@ var bodies = map[string]string{
 	"POST /v1/tokens":              `{"kind":"node","cluster":"munich"}`,
 	"POST /v1/auth/login":          `{"user":"rival/boss","password":"not this one"}`,
 	"POST /v1/auth/redeem":         `{"user":"rival/boss","code":"guess","password":"long enough here"}`,
+	"PUT /v1/clusters/{id}/grant":  `{"open":true}`,
 	"POST /v1/auth/refresh":        `{"refresh":"a.b"}`,
 	"POST /v1/auth/logout":         `{"refresh":"a.b"}`,
 }
@@ -220,6 +221,7 @@ func TestNodesAreNamedToTheirOperatorsAlone(t *testing.T) {
 	op := r.user("op/carl", rights.InfrastructureProvider)
 	dev := r.user("acme/dora", rights.ApplicationProvider)
 	r.join("munich", "op")
+	check(t, r.loop.Do(t.Context(), root.SetGrant{ID: "munich", Grant: api.Grant{Open: true}}, nil))
 	app := r.apply("acme", "shop", 1)
 	id := app.Services[0].Instance(0)
 	var epoch api.Epoch

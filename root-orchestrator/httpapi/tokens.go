@@ -69,9 +69,14 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *struct{ B
 			return nil, err
 		}
 	}
+	if r.Open != nil && *r.Open && tenant != rights.System {
+		if err := rights.Allowed(p, rights.SystemWrite, rights.System); err != nil {
+			return nil, fmt.Errorf("make a token for a cluster that is open to all tenants: %w", err)
+		}
+	}
 	tok, rec, err := a.opt.Desk.Create(ctx, jointoken.Order{
 		Scope: jointoken.ForCluster, Cluster: r.Cluster, Uses: r.Uses, TTL: time.Duration(r.TTL) * time.Second,
-		Tenant: tenant, By: p.User,
+		Tenant: tenant, By: p.User, Open: r.Open,
 	})
 	if err != nil {
 		return nil, err

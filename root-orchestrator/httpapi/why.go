@@ -59,7 +59,7 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
 func worthAsking(w api.Why, clusters []api.Cluster) (ask []api.ClusterID) {
 	for _, c := range clusters {
 		ruledOut := slices.ContainsFunc(w.Root.Candidates, func(r api.Rejection) bool {
-			return r.Candidate == string(c.ID) && r.Constraint == sched.ConstraintCluster
+			return r.Candidate == string(c.ID) && (r.Constraint == sched.ConstraintCluster || r.Constraint == sched.ConstraintTrust)
 		})
 		if !ruledOut {
 			ask = append(ask, c.ID)
@@ -130,10 +130,27 @@ func nearestHelps(w *api.Why) {
 	}
 }
 
+// shownClusters is an explanation without the names and owners of clusters that are
+// not open to the instance's tenant, where the principal may not see them: to others
+// they do not exist.
+func (a *API) shownClusters(p rights.Principal, ex api.Explanation) api.Explanation {
+	hidden := func(r api.Rejection) bool {
+		return r.Constraint == sched.ConstraintTrust && !a.sees(p, api.ClusterID(r.Candidate))
+	}
+	ex.Candidates = slices.DeleteFunc(slices.Clone(ex.Candidates), hidden)
+	if ex.Nearest != nil && hidden(*ex.Nearest) {
+		near := *ex.Nearest
+		near.Candidate, near.Have = "a cluster", "another owner"
+		ex.Nearest = &near
+	}
+	return ex
+}
+
 // shownWhy is the explanation as the principal may see it: nodes are named to
 // those who may see them.
 func (a *API) shownWhy(p rights.Principal, w api.Why) api.Why {
 	w.Instance = a.shownInstance(p, w.Instance)
+	w.Root = a.shownClusters(p, w.Root)
 	for i, c := range w.Clusters {
 		if a.sees(p, c.Cluster) {
 			continue

@@ -1,6 +1,7 @@
 package root
 
 import (
+	"reflect"
 	"slices"
 	"time"
 
@@ -18,7 +19,8 @@ func (c *Core) refresh(cl *cluster) {
 	agg := &cl.Agg
 	cand := sched.Candidate{
 		ID: string(cl.Info.ID), Level: sched.Clusters, Out: cl.out(), Capacity: agg.Capacity,
-		Free: agg.Free.Minus(cl.reserved), Rooms: cl.rooms(), Load: len(cl.assigned) + cl.others,
+		Grant: &sched.Grant{Owner: cl.Info.Tenant, Grant: cl.grant()},
+		Free:  agg.Free.Minus(cl.reserved), Rooms: cl.rooms(), Load: len(cl.assigned) + cl.others,
 		Hull: agg.Hull, Unplaced: agg.Unplaced, Spread: agg.StdDev, Nodes: agg.Nodes,
 	}
 	if cl.heard {
@@ -49,8 +51,8 @@ func (cl *cluster) rooms() []sched.Room {
 	if len(agg.Slots) == 0 && agg.Nodes > 0 {
 		free := agg.Free.Minus(cl.reserved)
 		return []sched.Room{{
-			Runtimes: untold, Arch: sched.Untold, Privileged: true, Network: true, Areas: untold, Addons: untold,
-			Free: free, Largest: agg.Largest.Min(free), Devices: untoldDevices,
+			Runtimes: untold, Arch: sched.Untold, Privileged: !cl.grant().Caps.NoPrivileged, Network: true, Areas: untold, Addons: untold,
+			Free: free, Largest: agg.Largest.Min(free), Devices: cl.untoldDevices(),
 		}}
 	}
 	rooms := make([]sched.Room, 0, len(agg.Slots))
@@ -71,6 +73,14 @@ var (
 	untoldDevices = map[string]int{sched.Untold: 1 << 20}
 )
 
+// untoldDevices are any, unless caps name some.
+func (cl *cluster) untoldDevices() map[string]int {
+	if caps := cl.grant().Caps.Devices; len(caps) > 0 {
+		return caps
+	}
+	return untoldDevices
+}
+
 // grown says in what way a cluster may take what it could not take before.
 type grown int
 
@@ -85,7 +95,7 @@ func growth(was, is *sched.Candidate) grown {
 	switch {
 	case is.Out != "":
 		return notGrown
-	case was.Out != "", len(is.Rooms) > len(was.Rooms), !is.Free.Fits(was.Free):
+	case was.Out != "", !reflect.DeepEqual(was.Grant, is.Grant), len(is.Rooms) > len(was.Rooms), !is.Free.Fits(was.Free):
 		return roomier
 	}
 	for i := range is.Rooms {

@@ -19,6 +19,7 @@ type cluster struct {
 	Joined   time.Time       `json:"joined"`
 	Revision api.Revision    `json:"revision"`
 	Shares   []netip.Prefix  `json:"shares,omitempty"` // of the instance network, in order
+	Grant    *api.Grant      `json:"grant,omitempty"`  // nil, as earlier releases saved it: see grant
 	Agg      api.Aggregate   `json:"-"`
 
 	heard     bool // in this life
@@ -50,6 +51,8 @@ type cluster struct {
 	known         api.Digest
 	noticed       noticed
 	refusals      bounds.Log // of its messages' values
+	capped        time.Time  // when it was last said that it claims more than its caps
+	cappedAt      string     // and of what
 	refusedValues uint64
 	telling       telling
 	hosted        int       // the most instances that it had lately
@@ -101,7 +104,7 @@ func (c *Core) changedCluster(cl *cluster) {
 	}
 }
 
-func (c *Core) joinCluster(info api.ClusterInfo) error {
+func (c *Core) joinCluster(info api.ClusterInfo, open *bool) error {
 	if cl := c.clusters[info.ID]; cl != nil {
 		if cl.Info.Tenant != info.Tenant {
 			return fmt.Errorf("cluster %s belongs to another tenant; choose another name: %w", info.ID, api.ErrConflict)
@@ -118,6 +121,10 @@ func (c *Core) joinCluster(info api.ClusterInfo) error {
 	c.blocks++
 	c.journal.Put(kindMeta, metaBlocks, c.blocks)
 	cl := newCluster(info)
+	cl.Grant = &api.Grant{Open: info.Tenant == ""}
+	if open != nil {
+		cl.Grant.Open = *open
+	}
 	cl.Joined, cl.lastHeard = c.wall, c.now
 	c.addCluster(cl)
 	c.changedCluster(cl)

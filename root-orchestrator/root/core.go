@@ -182,7 +182,9 @@ func (c *Core) take(in Input) error {
 		if err := bad.Err(); err != nil {
 			return fmt.Errorf("join cluster: %w", err)
 		}
-		return c.joinCluster(info)
+		return c.joinCluster(info, in.Open)
+	case SetGrant:
+		return c.setGrant(in)
 	case ForgetCluster:
 		return c.forgetCluster(in.ID)
 	case Hello:

@@ -41,8 +41,21 @@ type (
 	}
 
 	// JoinCluster makes a cluster known, or renews what it says of itself. Its
-	// credentials were checked outside.
-	JoinCluster struct{ Info api.ClusterInfo }
+	// credentials were checked outside. Open says whether a cluster that is not known
+	// yet gets the services of all tenants; nil: if the installation owns it.
+	JoinCluster struct {
+		Info api.ClusterInfo
+		Open *bool
+	}
+	// SetGrant replaces what a cluster is granted. Instances of tenants that it admits
+	// no more are taken off it at once and placed elsewhere. Refused with ErrNotFound,
+	// ErrInvalid or ErrPrecondition.
+	SetGrant struct {
+		ID      api.ClusterID
+		Grant   api.Grant
+		IfMatch api.Revision
+		By      string
+	}
 	// ForgetCluster removes a cluster for good; its instances go elsewhere, exclusive ones too.
 	ForgetCluster struct{ ID api.ClusterID }
 
@@ -62,6 +75,7 @@ func (Apply) input()         {}
 func (Scale) input()         {}
 func (DeleteApp) input()     {}
 func (JoinCluster) input()   {}
+func (SetGrant) input()      {}
 func (ForgetCluster) input() {}
 func (Hello) input()         {}
 func (Report) input()        {}

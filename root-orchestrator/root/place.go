@@ -93,6 +93,10 @@ func (c *Core) decide(in *instance) {
 // place gives the instance to a cluster: at once where it is nowhere, and as a
 // second place where it runs. displaces says that others have to make way there.
 func (c *Core) place(in *instance, cl *cluster, score float64, displaces bool) {
+	if !cl.admits(in.ID.Tenant()) { // the filters rule it out; nothing goes there by mistake
+		c.waitFor(in, fmt.Sprintf("cluster %s is not open to tenant %s", cl.Info.ID, in.ID.Tenant()))
+		return
+	}
 	c.countMove(in)
 	if c.keepsRunning(in) {
 		c.try(in, cl, score)

@@ -22,6 +22,7 @@ func (c *Core) report(r api.Report) error {
 	cl.boot, cl.seq, cl.ack = r.Boot, r.Seq, max(cl.ack, r.Gen)
 	cl.heardNow(c.now)
 	before, yields := *c.table.Get(string(r.Cluster)), cl.Agg.Yields
+	r.Aggregate = c.limit(cl, r.Aggregate)
 	if cl.Agg.Nodes != r.Aggregate.Nodes {
 		c.changedCluster(cl) // who watches clusters wants to see nodes come and go; the rest of it changes too often
 	}
@@ -238,7 +239,7 @@ func (c *Core) adopt(cl *cluster, o api.Observed) {
 	// not learn its SLA by claiming so. Nor is there any number of those that leave,
 	// of which a cluster may never say that they are gone.
 	if s == nil || s.app == nil || s.app.Leaving || s.instances[o.Instance] != nil || n < first || n >= first+100_000 ||
-		s.peers[string(cl.Info.ID)] == 0 || s.app.Replicas[s.id] >= MaxReplicas || len(s.instances) >= 2*MaxReplicas {
+		s.peers[string(cl.Info.ID)] == 0 || !cl.admits(s.id.Tenant()) || s.app.Replicas[s.id] >= MaxReplicas || len(s.instances) >= 2*MaxReplicas {
 		cl.sentAt = c.now
 		c.emit(cl.Info.ID.Addr(), api.Desired{Gen: cl.gen, From: cl.gen, Drop: []api.InstanceID{o.Instance}, Digest: cl.wanted})
 		return

@@ -35,7 +35,7 @@ func TestApplyIsIdempotentAndMindsItsConditions(t *testing.T) {
 		{DeleteApp{App: "acme/none.prod"}, api.ErrNotFound},
 		{DeleteApp{App: shop, IfMatch: app.Revision + 1}, api.ErrPrecondition},
 		{ForgetCluster{"none"}, api.ErrNotFound},
-		{JoinCluster{api.ClusterInfo{ID: "a", Tenant: "thief"}}, api.ErrConflict},
+		{JoinCluster{Info: api.ClusterInfo{ID: "a", Tenant: "thief"}}, api.ErrConflict},
 		{Report{api.Report{Cluster: "none"}}, api.ErrNotFound},
 		{Hello{api.Hello{Cluster: "none"}}, api.ErrNotFound},
 	}
@@ -344,7 +344,7 @@ func TestEventsAreKeptOverRestartsUpToTheirBound(t *testing.T) {
 	w.cfg.EventsKept = 16
 	w.restart()
 	for i := range 50 {
-		w.must(JoinCluster{api.ClusterInfo{ID: api.ClusterID(fmt.Sprintf("c%02d", i))}})
+		w.must(JoinCluster{Info: api.ClusterInfo{ID: api.ClusterID(fmt.Sprintf("c%02d", i))}})
 		if i%7 == 0 {
 			w.restart()
 		}

@@ -139,7 +139,7 @@ func (c *Core) Cluster(id api.ClusterID) (api.Cluster, bool) {
 	v := api.Cluster{
 		ClusterInfo: cl.Info, Status: api.ClusterReady, Aggregate: cl.Agg, Reserved: cl.reserved,
 		Instances: len(cl.assigned), Joined: cl.Joined, Revision: cl.Revision,
-		Shares: cl.Shares, NetworkError: cl.net.error,
+		Shares: cl.Shares, NetworkError: cl.net.error, Grant: cl.grant(),
 	}
 	switch {
 	case cl.silent:

@@ -175,6 +175,8 @@ func wouldHelp(r *api.Rejection) string {
 	case sched.ConstraintMemory, sched.ConstraintVCPUs, sched.ConstraintStorage,
 		sched.ConstraintBandwidthIn, sched.ConstraintBandwidthOut:
 		return fmt.Sprintf("ask for %s less %s, or free it", r.Short, r.Constraint)
+	case sched.ConstraintTrust:
+		return "have an admin open a cluster to the tenant (treeline open cluster NAME), or let a cluster of the tenant join"
 	case sched.ConstraintOut:
 		return fmt.Sprintf("bring %s back: it is %s", cmpName(r.Candidate, "a cluster"), r.Have)
 	case sched.ConstraintCluster, sched.ConstraintNode:

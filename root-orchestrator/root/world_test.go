@@ -70,13 +70,17 @@ func (w *world) join(id api.ClusterID, room int) *twin {
 // enter is join before the cluster has said anything.
 func (w *world) enter(id api.ClusterID, room int) *twin {
 	w.must(JoinCluster{Info: api.ClusterInfo{ID: id}})
-	tw := &twin{
+	tw := newTwin(id, room)
+	w.twins[id] = tw
+	return tw
+}
+
+func newTwin(id api.ClusterID, room int) *twin {
+	return &twin{
 		id: id, boot: 1, room: room, want: map[api.InstanceID]api.Assignment{}, bad: map[api.Revision]bool{},
 		has: map[api.InstanceID]api.Observed{}, local: map[api.InstanceID]api.Observed{},
 		violated: map[api.InstanceID]bool{}, known: map[api.InstanceID]api.Epoch{},
 	}
-	w.twins[id] = tw
-	return tw
 }
 
 func (w *world) must(in Input) step.Effects {
@@ -406,7 +410,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 					in = ForgetCluster{k}
 				}
 			case 5:
-				in = JoinCluster{api.ClusterInfo{ID: id()}}
+				in = JoinCluster{Info: api.ClusterInfo{ID: id()}}
 			case 6:
 				tw := w.twins[id()]
 				in = Hello{api.Hello{Cluster: tw.id, Since: tw.gen}}
@@ -451,7 +455,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		for _, tw := range w.twins {
 			tw.off, tw.room, tw.slow, tw.full = false, 10, false, false
 			clear(tw.violated)
-			w.do(JoinCluster{api.ClusterInfo{ID: tw.id}})
+			w.do(JoinCluster{Info: api.ClusterInfo{ID: tw.id}})
 		}
 		w.pass(2 * time.Minute)
 		w.checkBooks()

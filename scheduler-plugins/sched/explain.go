@@ -10,7 +10,7 @@ import (
 
 // order is how an explanation lists constraints: as the filters run.
 var order = []string{
-	ConstraintOut, ConstraintAvoid, ConstraintCluster, ConstraintNode, ConstraintPrivileged,
+	ConstraintTrust, ConstraintOut, ConstraintAvoid, ConstraintCluster, ConstraintNode, ConstraintPrivileged,
 	ConstraintVirtualization, ConstraintArch, ConstraintNetwork, ConstraintAddons, ConstraintLabels, ConstraintArea, ConstraintGeo,
 	ConstraintAddress, ConstraintDevice, ConstraintPort, ConstraintSpread, ConstraintApart, ConstraintLatency,
 	ConstraintVCPUs, ConstraintMemory, ConstraintStorage, ConstraintBandwidthIn, ConstraintBandwidthOut, Fits,
@@ -108,6 +108,8 @@ func detail(r *api.Rejection) string {
 	switch {
 	case r == nil:
 		return ""
+	case r.Constraint == ConstraintTrust:
+		return "not " + r.Need // whose the clusters are is not told to all who read this
 	case r.Constraint == ConstraintOut || r.Constraint == ConstraintAvoid:
 		return r.Have
 	case r.Constraint == ConstraintGeo || r.Constraint == ConstraintLatency:

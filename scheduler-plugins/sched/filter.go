@@ -10,6 +10,7 @@ import (
 // The constraints that rule a candidate out, as a Rejection names them. Fits is
 // the name under which an Explanation counts candidates that none ruled out.
 const (
+	ConstraintTrust          = "trust"          // it is not open to the instance's tenant
 	ConstraintOut            = "out"            // it takes no work now
 	ConstraintAvoid          = "avoid"          // it refused or failed this instance just now
 	ConstraintCluster        = "cluster"        // the SLA names other clusters
@@ -47,7 +48,8 @@ const Untold = "*"
 type stage int
 
 const (
-	outStage stage = iota
+	trustStage stage = iota
+	outStage
 	avoidStage
 	directStage
 	privilegedStage
@@ -75,6 +77,8 @@ const (
 // stageOf is the filter that rules the candidate out, or fit.
 func (q *query) stageOf(c *Candidate) stage {
 	switch {
+	case c.Level == Clusters && !c.Grant.admits(q.Tenant):
+		return trustStage
 	case c.Out != "":
 		return outStage
 	case slices.Contains(q.Avoid, c.ID):

@@ -14,6 +14,8 @@ import (
 func (q *query) reject(c *Candidate, s stage) api.Rejection {
 	r := api.Rejection{Candidate: c.ID, Shortfall: 1}
 	switch s {
+	case trustStage:
+		r.Constraint, r.Need, r.Have = ConstraintTrust, "open to tenant "+string(q.Tenant), "owner "+c.Grant.owner()
 	case outStage:
 		r.Constraint, r.Need, r.Have = ConstraintOut, "takes work", c.Out
 	case avoidStage:

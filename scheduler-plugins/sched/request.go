@@ -14,6 +14,7 @@ import (
 func RequestFor(id api.InstanceID, m *api.Microservice) Request {
 	r := Request{
 		ID:             string(id),
+		Tenant:         id.Tenant(),
 		Needs:          m.Needs(),
 		Virtualization: RuntimeName(m.Virtualization),
 		Arch:           m.Arch,

@@ -16,6 +16,7 @@ import (
 // of it, as JSON.
 type Request struct {
 	ID             string        `json:"id"`
+	Tenant         api.Tenant    `json:"tenant,omitempty"` // whose the instance is. Checked where Level is Clusters
 	Needs          api.Resources `json:"needs"`
 	Devices        []api.Device  `json:"devices,omitempty"` // to itself; each kind once
 	Virtualization string        `json:"virtualization"`
@@ -120,6 +121,7 @@ type Candidate struct {
 	Capacity api.Resources     `json:"capacity"`
 	Free     api.Resources     `json:"free"`
 	Rooms    []Room            `json:"rooms"`
+	Grant    *Grant            `json:"-"`    // of a cluster: whose instances it gets; nil: everybody's
 	Ports    map[Port]int      `json:"-"`    // that instances publish on the node, and how many do
 	Own      *api.NodePorts    `json:"-"`    // what may be published there at all; nil: everything
 	Load     int               `json:"load"` // instances that it has
@@ -138,6 +140,22 @@ type Candidate struct {
 	// Spread is σ of what its nodes have free; a cluster's μ is Free by Nodes.
 	Spread api.Resources `json:"spread,omitzero"`
 	Nodes  int           `json:"nodes,omitempty"`
+}
+
+// Grant is whose instances a cluster gets.
+type Grant struct {
+	Owner api.Tenant // "": the installation
+	api.Grant
+}
+
+func (g *Grant) admits(t api.Tenant) bool { return g == nil || g.Admits(g.Owner, t) }
+
+// owner is the owner for people.
+func (g *Grant) owner() string {
+	if g.Owner == "" {
+		return "the installation"
+	}
+	return string(g.Owner)
 }
 
 // Port is a port of a node, of one protocol.

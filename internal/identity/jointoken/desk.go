@@ -34,6 +34,7 @@ type Order struct {
 	Uses    int
 	TTL     time.Duration
 	Tenant  api.Tenant // who owns what joins
+	Open    *bool      // ForCluster: whether it gets all tenants' services; nil: if the installation owns it
 	By      string     // who ordered it
 	Note    string
 }
@@ -49,6 +50,7 @@ type Record struct {
 	Expires time.Time         `json:"expires"`
 	Created time.Time         `json:"created"`
 	Tenant  api.Tenant        `json:"tenant,omitempty"`
+	Open    *bool             `json:"open,omitempty"`
 	By      string            `json:"by,omitempty"`
 	Note    string            `json:"note,omitempty"`
 }
@@ -115,7 +117,7 @@ func (d *Desk) Create(ctx context.Context, o Order) (Token, Record, error) {
 	}
 	r := Record{
 		ID: t.ID(), Hash: hashOf(t.Secret), Scope: o.Scope, Cluster: o.Cluster, Uses: o.Uses,
-		Expires: t.Expires, Created: now, Tenant: o.Tenant, By: o.By, Note: o.Note,
+		Expires: t.Expires, Created: now, Tenant: o.Tenant, Open: o.Open, By: o.By, Note: o.Note,
 	}
 	err := d.table.Update(ctx, r.ID, func(_ Record, taken bool) (Record, error) {
 		if taken {
