@@ -21,6 +21,7 @@ type chaos struct {
 	peopleEvery, operatorEvery, faultEvery time.Duration
 	stepCrashes                            bool
 	staysSick                              bool // images that are sick are never mended
+	recovers                               bool // from a power cut: what is sick takes longer
 	cutOff                                 bool // nodes are, and what they had is looked for
 }
 

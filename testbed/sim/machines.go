@@ -389,6 +389,7 @@ func (m *NodeMachine) start() {
 	found := m.runtime.found()
 	m.w.note(m.name, "starts and finds %d workloads", len(found))
 	m.proc.start(m.core, node.Start{Info: m.present(), Found: found})
+	m.runtime.repeatExits()
 	m.link.changed()
 	m.link.dial(m.w.between(10*time.Millisecond, 500*time.Millisecond))
 	if m.net != nil {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
 // Faults that end workloads behind the back of everybody who believes in them, and
@@ -65,6 +66,33 @@ func (r *FakeRuntime) lose(v *workload, forgets bool) {
 	}
 	if forgets {
 		r.remove(v)
+	}
+}
+
+// recheck has the engine told anew what there is, as the driver does when an order
+// shows that the engine is mistaken.
+func (r *FakeRuntime) recheck() {
+	era := r.era
+	r.w.after(time.Millisecond, func() {
+		if m := r.machine; r.era == era && !r.down && m.proc.alive {
+			m.proc.give(node.Info{Info: m.present(), Found: r.found(), Fresh: true})
+		}
+	})
+}
+
+// repeatExits tells some exits of before once more, late, when other processes may
+// run: watchers hear what a runtime wants to say again.
+func (r *FakeRuntime) repeatExits() {
+	for _, v := range r.all() {
+		if v.phase != api.WorkloadExited || r.w.chance.IntN(4) > 0 {
+			continue
+		}
+		e := api.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Phase: api.WorkloadExited, ExitCode: v.exit}
+		r.w.after(r.w.between(0, 4*time.Second), func() {
+			if !r.down {
+				r.tell(e)
+			}
+		})
 	}
 }
 

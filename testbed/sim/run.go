@@ -19,12 +19,12 @@ type Result struct {
 
 // The bounds within which a world settles once all faults have ended.
 const (
-	settleBound = 5 * time.Minute
+	settleBound = 10 * time.Minute // one-shots that crash are tried on node after node, and cluster after cluster
 	deleteBound = 3 * time.Minute
 	calmWindow  = 30 * time.Second
 
 	darkness   = 10 * time.Second // in which all machines are up again after a power cut
-	powerBound = 3 * time.Minute  // after that: restarts pause for a minute
+	powerBound = 3 * time.Minute  // after that, for what is not sick: restarts pause for a minute
 )
 
 // Run lives through a seed: a time of change and faults, a time in which all
@@ -43,14 +43,19 @@ func (w *World) live() {
 		w.Run(time.Second)
 		w.look()
 	}
-	bound := settleBound
 	if w.opts.Only == "" && w.chance.IntN(4) == 0 {
 		c.powerCut()
 		w.Run(darkness)
-		bound = powerBound
+		c.end()
+		c.recovers = true
+		ok := w.settle("power", powerBound)
+		if c.recovers = false; !ok {
+			return
+		}
+	} else {
+		c.end()
 	}
-	c.end()
-	if !w.settle("settle", bound) {
+	if !w.settle("settle", settleBound) {
 		return
 	}
 	w.calm()
@@ -90,7 +95,7 @@ func (w *World) settle(promise string, bound time.Duration) bool {
 // tolerate drops complaints about instances that cannot settle because their
 // image is sick and stays so; that they run once and nowhere else still holds.
 func (w *World) tolerate(cs []complaint) []complaint {
-	if w.chaos == nil || !w.chaos.staysSick {
+	if w.chaos == nil || !w.chaos.staysSick && !w.chaos.recovers {
 		return cs
 	}
 	kept := cs[:0]
@@ -103,14 +108,25 @@ func (w *World) tolerate(cs []complaint) []complaint {
 }
 
 func (w *World) isSick(instance string) bool {
+	sick := func(code string) bool {
+		kind := code[strings.LastIndexByte(code, ':')+1:]
+		return kind == "crash" || kind == "flaky" || kind == "missing"
+	}
 	for _, in := range w.root.core.Instances("") {
 		if string(in.ID) != instance {
 			continue
 		}
-		if s, ok := w.root.core.Service(in.Service); ok {
-			kind := s.Spec.Code[strings.LastIndexByte(s.Spec.Code, ':')+1:]
-			if kind == "crash" || kind == "flaky" || kind == "missing" {
-				return true
+		if s, ok := w.root.core.Service(in.Service); ok && sick(s.Spec.Code) {
+			return true
+		}
+	}
+	// One that waits for its service's newest spec has an older one.
+	for _, c := range w.clusters {
+		for _, n := range c.nodes {
+			for _, v := range n.runtime.have[api.InstanceID(instance)] {
+				if sick(v.spec.Code) {
+					return true
+				}
 			}
 		}
 	}

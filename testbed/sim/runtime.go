@@ -148,6 +148,7 @@ func (r *FakeRuntime) create(o api.CreateWorkload) {
 			return
 		case v.phase == api.WorkloadRunning:
 			r.fail(o.Key, o.Attempt, api.ReasonStartFailed, "an earlier attempt runs")
+			r.recheck()
 			return
 		}
 		if r.w.opts.Plant == PlantOneDevice {
