@@ -6,8 +6,10 @@ import (
 	"time"
 
 	apievents "github.com/containerd/containerd/api/events"
+	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
@@ -55,13 +57,16 @@ func (r *Runtime) watchOnce(ctx context.Context, exits chan<- runtime.Exit) erro
 			switch e := v.(type) {
 			case *apievents.TaskExit:
 				if e.ID == e.ContainerID { // not something executed inside
-					r.exited(ctx, exits, e.ContainerID, int(e.ExitStatus))
+					err = r.exited(ctx, exits, e.ContainerID, e.Pid, int(e.ExitStatus))
 				}
 			case *apievents.TaskDelete:
 				// Of a shim that died this is all that is heard.
 				if e.ID == "" || e.ID == e.ContainerID {
-					r.exited(ctx, exits, e.ContainerID, int(e.ExitStatus))
+					err = r.exited(ctx, exits, e.ContainerID, e.Pid, int(e.ExitStatus))
 				}
+			}
+			if err != nil {
+				return err // an exit that is not passed on is found by the next watch
 			}
 		case err := <-errs:
 			return err
@@ -97,20 +102,35 @@ func subscribed(ctx context.Context, say events.Publisher, told <-chan *events.E
 	}
 }
 
-// exited reports the exit of a container that still exists; one that is being
-// stopped and removed is nobody's exit any more.
-func (r *Runtime) exited(ctx context.Context, exits chan<- runtime.Exit, id string, code int) {
+// exited reports the exit of a container's process. Events come late: one of a task
+// that was replaced meanwhile is of an earlier attempt, and no exit of the present
+// one. A container that is gone was being stopped.
+func (r *Runtime) exited(ctx context.Context, exits chan<- runtime.Exit, id string, pid uint32, code int) error {
 	short, cancel := r.call(ctx)
 	defer cancel()
 	c, err := r.c.ContainerService().Get(short, id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
 	if err != nil {
-		return // List will find it, if it is there
+		return fmt.Errorf("look up container %s, which exited: %w", id, err)
 	}
 	w, err := recordOf(c)
 	if err != nil {
-		return
+		return nil // it is not ours
+	}
+	task, err := r.task(short, id)
+	if err != nil {
+		return fmt.Errorf("look up the task of container %s, which exited: %w", id, err)
+	}
+	switch {
+	case task == nil && !r.logs.Marked(id): // it is being made, and was not started yet
+		return nil
+	case task != nil && task.Status != tasktypes.Status_STOPPED && task.Pid != pid:
+		return nil
 	}
 	send(ctx, exits, runtime.Status{Key: w.Key, Attempt: w.Attempt, ExitCode: code, OOM: r.outOfMemory(id, code)})
+	return nil
 }
 
 func send(ctx context.Context, exits chan<- runtime.Exit, s runtime.Status) {
