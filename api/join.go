@@ -35,6 +35,11 @@ type NodeJoined struct {
 	MQTT    string    `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's own port, ALPN "mqtt"
 }
 
+// NodeBrokers is where a node finds its cluster's broker, as Desired.Brokers has it.
+type NodeBrokers struct {
+	Brokers []string `json:"brokers"`
+}
+
 // Renew asks for a fresh certificate for the identity of the connection.
 type Renew struct {
 	CSR string `json:"csr"`

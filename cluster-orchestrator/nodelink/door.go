@@ -38,6 +38,7 @@ type DoorOptions struct {
 	Streams   *streams.Registry
 	Admit     func(context.Context, cluster.Input) error // hands in cluster.JoinNode, durably
 	MQTT      string                                     // the broker's URL for nodes; empty: this port
+	Brokers   []string                                   // where nodes find the broker, as api.Desired has it
 	Now       func() time.Time                           // time.Now
 	Log       *slog.Logger                               // slog.Default
 }
@@ -59,6 +60,10 @@ func NewDoor(o DoorOptions) *Door {
 	d := &Door{opt: o, mux: http.NewServeMux()}
 	d.mux.HandleFunc("POST /v1/join/node", d.join)
 	d.mux.HandleFunc("POST /v1/node/renew", d.asNode(d.renew))
+	d.mux.HandleFunc("POST /v1/node/brokers", d.asNode(func(w http.ResponseWriter, _ *http.Request, _ api.NodeID) error {
+		writeJSON(w, api.NodeBrokers{Brokers: o.Brokers})
+		return nil
+	}))
 	d.mux.HandleFunc("POST /v1/node/streams/{id}", d.asNode(d.stream))
 	return d
 }

@@ -23,7 +23,7 @@ const BrokerDir = "broker"
 // again, which is its operator's to arrange (deploy/mosquitto/README.md).
 func (id *identities) brokerKeeper(cfg BrokerConfig) (*keeper.Keeper, error) {
 	var names []string
-	for _, text := range []string{cfg.URL, cfg.Nodes} {
+	for _, text := range []string{cfg.URL, cfg.Nodes, cfg.Next} {
 		if u, err := url.Parse(text); err == nil && u.Hostname() != "" {
 			names = append(names, u.Hostname())
 		}

@@ -63,6 +63,21 @@ type Config struct {
 type BrokerConfig struct {
 	URL   string `yaml:"url" usage:"mqtts://host:port of a broker of your own; empty: the one within"`
 	Nodes string `yaml:"nodes" usage:"mqtts://host:port under which nodes reach that broker; empty: as url"`
+	Next  string `yaml:"next" usage:"where nodes will find the broker after a switch that is planned: mqtts://host:port, or embedded for the one within. They learn it now and say so; see docs/operator.md"`
+}
+
+// known are the brokers that nodes are told of: the present one, and the next.
+func (b BrokerConfig) known() []string {
+	now := cmp.Or(b.Nodes, b.URL, api.EmbeddedBroker)
+	if b.Next == "" || b.Next == now {
+		return []string{now}
+	}
+	return []string{now, b.Next}
+}
+
+// external reports whether the broker is elsewhere, or will be: it needs files then.
+func (b BrokerConfig) external() bool {
+	return b.URL != "" || b.Next != "" && b.Next != api.EmbeddedBroker
 }
 
 // NetworkConfig is what the cluster's operator says of the overlay network.
@@ -117,6 +132,14 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
+	if n := c.Broker.Next; n != "" && n != api.EmbeddedBroker {
+		if _, err := brokerAddr(n); err != nil {
+			return fmt.Errorf("broker.next: %w; or %q", err, api.EmbeddedBroker)
+		}
+	}
+	if c.Broker.Next != "" && c.Broker.Next == c.Broker.known()[0] {
+		return bad("broker.next", "%q is where the broker is now", c.Broker.Next)
+	}
 	if r := c.Network.Relay; r != "" && r != noRelay {
 		if host, port, err := net.SplitHostPort(r); err != nil || host == "" || port == "" {
 			return bad("network.relay", "%q is not host:port", r)
@@ -161,6 +184,7 @@ func (c Config) core(info api.ClusterInfo, seed []byte, relay string, out *outsi
 		Seed: seed, Relay: relay, Clear: open, Interest: c.Network.Interest,
 		ID: info.ID, LocalNumbers: info.LocalNumbers(),
 		Timing: api.Timing{Beat: c.Beat, Lease: c.Lease}, Dead: c.Dead,
+		Brokers: c.Broker.known(),
 	}
 	c.placement(&conf, info, out)
 	return conf

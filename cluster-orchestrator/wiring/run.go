@@ -194,7 +194,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	}
 	o.door = nodelink.NewDoor(nodelink.DoorOptions{
 		Cluster: info.ID, Authority: o.id.authority, Desk: o.desk, Members: members, Streams: &o.nodes.streams,
-		Admit: deliver, MQTT: mqttURL, Log: o.log,
+		Admit: deliver, MQTT: mqttURL, Brokers: o.cfg.Broker.known(), Log: o.log,
 	})
 	o.api = httpapi.New(httpapi.Options{
 		Core: o.core, Owner: o.loop, Nodes: o.nodes, Desk: o.desk, Info: o.id.info,
@@ -223,12 +223,14 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 }
 
 func (o *orchestrator) openBus(members *nodelink.Members) (err error) {
+	if o.cfg.Broker.external() {
+		if o.outer, err = o.id.brokerKeeper(o.cfg.Broker); err != nil {
+			return err
+		}
+	}
 	if at := o.cfg.Broker.URL; at != "" {
 		addr, err := brokerAddr(at)
 		if err != nil {
-			return err
-		}
-		if o.outer, err = o.id.brokerKeeper(o.cfg.Broker); err != nil {
 			return err
 		}
 		conf := o.id.verifier.Client(identity.OfCluster(o.id.info().ID), o.id.keeper.GetClientCertificate)
@@ -331,6 +333,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "nodes", Run: o.nodes.link.Run},
 		daemon.Part{Name: "root", Run: o.root.Run},
+		daemon.Part{Name: "switch", Run: o.watchSwitch},
 		daemon.Part{Name: "port", Run: o.port.Run},
 		daemon.Part{Name: "server", Run: func(ctx context.Context) error {
 			if err := ready(); err != nil {

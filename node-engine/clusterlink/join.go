@@ -2,6 +2,7 @@ package clusterlink
 
 import (
 	"context"
+	"crypto"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -36,7 +37,10 @@ type Credentials struct {
 	Cluster api.ClusterID `json:"cluster"`
 	URL     string        `json:"url"`            // of the cluster: https://host:port
 	MQTT    string        `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's own port
-	Pair    ca.Pair       `json:"-"`
+	// Token is the id of the join token that was used last, so that a new one is told
+	// from one that was left in the configuration; empty: not known.
+	Token string  `json:"token,omitempty"`
+	Pair  ca.Pair `json:"-"`
 }
 
 // Load reads the credentials in dir; ErrNotFound where the node has not joined.
@@ -85,30 +89,105 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Cr
 	if err != nil {
 		return Credentials{}, err
 	}
+	c, err := join(ctx, line, t, csr, key, info)
+	if err != nil {
+		return Credentials{}, err
+	}
+	if err := c.save(dir); err != nil {
+		return Credentials{}, err
+	}
+	return c, enrol.Forget(dir, keyFile)
+}
+
+// Rejoin has a node that has joined join its cluster again, with its key and under
+// its name: for a token that leads to a new address, or after the cluster removed the
+// node. What it had is kept where that fails.
+func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, info api.NodeInfo) (Credentials, error) {
+	t, err := jointoken.Parse(line)
+	if err != nil {
+		return had, err
+	}
+	if err := had.Fits(t); err != nil {
+		return had, err
+	}
+	csr, err := enrol.Request(had.Pair.Key)
+	if err != nil {
+		return had, err
+	}
+	info.ID = had.ID
+	c, err := join(ctx, line, t, csr, had.Pair.Key, info)
+	if err != nil {
+		return had, err
+	}
+	if err := c.save(dir); err != nil {
+		return had, err
+	}
+	return c, nil
+}
+
+// Fits reports whether the token is for a node of the cluster that the credentials
+// are of. One of another cluster or installation is ErrConflict.
+func (c *Credentials) Fits(t jointoken.Token) error {
+	switch {
+	case t.Scope != jointoken.ForNode:
+		return fmt.Errorf("join token is for a %s, and this is node %s of cluster %s: %w", t.Scope, c.ID, c.Cluster, api.ErrConflict)
+	case t.Cluster != c.Cluster:
+		return fmt.Errorf("join token is for cluster %q, and this is node %s of cluster %s: %w", t.Cluster, c.ID, c.Cluster, api.ErrConflict)
+	case sha256.Sum256(c.Pair.Root().Raw) != t.CA:
+		return fmt.Errorf("join token is for cluster %s of another installation: %w", t.Cluster, api.ErrConflict)
+	}
+	return nil
+}
+
+// Note keeps that the token is the one that the node joined with.
+func (c *Credentials) Note(dir *os.Root, token string) error {
+	c.Token = token
+	return c.saveMeta(dir)
+}
+
+// join asks the token's cluster to take the node in, and checks the answer.
+func join(ctx context.Context, line string, t jointoken.Token, csr string, key crypto.Signer, info api.NodeInfo) (Credentials, error) {
 	var joined api.NodeJoined
-	err = call.JSON(ctx, t.HTTPClient(), t.URL+"/v1/join/node", api.JoinNode{Token: line, CSR: csr, Info: info}, &joined)
+	err := call.JSON(ctx, t.HTTPClient(), t.URL+"/v1/join/node", api.JoinNode{Token: line, CSR: csr, Info: info}, &joined)
 	if err != nil {
 		return Credentials{}, fmt.Errorf("join cluster %s: %w", t.Cluster, err)
 	}
-	c := Credentials{ID: joined.ID, Cluster: joined.Cluster, URL: t.URL, MQTT: joined.MQTT}
+	c := Credentials{ID: joined.ID, Cluster: joined.Cluster, URL: t.URL, MQTT: joined.MQTT, Token: t.ID()}
 	if c.Pair, err = accept(ca.Pair{Key: key}, joined); err != nil {
 		return Credentials{}, fmt.Errorf("join cluster %s: %w", t.Cluster, err)
 	}
 	if sha256.Sum256(c.Pair.Root().Raw) != t.CA || joined.Cluster != t.Cluster {
 		return Credentials{}, fmt.Errorf("join cluster %s: the answer is another installation's: %w", t.Cluster, api.ErrUnauthenticated)
 	}
+	return c, nil
+}
+
+// save keeps the credentials in dir, mode 0600.
+func (c *Credentials) save(dir *os.Root) error {
 	if err := SavePair(dir, c.Pair); err != nil {
-		return Credentials{}, err
+		return err
 	}
+	return c.saveMeta(dir) // last: its presence says that the node has joined
+}
+
+func (c *Credentials) saveMeta(dir *os.Root) error {
 	text, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
-		return Credentials{}, fmt.Errorf("encode the credentials: %w", err)
+		return fmt.Errorf("encode the credentials: %w", err)
 	}
-	// Last: its presence says that the node has joined.
-	if err := ca.WriteFile(dir, metaFile, append(text, '\n'), 0o600); err != nil {
-		return Credentials{}, err
+	return ca.WriteFile(dir, metaFile, append(text, '\n'), 0o600)
+}
+
+// Brokers asks the cluster where its broker is now: for a node that finds none where
+// it looks.
+func Brokers(ctx context.Context, client *http.Client, url string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var out api.NodeBrokers
+	if err := call.JSON(ctx, client, url+"/v1/node/brokers", struct{}{}, &out); err != nil {
+		return nil, fmt.Errorf("ask the cluster for its broker: %w", err)
 	}
-	return c, enrol.Forget(dir, keyFile)
+	return out.Brokers, nil
 }
 
 func accept(pair ca.Pair, joined api.NodeJoined) (ca.Pair, error) {

@@ -137,6 +137,10 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 		}
 	case Usage:
 		c.usage = in
+	case Brokers:
+		if c.learnBrokers(in.URLs) {
+			c.saveMeta()
+		}
 	case Tick:
 	}
 	c.expire()

@@ -37,13 +37,15 @@ func (c *Core) leases() bool {
 
 // learnBrokers takes where the cluster's broker is and may be next. The node's next
 // report says what it took, which is what its cluster waits for before a switch.
-func (c *Core) learnBrokers(brokers []string) {
+// It reports whether that is news.
+func (c *Core) learnBrokers(brokers []string) bool {
 	brokers = brokers[:min(len(brokers), api.MaxBrokers)]
 	if len(brokers) == 0 || slices.Equal(brokers, c.brokers) {
-		return
+		return false
 	}
 	c.brokers = slices.Clone(brokers)
 	c.describe(c.info)
 	c.link.wantWhole = true
 	c.dialling(Dial{Brokers: c.brokers, Hurry: c.leases()})
+	return true
 }

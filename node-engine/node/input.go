@@ -31,6 +31,8 @@ type (
 	Link struct{ Up bool }
 	// Workload is what the runtime says of a workload.
 	Workload struct{ api.WorkloadEvent }
+	// Brokers is where the cluster's broker is, as the cluster said when it was asked.
+	Brokers struct{ URLs []string }
 	// Usage is what the node's probe measured, in percent.
 	Usage struct{ CPU, Mem uint8 }
 )
@@ -43,6 +45,7 @@ func (Lease) input()    {}
 func (Link) input()     {}
 func (Workload) input() {}
 func (Usage) input()    {}
+func (Brokers) input()  {}
 
 // Volatile reports whether an input may be taken while nothing can be saved: a
 // node whose disk is full goes on saying that it lives, and keeps its lease.

@@ -242,17 +242,14 @@ func infoOf(cfg Config, log *slog.Logger) (api.NodeInfo, error) {
 }
 
 // credentials are those that the node has, or gets for its token. A cluster that
-// cannot be reached is asked again until ctx ends.
+// cannot be reached is asked again until ctx ends. A new token of the cluster that the
+// node has joined is used to join again; one that is refused changes nothing.
 func credentials(ctx context.Context, cfg Config, dir *os.Root, info api.NodeInfo, log *slog.Logger) (clusterlink.Credentials, error) {
 	creds, err := clusterlink.Load(dir)
 	line := cfg.Token.Reveal()
 	switch {
 	case err == nil && line != "":
-		if t, err := jointoken.Parse(line); err != nil || t.Cluster != creds.Cluster {
-			return creds, fmt.Errorf("this node is %s of cluster %s and the token is for cluster %s: give it a data directory of its own, or remove %s: %w",
-				creds.ID, creds.Cluster, t.Cluster, cfg.Data, api.ErrConflict)
-		}
-		return creds, nil
+		return renewed(ctx, cfg, dir, creds, info, log)
 	case err == nil || !errors.Is(err, api.ErrNotFound):
 		return creds, err
 	case line == "":
@@ -355,6 +352,7 @@ func (e *engine) live(ctx context.Context) error {
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "runtime", Run: e.driver.Run},
 		daemon.Part{Name: "cluster", Run: e.link.Run},
+		daemon.Part{Name: "broker", Run: e.findBroker},
 		daemon.Part{Name: "probe", Run: e.measure},
 		daemon.Part{Name: "ports", Run: e.watchPorts},
 		daemon.Part{Name: "devices", Run: func(ctx context.Context) error { return e.devices.Run(ctx, e.driver.Recheck) }},
@@ -391,6 +389,75 @@ func (e *engine) measure(ctx context.Context) error {
 		e.loop.Post(node.Usage{CPU: cpu, Mem: mem})
 		select {
 		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// rejoinTime bounds how long a start waits for the cluster to take a new token.
+const rejoinTime = 30 * time.Second
+
+// renewed are the credentials of a node that has joined and is given a token.
+func renewed(ctx context.Context, cfg Config, dir *os.Root, had clusterlink.Credentials, info api.NodeInfo, log *slog.Logger) (clusterlink.Credentials, error) {
+	t, err := jointoken.Parse(cfg.Token.Reveal())
+	if err != nil {
+		return had, err
+	}
+	log = log.With("cluster", had.Cluster, "node", had.ID, "token", t.ID())
+	if err := had.Fits(t); err != nil {
+		return had, fmt.Errorf("give the new node a data directory of its own, or remove %s: %w", cfg.Data, err)
+	}
+	switch {
+	case t.ID() == had.Token:
+		return had, nil
+	case had.Token == "": // it joined with a release that did not note its token
+		log.Info("the token is taken for the one that this node joined with; a later one is used to join again")
+		return had, had.Note(dir, t.ID())
+	}
+	ctx, cancel := context.WithTimeout(ctx, rejoinTime)
+	defer cancel()
+	now, err := clusterlink.Rejoin(ctx, dir, had, cfg.Token.Reveal(), info)
+	if err != nil {
+		log.Error("the new join token was not taken; the node goes on with what it joined with before", "err", err,
+			"fix", "remove the token from the configuration, or make another: treeline token create --node")
+		return had, nil
+	}
+	log.Info("joined again with the new token", "url", now.URL)
+	return now, nil
+}
+
+// The pauses before a node that finds no broker asks its cluster where it is: the
+// first after many attempts to dial.
+const (
+	askBrokerAfter = 10 * time.Second
+	askBrokerAgain = time.Minute
+)
+
+// findBroker asks the cluster for its broker whenever none was reached for long: the
+// node may have been off while others were told of a new one.
+func (e *engine) findBroker(ctx context.Context) error {
+	up := e.bus.Up()
+	ask := time.NewTimer(askBrokerAfter)
+	defer ask.Stop()
+	for {
+		select {
+		case isUp, open := <-up:
+			if !open {
+				<-ctx.Done() // a part that returns ends the daemon
+				return nil
+			}
+			if ask.Stop(); !isUp {
+				ask.Reset(askBrokerAfter/2 + rand.N(askBrokerAfter))
+			}
+		case <-ask.C:
+			brokers, err := clusterlink.Brokers(ctx, e.client, e.creds.URL)
+			if err == nil {
+				e.loop.Post(node.Brokers{URLs: brokers})
+			} else if ctx.Err() == nil {
+				e.log.Warn("the cluster's broker is not found", "err", err)
+			}
+			ask.Reset(askBrokerAgain/2 + rand.N(askBrokerAgain))
 		case <-ctx.Done():
 			return nil
 		}

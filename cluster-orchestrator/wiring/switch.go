@@ -1,0 +1,59 @@
+package wiring
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// switchEvery is how often it is looked which nodes know the brokers, while a switch
+// is planned or has just been made.
+const switchEvery = 2 * time.Second
+
+// watchSwitch tells the operator, in the log, which nodes do not know the cluster's
+// brokers yet, until all do: while a switch is planned those that were not told of the
+// next broker, and later those that were told of others only. A node that never learns the next one is lost until it
+// asks over HTTPS, which takes it half a minute or more.
+func (o *orchestrator) watchSwitch(ctx context.Context) error {
+	all := o.cfg.Broker.known()
+	told := -1
+	tick := time.NewTicker(switchEvery)
+	defer tick.Stop()
+	for {
+		var nodes []api.Node
+		if err := o.loop.Read(ctx, func() { nodes = o.core.Nodes() }); err != nil {
+			return nil // the loop ends, and so does everything
+		}
+		unaware := unawareOf(nodes, o.cfg.Broker)
+		switch {
+		case len(unaware) == 0 && (told > 0 || o.cfg.Broker.Next != ""):
+			o.log.Info("every node knows the cluster's brokers", "brokers", all, "nodes", len(nodes))
+			fallthrough
+		case len(unaware) == 0:
+			<-ctx.Done() // a part that returns ends the daemon
+			return nil
+		case len(unaware) != told:
+			told = len(unaware)
+			o.log.Warn("nodes do not know the cluster's brokers yet", "brokers", all, "count", told, "of", len(nodes), "nodes", unaware[:min(told, 20)])
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// unawareOf are the nodes that do not know what they have to.
+func unawareOf(nodes []api.Node, b BrokerConfig) []api.NodeID {
+	all := b.known()
+	var out []api.NodeID
+	for _, n := range nodes {
+		if b.Next != "" && !slices.Equal(n.Brokers, all) || len(n.Brokers) > 0 && !slices.Contains(n.Brokers, all[0]) {
+			out = append(out, n.ID)
+		}
+	}
+	return out
+}
