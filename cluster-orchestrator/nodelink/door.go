@@ -45,8 +45,9 @@ type DoorOptions struct {
 
 // Door serves nodes over HTTP: joining, renewing, streams.
 type Door struct {
-	opt DoorOptions
-	mux *http.ServeMux
+	opt   DoorOptions
+	mux   *http.ServeMux
+	joins *jointoken.Attempts
 }
 
 // NewDoor is a door that is open.
@@ -57,7 +58,7 @@ func NewDoor(o DoorOptions) *Door {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	d := &Door{opt: o, mux: http.NewServeMux()}
+	d := &Door{opt: o, mux: http.NewServeMux(), joins: jointoken.NewAttempts(o.Now)}
 	d.mux.HandleFunc("POST /v1/join/node", d.join)
 	d.mux.HandleFunc("POST /v1/node/renew", d.asNode(d.renew))
 	d.mux.HandleFunc("POST /v1/node/brokers", d.asNode(func(w http.ResponseWriter, _ *http.Request, _ api.NodeID) error {
@@ -73,11 +74,14 @@ func (d *Door) Handler() http.Handler { return d.mux }
 
 func (d *Door) join(w http.ResponseWriter, r *http.Request) {
 	var req api.JoinNode
-	err := readJSON(w, r, &req)
 	var out api.NodeJoined
-	if err == nil {
-		out, err = d.joinNode(r.Context(), req)
-	}
+	err := d.joins.Try(r.RemoteAddr, func() error {
+		err := readJSON(w, r, &req)
+		if err == nil {
+			out, err = d.joinNode(r.Context(), req)
+		}
+		return err
+	})
 	if err != nil {
 		d.opt.Log.Warn("node not let in", "node", req.Info.ID, "hostname", req.Info.Hostname, "from", r.RemoteAddr, "err", err)
 		call.Write(w, err)

@@ -17,10 +17,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -61,10 +63,16 @@ type Options struct {
 	MinPause, MaxPause time.Duration
 }
 
+var createTurns = fairshare.Declare(fairshare.Bound{
+	Resource: "images to pull and workloads to create that wait at a node", Total: 1 << 16, Per: "tenant",
+	Beyond: "5 at once, 4 of one tenant, and tenants take turns; the newest of the tenant with most fails and is tried again",
+	Attack: "TestSlowPullsOfOneTenantLeaveRoomForOthers",
+})
+
 // Driver drives one runtime.
 type Driver struct {
 	opt     Options
-	creates chan struct{}
+	creates *fairshare.Turns // by tenant
 	exits   chan runtime.Exit
 
 	// calm is held for reading while an order or an exit is on its way from the
@@ -106,7 +114,7 @@ func New(o Options) *Driver {
 	}
 	return &Driver{
 		opt:     o,
-		creates: make(chan struct{}, o.Creates),
+		creates: fairshare.NewTurns(createTurns, o.Creates+1, o.Creates), // a slow registry of one tenant leaves one
 		exits:   make(chan runtime.Exit, 64),
 		queues:  map[api.Key]*queue{},
 		broken:  make(chan struct{}, 1),
@@ -331,12 +339,16 @@ func (d *Driver) moveGuard(q *queue) {
 func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 	switch o := order.(type) {
 	case api.CreateWorkload:
-		select {
-		case d.creates <- struct{}{}:
-			d.create(ctx, q, o)
-			<-d.creates
-		case <-ctx.Done():
+		top, _, _ := strings.Cut(string(k.Instance.Tenant()), "/")
+		leave, err := d.creates.Enter(ctx, time.Now(), []string{top}, false)
+		if err != nil {
+			if ctx.Err() == nil {
+				d.result(ctx, api.WorkloadEvent{Key: k, Attempt: o.Attempt, Phase: api.WorkloadCreated}, err)
+			}
+			return
 		}
+		defer leave()
+		d.create(ctx, q, o)
 	case api.StartWorkload:
 		d.calm.RLock()
 		defer d.calm.RUnlock()

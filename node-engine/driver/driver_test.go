@@ -28,6 +28,7 @@ type fakeRuntime struct {
 	slow    chan struct{} // creations wait for it, where set
 	busy    int
 	busiest int
+	slowOf  api.Tenant // whose creations are slow; empty: everybody's
 	watch   context.CancelCauseFunc
 	exits   chan<- runtime.Exit
 }
@@ -55,7 +56,7 @@ func (f *fakeRuntime) Create(ctx context.Context, w runtime.Workload) error {
 		f.busy--
 		f.mu.Unlock()
 	}()
-	if f.slow != nil {
+	if f.slow != nil && (f.slowOf == "" || w.Key.Instance.Tenant() == f.slowOf) {
 		select {
 		case <-f.slow:
 		case <-ctx.Done():
@@ -223,6 +224,28 @@ func TestCreationsAreFewAtOnce(t *testing.T) {
 		}
 		if f.rt.busiest != 4 {
 			t.Errorf("%d at once, want 4", f.rt.busiest)
+		}
+	})
+}
+
+// The registry of one tenant does not answer: another's workload is created.
+func TestSlowPullsOfOneTenantLeaveRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, nil)
+		f.rt.slow = make(chan struct{})
+		f.rt.slowOf = "loud"
+		for i := range 100 {
+			f.Order(api.CreateWorkload{Key: api.Key{Instance: api.ServiceID("loud/a.n.s.n").Instance(i), Epoch: 1}})
+		}
+		synctest.Wait()
+		quiet := api.Key{Instance: api.ServiceID("quiet/a.n.s.n").Instance(0), Epoch: 1}
+		f.Order(api.CreateWorkload{Key: quiet})
+		if e := f.event(t); e.Key != quiet {
+			t.Errorf("first heard of %v, want %v", e.Key, quiet)
+		}
+		close(f.rt.slow)
+		for range 100 {
+			f.event(t)
 		}
 	})
 }

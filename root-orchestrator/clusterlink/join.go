@@ -132,13 +132,17 @@ func (l *Link) Revoke(ctx context.Context, c api.ClusterID) error {
 // and the core knows it.
 func (l *Link) join(w http.ResponseWriter, r *http.Request) {
 	var req api.JoinCluster
-	err := readJSON(w, r, maxJoin, &req)
-	if err == nil {
-		var out api.ClusterJoined
-		if out, err = l.joinCluster(r.Context(), req); err == nil {
-			writeJSON(w, out)
-			return
+	var out api.ClusterJoined
+	err := l.joins.Try(r.RemoteAddr, func() error {
+		err := readJSON(w, r, maxJoin, &req)
+		if err == nil {
+			out, err = l.joinCluster(r.Context(), req)
 		}
+		return err
+	})
+	if err == nil {
+		writeJSON(w, out)
+		return
 	}
 	l.opt.Log.Warn("cluster not let in", "cluster", req.Info.ID, "from", r.RemoteAddr, "err", err)
 	l.fail(w, r, err)

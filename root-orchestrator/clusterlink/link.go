@@ -76,6 +76,7 @@ type Options struct {
 type Link struct {
 	opt     Options
 	streams streams.Registry
+	joins   *jointoken.Attempts
 	mux     *http.ServeMux
 
 	mu    sync.Mutex // guards all below
@@ -99,7 +100,7 @@ func New(o Options) *Link {
 	if o.Revoked == nil {
 		o.Revoked = revoke.NewLog(o.Now)
 	}
-	l := &Link{opt: o, mux: http.NewServeMux(), conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan api.ReportAck{}}
+	l := &Link{opt: o, mux: http.NewServeMux(), joins: jointoken.NewAttempts(o.Now), conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan api.ReportAck{}}
 	o.Revoked.Subscribe(l.tellRevoked)
 	l.mux.HandleFunc("POST /v1/join/cluster", l.join)
 	l.mux.HandleFunc("GET /v1/cluster/desired", l.asCluster(l.desired))

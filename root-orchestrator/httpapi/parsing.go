@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
+	"strings"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/problem"
 )
 
@@ -24,73 +23,35 @@ const (
 	parseWait   = 10 * time.Second // how long one waits
 )
 
+var parseTurns = fairshare.Declare(fairshare.Bound{
+	Resource: "SLA documents that wait to be parsed", Total: 1024, Share: []int{parseQueue}, Per: "tenant",
+	Beyond: "4 are parsed at once, 2 of one tenant, and tenants take turns; 429 after 10 s and beyond the share",
+	Attack: "TestDocumentsOfOneTenantLeaveRoomForOthers",
+})
+
 // parsing bounds the documents that are parsed at the same time, in total and
-// per tenant. A tenant's documents wait for their own tenant's slots first, so
-// that at most parseTenant of them stand before another tenant's. It is safe for
-// concurrent use.
+// per tenant, with the tenants below it. It is safe for concurrent use.
 type parsing struct {
-	all    *semaphore.Weighted
+	turns  *fairshare.Turns
 	decode func(contentType string, body []byte) (api.SLA, error) // decodeSLA; tests replace it
-
-	mu      sync.Mutex // guards tenants
-	tenants map[api.Tenant]*parser
-}
-
-type parser struct {
-	slots *semaphore.Weighted
-	users int // documents that are parsed or wait
 }
 
 func newParsing() *parsing {
-	return &parsing{all: semaphore.NewWeighted(parseAll), decode: decodeSLA, tenants: map[api.Tenant]*parser{}}
+	return &parsing{turns: fairshare.NewTurns(parseTurns, parseAll, parseTenant), decode: decodeSLA}
 }
 
 // sla parses a document that the tenant sent, when it is its turn.
 func (s *parsing) sla(ctx context.Context, tenant api.Tenant, contentType string, body []byte) (api.SLA, error) {
-	t, err := s.enter(tenant)
-	if err != nil {
-		return api.SLA{}, err
-	}
-	defer s.leave(tenant, t)
 	ctx, cancel := context.WithTimeout(ctx, parseWait)
 	defer cancel()
-	if err := t.slots.Acquire(ctx, 1); err != nil {
-		return api.SLA{}, waited(err)
-	}
-	defer t.slots.Release(1)
-	if err := s.all.Acquire(ctx, 1); err != nil {
-		return api.SLA{}, waited(err)
-	}
-	defer s.all.Release(1)
-	return s.decode(contentType, body)
-}
-
-func (s *parsing) enter(tenant api.Tenant) (*parser, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.tenants[tenant]
-	if t == nil {
-		t = &parser{slots: semaphore.NewWeighted(parseTenant)}
-		s.tenants[tenant] = t
-	}
-	if t.users >= parseTenant+parseQueue {
-		return nil, problem.New(http.StatusTooManyRequests, fmt.Sprintf("tenant %s has %d SLA documents waiting to be parsed; send fewer at the same time", tenant, parseQueue))
-	}
-	t.users++
-	return t, nil
-}
-
-func (s *parsing) leave(tenant api.Tenant, t *parser) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t.users--; t.users == 0 {
-		delete(s.tenants, tenant)
-	}
-}
-
-func waited(err error) error {
+	top, _, _ := strings.Cut(string(tenant), "/")
+	leave, err := s.turns.Enter(ctx, time.Now(), []string{top}, false)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return problem.New(http.StatusTooManyRequests, fmt.Sprintf("the SLA was not parsed within %s, because others are before it; send fewer at the same time", parseWait))
+		return api.SLA{}, problem.New(http.StatusTooManyRequests, fmt.Sprintf("the SLA was not parsed within %s, because others are before it; send fewer at the same time", parseWait))
 	}
-	return fmt.Errorf("wait to parse an SLA: %w", err)
+	if err != nil {
+		return api.SLA{}, fmt.Errorf("wait to parse an SLA: %w", err)
+	}
+	defer leave()
+	return s.decode(contentType, body)
 }

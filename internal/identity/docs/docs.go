@@ -85,6 +85,18 @@ func (t *Table[T]) Len() int {
 	return len(t.rows)
 }
 
+// Count counts the documents that match.
+func (t *Table[T]) Count(match func(T) bool) (n int) {
+	t.reading.RLock()
+	defer t.reading.RUnlock()
+	for _, r := range t.rows {
+		if match(r.val) {
+			n++
+		}
+	}
+	return n
+}
+
 // Update changes one document: fn gets what is there and returns what shall be,
 // ErrDelete, or an error that leaves everything as it was. No other write comes
 // between. The change is durable before anybody sees it. After an error of the

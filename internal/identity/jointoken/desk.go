@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/docs"
 	"github.com/treeline-edge/treeline/internal/store"
 )
@@ -25,7 +27,14 @@ const (
 	MaxTTL     = 30 * 24 * time.Hour
 	DefaultTTL = time.Hour
 	maxTokens  = 10000
+	maxOwn     = 5000 // of one tenant
 )
+
+var _ = fairshare.Declare(fairshare.Bound{
+	Resource: "open join tokens", Total: maxTokens, Share: []int{maxOwn}, Per: "tenant",
+	Beyond: "409 until some are revoked, used or expired",
+	Attack: "TestJoinTokensOfOneTenantLeaveRoomForOthers",
+})
 
 // Order is what a new token shall be. Zero Uses is one, zero TTL an hour.
 type Order struct {
@@ -83,6 +92,12 @@ func NewDesk(st store.Store, loaded []store.Doc, url string, ca [sha256.Size]byt
 	return d, d.table.Take(loaded)
 }
 
+// topOf is the topmost tenant, to whom those of the tenants below count.
+func topOf(t api.Tenant) string {
+	top, _, _ := strings.Cut(string(t), "/")
+	return top
+}
+
 // Create makes a token. The secret is in the token returned and nowhere else.
 func (d *Desk) Create(ctx context.Context, o Order) (Token, Record, error) {
 	if o.Uses == 0 {
@@ -103,6 +118,10 @@ func (d *Desk) Create(ctx context.Context, o Order) (Token, Record, error) {
 	}
 	if d.table.Len() >= maxTokens {
 		return Token{}, Record{}, fmt.Errorf("%d join tokens are open, revoke some: %w", maxTokens, api.ErrConflict)
+	}
+	top := topOf(o.Tenant)
+	if d.table.Count(func(r Record) bool { return topOf(r.Tenant) == top }) >= maxOwn {
+		return Token{}, Record{}, fmt.Errorf("tenant %q has %d open join tokens, revoke some: %w", top, maxOwn, api.ErrConflict)
 	}
 	now := d.now()
 	t := Token{

@@ -1,0 +1,131 @@
+package docs
+
+import (
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	_ "github.com/treeline-edge/treeline/cluster-orchestrator/wiring" // each daemon declares its bounds
+	"github.com/treeline-edge/treeline/internal/docsgen"
+	"github.com/treeline-edge/treeline/internal/fairshare"
+	_ "github.com/treeline-edge/treeline/netmanager/wiring"
+	_ "github.com/treeline-edge/treeline/node-engine/wiring"
+	_ "github.com/treeline-edge/treeline/root-orchestrator/wiring"
+)
+
+var update = flag.Bool("update", false, "write the table of bounds in docs/security.md")
+
+// goFiles calls fn with the text of each Go file of the module.
+func goFiles(t *testing.T, fn func(path, text string)) {
+	t.Helper()
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && d.Name() != ".." && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".go" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err == nil {
+			rel, _ := filepath.Rel(top, path)
+			fn(filepath.ToSlash(rel), string(text))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTheTableOfBoundsIsTheCodes: docs/security.md has every bound that the daemons
+// declare, each with a test that attacks it.
+func TestTheTableOfBoundsIsTheCodes(t *testing.T) {
+	path := filepath.Join(top, "docs", "security.md")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounds := fairshare.Declared()
+	want, err := docsgen.Embed(string(text), "bounds", fairshare.Table(bounds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(text) {
+		t.Error("the table of bounds in docs/security.md is stale; write it with: go test ./testbed/docs -run Bounds -update")
+	}
+	tests, use := map[string]bool{}, map[string]bool{}
+	name := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	bound := regexp.MustCompile(`fairshare\.Declare\(`)
+	declared := 0
+	goFiles(t, func(path, text string) {
+		if strings.HasSuffix(path, "_test.go") {
+			for _, m := range name.FindAllStringSubmatch(text, -1) {
+				tests[m[1]] = true
+			}
+			return
+		}
+		if !strings.HasPrefix(path, "internal/fairshare/") {
+			declared += len(bound.FindAllString(text, -1))
+		}
+		use[filepath.ToSlash(filepath.Dir(path))] = true
+	})
+	for _, b := range bounds {
+		if !tests[b.Attack] {
+			t.Errorf("%s: there is no test %s", b.Resource, b.Attack)
+		}
+		if !use[b.Where] {
+			t.Errorf("%s: there is no package %s", b.Resource, b.Where)
+		}
+	}
+	if declared != len(bounds) {
+		t.Errorf("%d bounds are declared in the code and %d in the daemons: import the package that is missing", declared, len(bounds))
+	}
+}
+
+// slots are channels that count, each with why it needs no shares: whoever uses it
+// is one holder, or the package of the row divides what comes before.
+var slots = map[string]string{
+	"node-engine/clusterlink/link.go":      "probes of one cluster; the pinger's own rates divide them by instance",
+	"netmanager/resolver/gate.go":          "TCP questions; the gate grants each client its own rate before",
+	"scheduler-plugins/outside/outside.go": "the core asks one question after the other",
+	"root-orchestrator/httpapi/why.go":     "parts of one request",
+	"root-orchestrator/httpapi/plan.go":    "parts of one request",
+	"internal/bus/mqtt/mqtt.go":            "publishes of the one client itself",
+}
+
+// TestNoSemaphoreWithoutShares: a channel of places or turns cannot tell holders
+// apart, so that one can take all of them.
+func TestNoSemaphoreWithoutShares(t *testing.T) {
+	semaphore := regexp.MustCompile(`make\(chan struct\{\}, ([^)1][^)]*|1[^)]+)\)|semaphore\.NewWeighted`)
+	used := map[string]bool{}
+	daemons := []string{"root-orchestrator/", "cluster-orchestrator/", "node-engine/", "netmanager/", "internal/", "scheduler-plugins/"}
+	goFiles(t, func(path, text string) {
+		ours := slices.ContainsFunc(daemons, func(d string) bool { return strings.HasPrefix(path, d) })
+		if !ours || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "internal/fairshare/") || strings.Contains(path, "test/") {
+			return
+		}
+		for _, m := range semaphore.FindAllString(text, -1) {
+			if used[path] = true; slots[path] != "" {
+				continue
+			}
+			t.Errorf("%s: %s counts places without shares: use internal/fairshare, or say in slots why it needs none", path, m)
+		}
+	})
+	for path := range slots {
+		if !used[path] {
+			t.Errorf("%s has no such channel any more: take it out of slots", path)
+		}
+	}
+}
