@@ -97,12 +97,13 @@ func TestTheTableOfBoundsIsTheCodes(t *testing.T) {
 // slots are channels that count, each with why it needs no shares: whoever uses it
 // is one holder, or the package of the row divides what comes before.
 var slots = map[string]string{
-	"node-engine/clusterlink/link.go":      "probes of one cluster; the pinger's own rates divide them by instance",
-	"netmanager/resolver/gate.go":          "TCP questions; the gate grants each client its own rate before",
-	"scheduler-plugins/outside/outside.go": "the core asks one question after the other",
-	"root-orchestrator/httpapi/why.go":     "parts of one request",
-	"root-orchestrator/httpapi/plan.go":    "parts of one request",
-	"internal/bus/mqtt/mqtt.go":            "publishes of the one client itself",
+	"node-engine/clusterlink/link.go":         "probes that the cluster asked for, one round at a time; the pinger does few and refuses what is beyond",
+	"node-engine/runtime/containerd/slots.go": "stops; it has a share per shim itself",
+	"netmanager/resolver/gate.go":             "TCP questions; the gate grants each client its own rate before",
+	"scheduler-plugins/outside/outside.go":    "the core asks one question after the other",
+	"root-orchestrator/httpapi/why.go":        "parts of one request",
+	"root-orchestrator/httpapi/plan.go":       "parts of one request",
+	"internal/bus/mqtt/mqtt.go":               "publishes of the one client itself",
 }
 
 // TestNoSemaphoreWithoutShares: a channel of places or turns cannot tell holders
