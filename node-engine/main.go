@@ -1,7 +1,7 @@
 // Command node-engine makes a machine a node of a cluster and runs its workloads.
 //
-//	node-engine join TOKEN   joins the token's cluster and ends
-//	node-engine [run]        runs; with --token it joins first if it has to
+//	node-engine join --token-file FILE   joins the token's cluster and ends; - is stdin
+//	node-engine [run]                    runs; with a token it joins first if it has to
 package main
 
 import (
@@ -54,7 +54,7 @@ func main() {
 
 func join(ctx context.Context, cfg wiring.Config, log *slog.Logger) error {
 	if cfg.Token == "" {
-		return errors.New("join needs a token: node-engine join TOKEN")
+		return errors.New("join needs a token: node-engine join --token-file FILE (- is stdin)")
 	}
 	id, err := wiring.Join(ctx, cfg, log)
 	if err != nil {

@@ -109,6 +109,13 @@ func (c *Client) CreateUser(ctx context.Context, id string, roles ...string) (i 
 	return i, err
 }
 
+// Invite makes a new code for a user to set a password with; an earlier one does
+// not count any more.
+func (c *Client) Invite(ctx context.Context, id string) (i Invitation, err error) {
+	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/users/" + api.PathOf(api.Tenant(id)) + "/invite"}, &i)
+	return i, err
+}
+
 // ApplyOptions say how an SLA is applied.
 type ApplyOptions struct {
 	Tenant       api.Tenant // empty: the asker's

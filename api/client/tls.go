@@ -61,6 +61,15 @@ func states(c *x509.Certificate, id string) bool {
 	return len(c.URIs) == 1 && c.URIs[0].String() == id
 }
 
+// PinOf returns what FetchCA accepts the certificate by, or "" for none.
+func PinOf(ca []byte) string {
+	b, _ := pem.Decode(ca)
+	if b == nil {
+		return ""
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(b.Bytes))
+}
+
 // FetchCA gets the root's certificate from the server itself, which shows it,
 // and accepts it by its SHA-256 in hexadecimal: what a join token pins and the
 // root prints. Another is ErrUnauthenticated.

@@ -136,7 +136,7 @@ func (c *cli) devUp(ctx context.Context, p output.Printer, cfg dev.Config, up de
 	p.Printf("")
 	p.Printf("API:              %s   (context %s, tenant %s, signed in as %s)", up.URL, name, cfg.Tenant, up.Session.User)
 	p.Printf("API description:  %s/v1/docs", up.URL)
-	p.Printf("one more node:    %s --data DIR --token %s   (until %s)", filepath.Join(cfg.Bin, "node-engine"), up.Join.Token, up.Join.Expires.Local().Format(time.TimeOnly))
+	p.Printf("one more node:    %s --data DIR --token-file %s   (until %s)", filepath.Join(cfg.Bin, "node-engine"), up.JoinFile, up.Join.Expires.Local().Format(time.TimeOnly))
 	if sla != "" {
 		c.chosen = &contexts.Chosen{Context: at, Name: name}
 		if err := c.devApply(ctx, sla); err != nil && ctx.Err() == nil {

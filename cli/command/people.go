@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
 )
 
 func (c *cli) tenantCmd() *cobra.Command {
@@ -34,7 +35,7 @@ func (c *cli) tenantCmd() *cobra.Command {
 }
 
 func (c *cli) userCmd() *cobra.Command {
-	group := &cobra.Command{Use: "user", Aliases: []string{"users"}, Short: "Create users"}
+	group := &cobra.Command{Use: "user", Aliases: []string{"users"}, Short: "Create users, and invite them again"}
 	var roles []string
 	create := &cobra.Command{
 		Use: "create TENANT/NAME", Short: "Create a user, and print the line to sign in with for the first time", Args: cobra.ExactArgs(1),
@@ -47,16 +48,45 @@ func (c *cli) userCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p, err := c.printer()
-			if err != nil {
-				return err
-			}
-			c.say("one use, until %s; the user signs in with the root's CA and:", i.Expires.Local().Format(time.DateTime))
-			p.Printf("treeline login %s --user %s --code %s", a.URL(), i.User, i.Code)
-			return nil
+			return c.invitation(a, i)
 		},
 	}
 	create.Flags().StringSliceVar(&roles, "role", []string{"Application_Provider"}, "Admin, Organization_Admin, Application_Provider, Infrastructure_Provider")
-	group.AddCommand(create)
+	group.AddCommand(create, &cobra.Command{
+		Use: "invite TENANT/NAME", Short: "Print a new line to sign in with: the first was lost, or the password is forgotten", Args: cobra.ExactArgs(1),
+		Long: `Print a new line to sign in with: the first was lost, or the password is forgotten.
+An earlier one does not count any more. Whoever may create the user may do this.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := c.api()
+			if err != nil {
+				return err
+			}
+			i, err := a.Invite(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return c.invitation(a, i)
+		},
+	})
 	return group
+}
+
+// invitation prints the line for a first sign-in. It pins the CA that this
+// context trusts, so that the user needs no file.
+func (c *cli) invitation(a *client.Client, i client.Invitation) error {
+	p, err := c.printer()
+	if err != nil {
+		return err
+	}
+	w, err := c.where()
+	if err != nil {
+		return err
+	}
+	pin := ""
+	if hash := client.PinOf([]byte(w.CA)); hash != "" {
+		pin = " --pin " + hash
+	}
+	c.say("one use, until %s; the user signs in with:", i.Expires.Local().Format(time.DateTime))
+	p.Printf("treeline login %s --user %s --code %s%s", a.URL(), i.User, i.Code, pin)
+	return nil
 }

@@ -130,6 +130,7 @@ var unsteady = []struct {
 	{regexp.MustCompile(` +\d+\.\d{3}s  \(`), "    0.000s  ("},
 	{regexp.MustCompile(`TL1\.[-_\w]+\.[-_\w]+`), "TL1.….…"},
 	{regexp.MustCompile(`--code [-\w]+`), "--code …"},
+	{regexp.MustCompile(`--pin [0-9a-f]{64}`), "--pin …"},
 	{regexp.MustCompile(`(?m)^[0-9a-f]{12}\b`), "0123456789ab"},
 	{regexp.MustCompile(`since \d+(ms|s)\b`), "since 0ms"},
 }

@@ -27,20 +27,21 @@ var tokenTable = output.Table[api.JoinToken]{
 }
 
 // JoinLine is what to paste on the machine that joins.
+// The token is no argument of a program: other users of the machine see those.
 func JoinLine(t api.JoinToken) string {
 	if t.Kind == "node" {
-		return "node-engine --token " + t.Token
+		return "echo " + t.Token + " | node-engine --token-file -"
 	}
 	name := string(t.Cluster)
 	if name == "" {
 		name = "NAME"
 	}
-	return fmt.Sprintf("cluster-orchestrator --name %s --token %s", name, t.Token)
+	return fmt.Sprintf("echo %s | cluster-orchestrator --name %s --token-file -", t.Token, name)
 }
 
 func (c *cli) tokenCmd() *cobra.Command {
 	group := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Make the lines that let clusters and nodes join"}
-	var node bool
+	var node, bare bool
 	var cluster string
 	var ttl time.Duration
 	var uses int
@@ -84,6 +85,10 @@ func (c *cli) tokenCmd() *cobra.Command {
 			if !p.ForPeople() {
 				return output.One(p, tokenTable, t)
 			}
+			if bare {
+				p.Printf("%s", t.Token)
+				return nil
+			}
 			c.say("%d uses, until %s; paste on the machine that joins:", t.Uses, t.Expires.Local().Format(time.DateTime))
 			p.Printf("%s", JoinLine(t))
 			return nil
@@ -91,6 +96,7 @@ func (c *cli) tokenCmd() *cobra.Command {
 	}
 	f := create.Flags()
 	f.BoolVar(&node, "node", false, "for a node of the cluster, instead of for the cluster")
+	f.BoolVar(&bare, "token-only", false, "print the token alone, for a file")
 	f.StringVar(&cluster, "cluster", "", "the cluster's name")
 	f.BoolVar(&open, "open", false, "whether the cluster gets the services of all tenants (default: if the installation owns it, see --tenant)")
 	f.DurationVar(&ttl, "ttl", time.Hour, "how long it can be used")

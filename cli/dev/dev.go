@@ -61,6 +61,8 @@ type Up struct {
 	Session api.Session // of the installation's admin
 	Daemons []Daemon
 	Join    api.JoinToken // for one more node of the first cluster
+
+	JoinFile string // has the token of Join; mode 0600
 }
 
 // Daemon is one of the processes.
@@ -318,7 +320,12 @@ func (in *installation) bringUp(ctx context.Context) (Up, error) {
 	if err != nil {
 		return up, fmt.Errorf("make a join token: %w", err)
 	}
-	return Up{URL: "https://" + root, CA: ca, Session: session, Daemons: in.daemons(), Join: join}, nil
+	// The installation's output may go to a log that others read.
+	file := filepath.Join(in.cfg.Data, "join-token")
+	if err := os.WriteFile(file, []byte(join.Token+"\n"), 0o600); err != nil {
+		return up, fmt.Errorf("keep the join token: %w", err)
+	}
+	return Up{URL: "https://" + root, CA: ca, Session: session, Daemons: in.daemons(), Join: join, JoinFile: file}, nil
 }
 
 func clusterName(i int) string { return fmt.Sprintf("c%d", i+1) }

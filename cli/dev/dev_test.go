@@ -281,6 +281,47 @@ func cgroupOf(t *testing.T, up dev.Up) string {
 	return ""
 }
 
+// noTokenIsShown looks for join tokens and operators' tokens where others can read
+// them: in the installation's output, its daemons' logs and all arguments.
+func noTokenIsShown(t *testing.T, data, output string) {
+	t.Helper()
+	texts := map[string]string{"the output": output}
+	files, err := filepath.Glob(filepath.Join(data, "logs", "*"))
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d logs (%v)", len(files), err)
+	}
+	arguments, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range append(files, arguments...) {
+		text, err := os.ReadFile(file)
+		if err == nil { // a process may have ended
+			texts[file] = string(text)
+		}
+	}
+	file := filepath.Join(data, "join-token")
+	token, err := os.ReadFile(file)
+	info, err2 := os.Stat(file)
+	if err := errors.Join(err, err2); err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("the join token's file: %v, %v", info, err)
+	}
+	secrets := []string{strings.TrimSpace(string(token))}
+	operators, _ := filepath.Glob(filepath.Join(data, "*", "operator-token"))
+	for _, file := range operators {
+		if text, err := os.ReadFile(file); err == nil {
+			secrets = append(secrets, strings.TrimSpace(string(text)))
+		}
+	}
+	if len(secrets) < 3 {
+		t.Errorf("%d secrets of an installation with two clusters", len(secrets))
+	}
+	for where, text := range texts {
+		for _, secret := range secrets {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s has a token: %.20s…", where, secret)
+			}
+		}
+	}
+}
+
 // The commands against real daemons: what only they can answer.
 func TestCommandsReachNodes(t *testing.T) {
 	needRoot(t)
@@ -325,6 +366,7 @@ func TestCommandsReachNodes(t *testing.T) {
 	case said := <-ended:
 		t.Fatal(said)
 	}
+	noTokenIsShown(t, cfg.Data, up.String())
 	for _, tt := range []struct {
 		args string
 		want []string
@@ -336,7 +378,7 @@ func TestCommandsReachNodes(t *testing.T) {
 		{"describe node c1-n1 --cluster c1", []string{"Runtimes:", "process"}, 0},
 		{"logs shop/web --tail 1", []string{"shop.prod.web.v1#0 | line", "shop.prod.web.v1#2 | line"}, 0},
 		{"logs shop/web#0 --tail 1", []string{"line"}, 0},
-		{"token create --node --cluster c1", []string{"node-engine --token TL1."}, 0},
+		{"token create --node --cluster c1", []string{"| node-engine --token-file -"}, 0},
 		{"cordon c1-n1 --cluster c1", nil, 0},
 		{"get nodes c1-n1", []string{"cordoned"}, 0},
 		{"uncordon c1-n1 --cluster c1", nil, 0},
@@ -417,6 +459,12 @@ func (w *waiter) Write(b []byte) (int, error) {
 		w.once.Do(func() { close(w.seen) })
 	}
 	return len(b), nil
+}
+
+func (w *waiter) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
 }
 
 // What cannot start says what is missing, before anything is touched.

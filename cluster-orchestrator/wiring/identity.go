@@ -108,7 +108,7 @@ func openIdentity(cfg Config, dir *os.Root, creds rootlink.Credentials, names []
 	}
 	token := cfg.OperatorToken.Reveal()
 	if token == "" {
-		if token, err = operatorToken(dir); err != nil {
+		if token, err = operatorToken(dir, log); err != nil {
 			return nil, err
 		}
 	}
@@ -274,9 +274,9 @@ func (id *identities) fetchKeys(ctx context.Context, client *http.Client) error 
 	return id.keep(now)
 }
 
-// operatorToken is the token in the data directory; at the first start it is
-// made, and printed once.
-func operatorToken(dir *os.Root) (string, error) {
+// operatorToken returns the token in the data directory, which it makes at the
+// first start. It is printed nowhere: a daemon's output is kept in logs.
+func operatorToken(dir *os.Root, log *slog.Logger) (string, error) {
 	text, err := dir.ReadFile(OperatorFile)
 	if err == nil {
 		return strings.TrimSpace(string(text)), nil
@@ -288,6 +288,6 @@ func operatorToken(dir *os.Root) (string, error) {
 	if err := ca.WriteFile(dir, OperatorFile, []byte(token+"\n"), 0o600); err != nil {
 		return "", err
 	}
-	fmt.Printf("The operator's token for this cluster, also in %s/%s:\n\n  %s\n\n", dir.Name(), OperatorFile, token)
+	log.Info("operator's token made", "file", dir.Name()+"/"+OperatorFile)
 	return token, nil
 }

@@ -27,7 +27,9 @@ const EnvPrefix = "TREELINE_"
 type Source struct {
 	Args   []string            // without the program's name
 	Env    func(string) string // os.Getenv
+	Stdin  io.Reader           // of a secret whose file is "-"; nil: os.Stdin
 	Stdout io.Writer           // of --print-config, --help and --version
+	Warn   func(text string)   // is told of secrets that others can read; nil: nobody is
 }
 
 // maxConfig bounds a configuration file. Its parser is not made for hostile input.
@@ -40,6 +42,10 @@ var ErrDone = errors.New("daemon: done")
 // --config or TREELINE_CONFIG (YAML or JSON), then the environment, then flags,
 // and validates it: each struct in it that has Validate() error is asked. It
 // touches nothing else on the machine. All faults come at once (ErrInvalid).
+//
+// A Secret can also be read from a file, or from stdin for "-": --token-file,
+// TREELINE_TOKEN_FILE. Secrets in arguments and in files that others can read
+// are warned of.
 //
 // A field is set by its yaml tag; usage tags explain. Strings, booleans,
 // numbers, durations, lists of strings and what has UnmarshalText can be set
@@ -59,6 +65,10 @@ func Load[C any](name string, defaults C, src Source) (C, error) {
 	for i := range l.fields {
 		l.fields[i].flag(flags)
 	}
+	l.warn, l.stdin = src.Warn, src.Stdin
+	if l.warn == nil {
+		l.warn = func(string) {}
+	}
 	switch err := flags.Parse(src.Args); {
 	case errors.Is(err, pflag.ErrHelp):
 		_, _ = fmt.Fprintf(src.Stdout, "Usage: %s [flags]\n\nEach flag is also %sNAME in the environment and a key of the file.\n\n%s", name, EnvPrefix, flags.FlagUsages())
@@ -73,6 +83,9 @@ func Load[C any](name string, defaults C, src Source) (C, error) {
 	}
 	if *file != "" {
 		l.readFile(*file)
+		if holdsSecret(reflect.ValueOf(cfg)) {
+			l.checkMode(*file)
+		}
 	}
 	l.readEnv()
 	l.readFlags(flags)
@@ -96,6 +109,8 @@ type loader struct {
 	fields []field
 	groups []string // paths of structs
 	faults []error
+	warn   func(string)
+	stdin  io.Reader
 }
 
 // field is one value that can be set, under its path in the file: "mqtt.url".
@@ -161,8 +176,15 @@ func (f field) flag(flags *pflag.FlagSet) {
 		flags.StringArray(f.flagName(), f.value.Convert(reflect.TypeFor[[]string]()).Interface().([]string), f.usage)
 		return
 	}
+	if f.secret() {
+		flags.String(f.flagName(), fmt.Sprint(f.value.Interface()), f.usage+" (other users see arguments: better --"+f.flagName()+"-file)")
+		flags.String(f.flagName()+"-file", "", "file to read "+f.path+" from; - is stdin")
+		return
+	}
 	flags.String(f.flagName(), fmt.Sprint(f.value.Interface()), f.usage)
 }
+
+func (f field) secret() bool { return f.value.Type() == reflect.TypeFor[Secret]() }
 
 func isList(v reflect.Value) bool {
 	return v.Kind() == reflect.Slice && v.Type().ConvertibleTo(reflect.TypeFor[[]string]())
@@ -232,6 +254,9 @@ func (l *loader) readEnv() {
 		if !settable(f.value) || l.env == nil {
 			continue
 		}
+		if at := l.env(f.envName() + "_FILE"); at != "" && f.secret() {
+			l.readSecret(f, at)
+		}
 		if s := l.env(f.envName()); s != "" {
 			if err := setText(f.value, s); err != nil {
 				l.fault("%s: %v", f.envName(), err)
@@ -242,9 +267,17 @@ func (l *loader) readEnv() {
 
 func (l *loader) readFlags(flags *pflag.FlagSet) {
 	for _, f := range l.fields {
+		if f.secret() {
+			if at := flags.Lookup(f.flagName() + "-file"); at.Changed {
+				l.readSecret(f, at.Value.String())
+			}
+		}
 		fl := flags.Lookup(f.flagName())
 		if fl == nil || !fl.Changed {
 			continue
+		}
+		if f.secret() {
+			l.warn(fmt.Sprintf("--%[1]s is visible to every user of this machine; use --%[1]s-file FILE, --%[1]s-file - for stdin, or %[2]s", fl.Name, f.envName()))
 		}
 		var err error
 		if isList(f.value) {

@@ -165,3 +165,71 @@ func TestAConfigurationFileIsBounded(t *testing.T) {
 		t.Fatalf("want a refusal of the size, got %v", err)
 	}
 }
+
+type secrets struct {
+	Token Secret `yaml:"token" usage:"a token"`
+	Hosts []struct {
+		Password Secret `yaml:"password"`
+	} `yaml:"hosts"`
+}
+
+func TestSecretsComeFromFilesAndStdin(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "token")
+	for _, text := range []string{"TL1.secret\n", " TL1.secret "} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for what, src := range map[string]Source{
+			"flag":        {Args: []string{"--token-file", file}},
+			"environment": {Env: func(key string) string { return map[string]string{"TREELINE_TOKEN_FILE": file}[key] }},
+			"stdin":       {Args: []string{"--token-file=-"}, Stdin: strings.NewReader(text)},
+		} {
+			src.Warn = func(text string) { t.Errorf("%s: warned of %s", what, text) }
+			cfg, err := Load("d", secrets{}, src)
+			if err != nil || cfg.Token.Reveal() != "TL1.secret" {
+				t.Errorf("%s: %q, %v", what, cfg.Token.Reveal(), err)
+			}
+		}
+	}
+	if err := os.WriteFile(file, bytes.Repeat([]byte("x"), 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{file, filepath.Join(dir, "none"), os.DevNull} {
+		if cfg, err := Load("d", secrets{}, Source{Args: []string{"--token-file", at}}); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("%s: %q, %v", at, cfg.Token.Reveal(), err)
+		}
+	}
+}
+
+func TestSecretsThatOthersCanReadAreWarnedOf(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		what, text string
+		mode       os.FileMode
+		args       []string
+		want       string
+	}{
+		{"an argument", "", 0o600, []string{"--token", "x"}, "--token-file"},
+		{"a file that all may read", "token: x\n", 0o644, nil, "chmod 600"},
+		{"a file that all may read, of a list", "hosts:\n  - password: x\n", 0o604, nil, "chmod 600"},
+		{"the same without a secret", "hosts:\n  - password: \"\"\n", 0o644, nil, ""},
+		{"a file of the owner's", "token: x\n", 0o600, nil, ""},
+		{"a file that the daemon's group may read", "token: x\n", 0o640, nil, ""},
+		{"a file that the daemon's group may write", "token: x\n", 0o660, nil, "chmod 600"},
+	} {
+		file := filepath.Join(dir, "d.yaml")
+		_ = os.Remove(file)
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		warned := ""
+		_, err := Load("d", secrets{}, Source{Args: append(c.args, "--config", file), Warn: func(text string) { warned += text + "\n" }})
+		if err != nil || !strings.Contains(warned, c.want) || c.want == "" && warned != "" || strings.Contains(warned, "x\n") {
+			t.Errorf("%s: warned %q, %v", c.what, warned, err)
+		}
+	}
+}

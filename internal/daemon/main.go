@@ -65,6 +65,8 @@ func Main[C any](name string, defaults C, run func(ctx context.Context, cfg C, l
 // the Log that cfg has in it, if it has one, and is slog's default too. An error
 // is one line on stderr for each fault.
 func Run[C any](ctx context.Context, name string, defaults C, src Source, stderr io.Writer, run func(ctx context.Context, cfg C, log *slog.Logger) error) int {
+	var warnings []string
+	src.Warn = func(text string) { warnings = append(warnings, text) }
 	cfg, err := Load(name, defaults, src)
 	if errors.Is(err, ErrDone) {
 		return ExitOK
@@ -79,6 +81,9 @@ func Run[C any](ctx context.Context, name string, defaults C, src Source, stderr
 		return ExitUsage
 	}
 	slog.SetDefault(log)
+	for _, text := range warnings {
+		log.Warn(text)
+	}
 	told := context.AfterFunc(ctx, func() { _ = Notify(Stopping) })
 	defer told()
 	err = run(ctx, cfg, log)

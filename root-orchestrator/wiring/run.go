@@ -217,9 +217,13 @@ func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, e
 	if err := ca.WriteFile(dir, SignInFile, []byte(string(code.User)+" "+code.Text+"\n"), 0o600); err != nil {
 		return err
 	}
-	// Straight to the terminal: a secret has no business in structured logs.
+	// The code itself is for a terminal alone: other output is kept in logs.
+	text := code.Text
+	if info, err := os.Stderr.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		text = fmt.Sprintf(`"$(cut -d' ' -f2 %s)"`, filepath.Join(dir.Name(), SignInFile))
+	}
 	_, err = fmt.Fprintf(os.Stderr, "\n  first sign-in (one use, until %s):\n    treeline login %s --user %s --code %s --pin %x\n\n",
-		code.Expires.Format(time.TimeOnly), external, code.User, code.Text, pin)
+		code.Expires.Format(time.TimeOnly), external, code.User, text, pin)
 	if err != nil {
 		return fmt.Errorf("print the first sign-in: %w", err)
 	}

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -165,13 +167,30 @@ func TestInstallPutsFilesInPlace(t *testing.T) {
 		t.Errorf("node.env says %q", text)
 	}
 
+	// It may get passwords of registries. One of an earlier release is closed, too.
 	config := filepath.Join(into, "etc/treeline/node.yaml")
+	mode := func() os.FileMode {
+		info, err := os.Stat(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Mode().Perm()
+	}
+	if mode() != 0o600 {
+		t.Errorf("the configuration has mode %o", mode())
+	}
+	if err := os.Chmod(config, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(config, []byte("name: mine\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	install(t, into, "node", "another")
 	if text, _ := os.ReadFile(config); string(text) != "name: mine\n" {
 		t.Error("an upgrade wrote over the configuration")
+	}
+	if mode() != 0o600 {
+		t.Errorf("after an upgrade the configuration has mode %o", mode())
 	}
 
 	run(t, true, "remove", "node", "--root", into)
@@ -180,6 +199,34 @@ func TestInstallPutsFilesInPlace(t *testing.T) {
 	}
 	if _, err := os.Stat(config); err != nil {
 		t.Errorf("the configuration went too: %v", err)
+	}
+}
+
+// Other users of a machine see the arguments of its processes: no document and no
+// script has a token there.
+func TestNoTokenIsAnArgument(t *testing.T) {
+	argument := regexp.MustCompile(`--(operator-)?token[ =]["$A-Z]|node-engine join [^-]`)
+	seen := 0
+	for _, dir := range []string{"README.md", "docs", "scripts", "deploy", "cli/command/testdata"} {
+		err := filepath.WalkDir(filepath.Join("../..", dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			seen++
+			for i, line := range strings.Split(string(text), "\n") {
+				if argument.MatchString(line) {
+					t.Errorf("%s:%d: %s", path, i+1, line)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen < 30 {
+		t.Errorf("only %d files were read", seen)
 	}
 }
 
@@ -219,7 +266,11 @@ func install(t *testing.T, into, tier, token string) {
 	t.Helper()
 	args := []string{tier, "--root", into, "--bin", programsDir(t)}
 	if token != "" {
-		args = append(args, "--token", token)
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--token-file", file)
 	}
 	run(t, true, args...)
 }

@@ -1,0 +1,16 @@
+//go:build unix
+
+package daemon
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+// groupOf returns the group of a file.
+func groupOf(info fs.FileInfo) int {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(st.Gid)
+	}
+	return -1
+}
