@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -11,7 +12,8 @@ import (
 
 const (
 	recoveryNodes = 9
-	lostAtOnce    = 3 // well below the half at which a cluster suspects itself
+	lostAtOnce    = 3                       // well below the half at which a cluster suspects itself
+	cutSpread     = 1500 * time.Millisecond // between two of them, at most
 )
 
 // recovery kills one thing at a time under a running application and measures
@@ -217,7 +219,7 @@ func (w *ward) silentNodes() error {
 	l.Apply(lab.App("movable", idler(l, recoveryNodes)))
 	l.Wait("all run", l.Running("movable", "web", recoveryNodes))
 	var s series
-	for len(s.values) < w.run.n {
+	for round := 0; len(s.values) < w.run.n; {
 		watch := watch(l.Dir)
 		victims := map[api.NodeID][]api.InstanceID{}
 		for i := range recoveryNodes {
@@ -238,18 +240,33 @@ func (w *ward) silentNodes() error {
 				}
 			}
 		})
-		began := time.Now()
+		// Every second time they fall one after the other, within a beat or so: those that
+		// are still heard when the first is cut off are gone when it is declared dead.
+		cutAt, spread := map[api.NodeID]time.Time{}, time.Duration(0)
+		if round++; round%2 == 0 {
+			spread = cutSpread
+		}
 		for on := range victims {
 			w.nodes[on].Link.Cut() // so that not even the end of a connection is told
+			cutAt[on] = time.Now()
+			if err := sleep(w.run.ctx, time.Duration(rand.Int64N(int64(spread)+1))); err != nil {
+				return err
+			}
 		}
 		for on := range victims {
 			w.nodes[on].KillAll()
+		}
+		since := map[api.InstanceID]time.Time{}
+		for on, ids := range victims {
+			for _, id := range ids {
+				since[id] = cutAt[on]
+			}
 		}
 		done := map[api.InstanceID]time.Duration{}
 		l.Wait("what they had runs elsewhere", func(v lab.View) bool {
 			for id, old := range before {
 				if in := v.Instances[id]; done[id] == 0 && in.State == api.Running && in.Epoch > old && !in.Stale {
-					done[id] = time.Since(began)
+					done[id] = time.Since(since[id])
 				}
 			}
 			return len(done) == len(before)
@@ -265,6 +282,6 @@ func (w *ward) silentNodes() error {
 		l.Wait("the nodes are back", lab.Nodes("munich", recoveryNodes))
 	}
 	l.Delete("movable")
-	w.run.emit(s.record("recovery.node", "s").atMost(8).noting("a node cut off and killed with its workloads → running elsewhere, at the root; %d of %d nodes at once, default timing", lostAtOnce, recoveryNodes))
+	w.run.emit(s.record("recovery.node", "s").atMost(8).noting("a node cut off and killed with its workloads → running elsewhere, at the root; %d of %d nodes at once or within some seconds, each from its own cut, default timing", lostAtOnce, recoveryNodes))
 	return nil
 }

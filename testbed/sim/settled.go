@@ -136,10 +136,11 @@ func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 }
 
 // rollingOut reports whether the service's newest spec waits for an instance that
-// has it and does not run: by design the others keep the old one so long.
+// has it and does not run: by design the others keep the old one so long, and for
+// good where that instance has failed for good.
 func (w *World) rollingOut(s api.Service) bool {
 	for _, in := range w.root.core.Instances(s.ID.Tenant()) {
-		if in.Service == s.ID && in.Spec == s.SpecRev && in.State != api.Running && !api.Ended(in.State, in.Reason) {
+		if in.Service == s.ID && in.Spec == s.SpecRev && in.State != api.Running && in.State != api.Completed {
 			return true
 		}
 	}
