@@ -172,7 +172,7 @@ func (c Config) Validate() error {
 	if c.MaxNodes < 1 {
 		return bad("max_nodes", "%d", c.MaxNodes)
 	}
-	if t := c.OperatorToken.Reveal(); t != "" && len(t) < 20 {
+	if t := c.OperatorToken.Reveal(); t != "" && len(t) < minOperatorToken {
 		return bad("operator_token", "it can be guessed; at least 20 characters")
 	}
 	return nil

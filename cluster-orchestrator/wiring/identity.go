@@ -34,6 +34,9 @@ import (
 // the cluster's key beside it.
 const OperatorFile = "operator-token"
 
+// minOperatorToken is how short the operator's token may be.
+const minOperatorToken = 20
+
 const (
 	keysEvery = time.Hour   // a key that the root gave up counts here no longer than this
 	keysGap   = time.Minute // between two fetches, whatever tokens with unknown keys come
@@ -279,7 +282,11 @@ func (id *identities) fetchKeys(ctx context.Context, client *http.Client) error 
 func operatorToken(dir *os.Root, log *slog.Logger) (string, error) {
 	text, err := dir.ReadFile(OperatorFile)
 	if err == nil {
-		return strings.TrimSpace(string(text)), nil
+		token := strings.TrimSpace(string(text))
+		if len(token) < minOperatorToken {
+			return "", fmt.Errorf("%s/%s has %d bytes, want at least %d; delete it and the next start makes one: %w", dir.Name(), OperatorFile, len(token), minOperatorToken, api.ErrInvalid)
+		}
+		return token, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("read the operator's token: %w", err)

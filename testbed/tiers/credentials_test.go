@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -269,6 +268,40 @@ func TestAHostileClusterGetsNoCredentialOfUse(t *testing.T) {
 	eventually(t, "the exchanged token counts at its own cluster", func() bool { return own.do(direct.Token, "GET", "/v1/nodes", nil, nil) == nil })
 }
 
+// A personal token that is revoked at the root is of no use at a cluster, nor is
+// what was exchanged for it.
+func TestARevokedPersonalTokenEndsAtTheCluster(t *testing.T) {
+	r := startRoot(t, func(*root.Config) {})
+	ctx := t.Context()
+	tok, err := r.admin.CreateToken(ctx, api.TokenRequest{Kind: "cluster"})
+	check(t, err)
+	c := newCluster(t, r.anchor(t), tok.Token)
+	c.run(t)
+	var pat struct{ ID, Token string }
+	_, err = r.admin.Do(ctx, client.Request{Method: http.MethodPost, Path: "/v1/auth/tokens", Body: map[string]any{"name": "ci", "ttl_seconds": 3600}}, &pat)
+	check(t, err)
+	robot, err := client.New(client.Options{URL: r.admin.URL(), CA: []byte(wait(t, filepath.Join(r.cfg.Data, root.CAFile))), Tokens: client.Static(pat.Token)})
+	check(t, err)
+	t.Cleanup(robot.Close)
+	var direct api.ClusterAccess
+	_, err = robot.Do(ctx, client.Request{Method: http.MethodPost, Path: "/v1/clusters/munich/access"}, &direct)
+	check(t, err)
+	if life := time.Until(direct.Expires); life > jwt.DelegatedLife {
+		t.Errorf("exchanged for %s", life)
+	}
+	if err := c.do(pat.Token, "GET", "/v1/nodes", nil, nil); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("a personal token at a cluster: %v", err)
+	}
+	eventually(t, "the exchanged token counts", func() bool { return c.do(direct.Token, "GET", "/v1/nodes", nil, nil) == nil })
+	_, err = r.admin.Do(ctx, client.Request{Method: http.MethodDelete, Path: "/v1/auth/tokens/" + pat.ID}, nil)
+	check(t, err)
+	began := time.Now()
+	eventually(t, "it counts no more", func() bool {
+		return errors.Is(c.do(direct.Token, "GET", "/v1/nodes", nil, nil), api.ErrUnauthenticated)
+	})
+	t.Logf("refused %s after the revocation", time.Since(began))
+}
+
 // A token that the root delegates counts for one request, once, at one cluster.
 func TestADelegatedTokenCountsForOneRequest(t *testing.T) {
 	root := newRoot(t)
@@ -428,7 +461,7 @@ func TestANodeGetsNoCredential(t *testing.T) {
 	got := make(chan string, 4)
 	check(t, b.Subscribe(t.Context(), topic.Stream.Of("n1"), 1, func(m bus.Message) {
 		select {
-		case got <- fmt.Sprintf("%s", m.Payload):
+		case got <- string(m.Payload):
 		default:
 		}
 	}))
