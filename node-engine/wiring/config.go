@@ -7,6 +7,7 @@ package wiring
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -52,15 +53,16 @@ type Config struct {
 
 // ContainerdConfig is about the runtime containerd.
 type ContainerdConfig struct {
-	Address     string             `yaml:"address" usage:"containerd's socket"`
-	Namespace   string             `yaml:"namespace" usage:"containerd's namespace for our workloads, one for each engine on the machine"`
-	Root        string             `yaml:"root" usage:"containerd's root directory, whose disk is offered and kept from filling; empty: containerd is asked"`
-	Snapshotter string             `yaml:"snapshotter" usage:"containerd's snapshotter; empty: overlayfs"`
-	Network     string             `yaml:"network" usage:"overlay (addresses and names by the netmanager), none (loopback only) or host; empty: overlay if netmanager.socket is set, else none"`
-	ImageDirs   []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), looked at before registries"`
-	HighWater   int                `yaml:"high_water" usage:"percent of containerd's disk above which unused images go; 0: 85"`
-	Registries  []RegistryConfig   `yaml:"registries"`
-	Handlers    map[string]Handler `yaml:"handlers"`
+	Address          string             `yaml:"address" usage:"containerd's socket"`
+	Namespace        string             `yaml:"namespace" usage:"containerd's namespace for our workloads, one for each engine on the machine"`
+	Root             string             `yaml:"root" usage:"containerd's root directory, whose disk is offered and kept from filling; empty: containerd is asked"`
+	Snapshotter      string             `yaml:"snapshotter" usage:"containerd's snapshotter; empty: overlayfs"`
+	Network          string             `yaml:"network" usage:"overlay (addresses and names by the netmanager), none (loopback only) or host; empty: overlay if netmanager.socket is set, else none"`
+	ImageDirs        []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), looked at before registries"`
+	HighWater        int                `yaml:"high_water" usage:"percent of containerd's disk above which unused images go; 0: 85"`
+	Registries       []RegistryConfig   `yaml:"registries"`
+	RegistryNetworks []string           `yaml:"registry_networks" usage:"networks (CIDR) besides the public ones where registries may be that are not named; empty: none. A service names its registry, and could look around in them"`
+	Handlers         map[string]Handler `yaml:"handlers"`
 }
 
 // RegistryConfig says how images of one registry are fetched. In the file alone.
@@ -121,6 +123,9 @@ func (c Config) Validate() error {
 	case c.Containerd.Root != "" && !strings.HasPrefix(c.Containerd.Root, "/"):
 		return bad("containerd.root", "%q is no absolute path", c.Containerd.Root)
 	}
+	if _, err := c.registryNetworks(); err != nil {
+		return err
+	}
 	if err := c.checkOffer(); err != nil {
 		return err
 	}
@@ -138,6 +143,18 @@ func (c Config) Validate() error {
 		return bad("listen_status", "%v", err)
 	}
 	return nil
+}
+
+// registryNetworks are Containerd.RegistryNetworks.
+func (c Config) registryNetworks() (out []netip.Prefix, err error) {
+	for _, text := range c.Containerd.RegistryNetworks {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p != p.Masked() {
+			return nil, fmt.Errorf("containerd.registry_networks: %q is not a network such as 10.1.0.0/16: %w", text, api.ErrInvalid)
+		}
+		out = append(out, p)
+	}
+	return out, nil
 }
 
 // network is what containers are on.

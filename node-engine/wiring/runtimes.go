@@ -89,6 +89,7 @@ func (c Config) containerdConfig() containerd.Config {
 		StateDir:       filepath.Join(data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
 		AllowPrivileged: c.Privileged, Handlers: map[string]containerd.Handler{},
 	}
+	cfg.RegistryNetworks, _ = c.registryNetworks() // they were validated
 	for name, h := range o.Handlers {
 		cfg.Handlers[name] = containerd.Handler{Runtime: h.Runtime, Binary: h.Binary}
 	}

@@ -12,6 +12,7 @@ package containerd
 
 import (
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -47,7 +48,10 @@ type Config struct {
 	Snapshotter     string // default overlayfs
 
 	ImageDirs  []string   // directories of OCI archives (*.tar)
-	Registries []Registry // those that need more than HTTPS without credentials
+	Registries []Registry // those that need more than HTTPS without credentials, or lie on private networks
+	// RegistryNetworks are networks besides the public ones where any registry may be,
+	// its redirects and token servers included.
+	RegistryNetworks []netip.Prefix
 
 	ContainerdRoot string        // whose disk the high-water mark is about; default: containerd is asked, see Root
 	HighWater      int           // percent of that disk; default 85; above it unused images go

@@ -115,7 +115,7 @@ func (r *Runtime) find(ctx context.Context, code string, p platforms.MatchCompar
 	img, err := r.c.Pull(ctx, ref, client.WithPullUnpack, client.WithPlatformMatcher(p),
 		client.WithPullSnapshotter(r.cfg.Snapshotter), client.WithResolver(r.cfg.resolver()))
 	if err != nil {
-		return nil, because(pullReason(err), "pull image %q: %w", ref, err)
+		return nil, r.pullError(reference.Domain(named), ref, err)
 	}
 	return img, nil
 }

@@ -41,6 +41,18 @@ func reasoned(err error) error {
 	return &runtime.Error{Reason: reason, Err: err}
 }
 
+// pullError is why an image was not pulled. Of a registry that the operator did not
+// name nobody learns why it cannot be reached: names, addresses and ports would be
+// scanned through the node. The log has it.
+func (r *Runtime) pullError(registry, ref string, err error) error {
+	reason := pullReason(err)
+	r.log.Warn("image not pulled", "image", ref, "reason", reason, "err", err)
+	if reason == api.ReasonRegistryDown && r.cfg.registryAt(registry) < 0 {
+		return because(reason, "pull image %q: registry %s gives no image to this node; it does not answer as a registry, or lies where this node may pull from named registries only (its operator can name it in containerd.registries or containerd.registry_networks, and its log says more)", ref, registry)
+	}
+	return because(reason, "pull image %q: %w", ref, err)
+}
+
 // pullReason finds what went wrong with a registry.
 func pullReason(err error) api.Reason {
 	var status remoteerrors.ErrUnexpectedStatus

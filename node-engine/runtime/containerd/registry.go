@@ -2,18 +2,22 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/treeline-edge/treeline/internal/probe"
 )
 
 const pull = docker.HostCapabilityPull | docker.HostCapabilityResolve
@@ -26,11 +30,11 @@ func (c Config) resolver() remotes.Resolver {
 // hosts are the places to ask for images of host: its mirrors, then itself.
 func (c Config) hosts(host string) ([]docker.RegistryHost, error) {
 	reg := Registry{Host: host}
-	i := slices.IndexFunc(c.Registries, func(r Registry) bool { return r.Host == host })
-	if i >= 0 {
+	if i := c.registryAt(host); i >= 0 {
 		reg = c.Registries[i]
 	}
-	httpClient := &http.Client{Transport: transport(i >= 0)}
+	d := newDialer(c, host)
+	httpClient := &http.Client{Transport: d.transport()}
 	auth := docker.NewDockerAuthorizer(docker.WithAuthClient(httpClient),
 		docker.WithAuthCreds(func(asked string) (string, string, error) {
 			return reg.Username, reg.Password, nil
@@ -59,29 +63,133 @@ func (c Config) hosts(host string) ([]docker.RegistryHost, error) {
 	}), nil
 }
 
-// transport refuses to reach this machine and its link for registries that the
-// operator has not named: an SLA chooses the host, and must not reach the
-// services of the node or of a cloud's metadata through us.
-func transport(named bool) *http.Transport {
-	d := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
-	if !named {
-		d.ControlContext = func(_ context.Context, _, addr string, _ syscall.RawConn) error {
-			host, _, err := net.SplitHostPort(addr)
-			if err != nil {
-				return err
-			}
-			ip := net.ParseIP(host)
-			if ip == nil || ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() || ip.IsMulticast() {
-				return fmt.Errorf("registry address %s lies on this machine or its link; its operator has to name the registry", host)
+// registryAt is the index of the operator's registry of that host, -1 if there is none.
+func (c Config) registryAt(host string) int {
+	return slices.IndexFunc(c.Registries, func(r Registry) bool { return r.Host == host })
+}
+
+// dialer connects to the hosts of one pull: to those that the node's operator named
+// for it, and otherwise only to addresses that the policy of latency targets permits
+// or that lie in the operator's registry networks, and never to this machine. An SLA
+// chooses the registry, and the registry chooses redirects and token servers: none
+// of them must lead to services of the node or of the networks around it.
+type dialer struct {
+	named map[string]bool // host:port that the operator named for this registry
+	allow []netip.Prefix
+	own   func() []netip.Addr
+	proxy func(*http.Request) (*url.URL, error)
+
+	mu      sync.Mutex // guards proxies
+	proxies map[string]bool
+}
+
+func newDialer(c Config, registry string) *dialer {
+	d := &dialer{named: map[string]bool{}, allow: c.RegistryNetworks, own: ownAddresses, proxy: http.ProxyFromEnvironment, proxies: map[string]bool{}}
+	i := c.registryAt(registry)
+	if i < 0 {
+		return d
+	}
+	scheme := "https"
+	if c.Registries[i].PlainHTTP {
+		scheme = "http"
+	}
+	d.named[hostPort(&url.URL{Scheme: scheme, Host: registry})] = true
+	for _, m := range c.Registries[i].Mirrors {
+		if u, err := url.Parse(m); err == nil {
+			d.named[hostPort(u)] = true
+		}
+	}
+	return d
+}
+
+// hostPort is where a request to u is dialled, as http.Transport has it.
+func hostPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// errPolicy says that an address is not one that images are pulled from.
+var errPolicy = errors.New("registries at this address are not allowed by the node's operator")
+
+func (d *dialer) permitted(a netip.Addr) bool {
+	a = a.Unmap()
+	return !slices.Contains(d.own(), a) && probe.Permitted(a, d.allow, nil) ||
+		slices.ContainsFunc(d.allow, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func (d *dialer) transport() *http.Transport {
+	return &http.Transport{
+		Proxy: d.proxyFor, DialContext: d.dial,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 30 * time.Second,
+		IdleConnTimeout: 30 * time.Second, MaxIdleConns: 4,
+	}
+}
+
+// dial judges the address that a name led to, which is the one it connects to.
+func (d *dialer) dial(ctx context.Context, network, at string) (net.Conn, error) {
+	n := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+	if !d.trusts(at) {
+		n.ControlContext = func(_ context.Context, _, addr string, _ syscall.RawConn) error {
+			ap, err := netip.ParseAddrPort(addr)
+			if err != nil || !d.permitted(ap.Addr()) {
+				return errPolicy
 			}
 			return nil
 		}
 	}
-	return &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: d.DialContext,
-		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 30 * time.Second,
-		IdleConnTimeout: 30 * time.Second, MaxIdleConns: 4,
+	return n.DialContext(ctx, network, at)
+}
+
+func (d *dialer) trusts(at string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.named[at] || d.proxies[at]
+}
+
+// proxyFor is the operator's proxy for a request. The proxy does not know the
+// policy, so that the host is judged before it is asked for it.
+func (d *dialer) proxyFor(req *http.Request) (*url.URL, error) {
+	u, err := d.proxy(req)
+	if err != nil {
+		return nil, err
 	}
+	at := hostPort(req.URL)
+	if d.named[at] {
+		return u, nil
+	}
+	if u == nil {
+		if d.trusts(at) { // the proxy itself, as a registry
+			return nil, errPolicy
+		}
+		return nil, nil
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(req.Context(), "ip", req.URL.Hostname())
+	if err == nil && slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !d.permitted(a) }) {
+		return nil, errPolicy
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.proxies[hostPort(u)] = true
+	return u, nil
+}
+
+// ownAddresses are those of this machine.
+func ownAddresses() (out []netip.Addr) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok {
+				out = append(out, ip.Unmap())
+			}
+		}
+	}
+	return out
 }
 
 // unused are the images that nothing uses and nobody asked for since before,

@@ -1,0 +1,184 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// TestRegistriesAreReachedByPolicy asks for images as SLAs can. What listens on this
+// machine counts connections.
+func TestRegistriesAreReachedByPolicy(t *testing.T) {
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var reached atomic.Int64
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			reached.Add(1)
+			c.Close()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	targets := []string{"127.0.0.1:" + port, "127.8.8.8:" + port, "localhost:" + port, "0.0.0.0:" + port, "[::ffff:127.0.0.1]:" + port, "[::1]:" + port}
+	for _, a := range ownAddresses() {
+		if a.Is4() {
+			targets = append(targets, netip.AddrPortFrom(a, netip.MustParseAddrPort("1.1.1.1:"+port).Port()).String())
+		}
+	}
+	ask := func(cfg Config, scheme, registry, at string) error {
+		d := newDialer(cfg, registry)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+at+"/v2/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&http.Client{Transport: d.transport()}).Do(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	}
+	for _, at := range targets {
+		if err := ask(Config{}, "https", at, at); !errors.Is(err, errPolicy) {
+			t.Errorf("%s: %v, want it refused", at, err)
+		}
+	}
+	for _, at := range []string{"10.1.2.3:1", "192.168.0.1:1", "100.64.0.1:1", "169.254.169.254:80", "[fd00::1]:1", "[fe80::1]:1"} {
+		if err := ask(Config{}, "https", at, at); !errors.Is(err, errPolicy) {
+			t.Errorf("%s: %v, want it refused", at, err)
+		}
+	}
+	if n := reached.Load(); n != 0 {
+		t.Fatalf("%d connections reached this machine", n)
+	}
+	named := Config{Registries: []Registry{{Host: targets[0]}}}
+	if err := ask(named, "https", targets[0], targets[0]); errors.Is(err, errPolicy) || reached.Load() != 1 {
+		t.Errorf("a registry that the operator named: %v after %d connections", err, reached.Load())
+	}
+	if err := ask(named, "https", "elsewhere.example", targets[0]); !errors.Is(err, errPolicy) {
+		t.Errorf("a named registry, by way of another registry: %v, want it refused", err)
+	}
+	if err := ask(Config{RegistryNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, "https", targets[0], targets[0]); errors.Is(err, errPolicy) {
+		t.Errorf("a network that the operator allows: %v", err)
+	}
+}
+
+// TestRegistryLeadsNowhereElse has a registry that the operator named lead to this
+// machine by a redirect and by its token server.
+func TestRegistryLeadsNowhereElse(t *testing.T) {
+	var reached atomic.Int64
+	inner := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
+	defer inner.Close()
+	for name, lead := range map[string]http.HandlerFunc{
+		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inner.URL+"/secret", http.StatusFound) },
+		"token server": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+inner.URL+`/token",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			outer := httptest.NewServer(lead)
+			defer outer.Close()
+			host := outer.Listener.Addr().String()
+			cfg := Config{Registries: []Registry{{Host: host, PlainHTTP: true}}}
+			_, _, err := cfg.resolver().Resolve(t.Context(), host+"/hello:1")
+			if !errors.Is(err, errPolicy) || reached.Load() != 0 {
+				t.Errorf("%v after %d requests to this machine, want it refused", err, reached.Load())
+			}
+		})
+	}
+}
+
+func TestProxyIsNoWayRoundThePolicy(t *testing.T) {
+	var reached atomic.Int64
+	proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
+	defer proxy.Close()
+	at, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDialer(Config{}, "elsewhere.example")
+	d.proxy = func(r *http.Request) (*url.URL, error) {
+		if r.URL.Host == at.Host {
+			return nil, nil
+		}
+		return at, nil
+	}
+	client := &http.Client{Transport: d.transport()}
+	for _, c := range []struct {
+		url     string
+		refused bool
+	}{
+		{"http://10.1.2.3/v2/", true},
+		{"http://localhost:1/v2/", true},
+		{"http://1.1.1.1/v2/", false}, // the proxy's to reach
+		{proxy.URL + "/v2/", true},    // the proxy as a registry
+	} {
+		resp, err := client.Get(c.url)
+		if err == nil {
+			resp.Body.Close()
+		}
+		if errors.Is(err, errPolicy) != c.refused {
+			t.Errorf("%s: %v, want it refused: %t", c.url, err, c.refused)
+		}
+	}
+	if n := reached.Load(); n != 1 {
+		t.Errorf("%d requests reached the proxy, want one", n)
+	}
+}
+
+// TestPullErrorsTellNoPorts gives what a scan would go by: all failures of a registry
+// that the operator did not name read alike.
+func TestPullErrorsTellNoPorts(t *testing.T) {
+	at := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 22}
+	dial := func(err error) error {
+		return &url.Error{Op: "Head", URL: "https://x", Err: &net.OpError{Op: "dial", Net: "tcp", Addr: at, Err: err}}
+	}
+	all := map[string]error{
+		"refused":   dial(syscall.ECONNREFUSED),
+		"reset":     dial(syscall.ECONNRESET),
+		"no route":  dial(syscall.EHOSTUNREACH),
+		"policy":    dial(errPolicy),
+		"timeout":   fmt.Errorf("pull: %w", context.DeadlineExceeded),
+		"no name":   dial(&net.DNSError{Err: "no such host", Name: "x"}),
+		"not https": &url.Error{Op: "Head", URL: "https://x", Err: errors.New("http: server gave HTTP response to HTTPS client")},
+		"status":    remoteerrors.ErrUnexpectedStatus{Status: "500 Internal Server Error", StatusCode: 500},
+	}
+	r := &Runtime{log: quiet, cfg: Config{Registries: []Registry{{Host: "named.example"}}}}
+	seen := map[string]bool{}
+	for what, err := range all {
+		got := r.pullError("192.0.2.2:22", "192.0.2.2:22/x:latest", err)
+		if runtime.Reason(got) != api.ReasonRegistryDown || !strings.Contains(got.Error(), "containerd.registries") {
+			t.Errorf("%s: %v", what, got)
+		}
+		seen[got.Error()] = true
+		if got := r.pullError("named.example", "named.example/x:latest", err); !strings.Contains(got.Error(), err.Error()) {
+			t.Errorf("%s, of a named registry: %v, want it to say why", what, got)
+		}
+	}
+	if len(seen) != 1 {
+		t.Errorf("%d different texts: %v", len(seen), seen)
+	}
+}
