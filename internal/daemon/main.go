@@ -84,6 +84,7 @@ func Run[C any](ctx context.Context, name string, defaults C, src Source, stderr
 	for _, text := range warnings {
 		log.Warn(text)
 	}
+	protect(log, oomScoreAdjFile)
 	told := context.AfterFunc(ctx, func() { _ = Notify(Stopping) })
 	defer told()
 	err = run(ctx, cfg, log)

@@ -17,6 +17,10 @@ func ID(k api.Key) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// OOMScoreAdj is every workload's oom_score_adj: when memory is short the kernel
+// kills workloads before daemons, whose score is never above 0.
+const OOMScoreAdj = 500
+
 // Env is what every workload finds in its environment, after and above what its
 // SLA and its image say: who it is, and the devices that it has to itself.
 func (w Workload) Env() []string {

@@ -59,6 +59,8 @@ type ContainerdConfig struct {
 	Snapshotter      string             `yaml:"snapshotter" usage:"containerd's snapshotter; empty: overlayfs"`
 	Network          string             `yaml:"network" usage:"overlay (addresses and names by the netmanager), none (loopback only) or host; empty: overlay if netmanager.socket is set, else none"`
 	ImageDirs        []string           `yaml:"image_dirs" usage:"directories of OCI archives (*.tar), looked at before registries"`
+	OpenFiles        int64              `yaml:"open_files" usage:"files that each process of a container may have open (RLIMIT_NOFILE, soft and hard); 0: 1048576"`
+	CgroupMount      bool               `yaml:"cgroup_mount" usage:"show containers their own control group, read-only, at /sys/fs/cgroup"`
 	HighWater        int                `yaml:"high_water" usage:"percent of containerd's disk above which unused images go; 0: 85"`
 	Registries       []RegistryConfig   `yaml:"registries"`
 	RegistryNetworks []string           `yaml:"registry_networks" usage:"networks (CIDR) besides the public ones where registries may be that are not named; empty: none. A service names its registry, and could look around in them"`
@@ -97,7 +99,7 @@ type ProcessConfig struct {
 func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data", DeviceDirs: devices.Dirs, Publish: api.DefaultPublish,
-		Containerd: ContainerdConfig{Address: "/run/containerd/containerd.sock", Namespace: "treeline"},
+		Containerd: ContainerdConfig{Address: "/run/containerd/containerd.sock", Namespace: "treeline", CgroupMount: true},
 		Log:        daemon.DefaultLog(),
 	}
 }
@@ -122,6 +124,9 @@ func (c Config) Validate() error {
 		return bad("netmanager.socket", "%q is no absolute path", c.Netmanager.Socket)
 	case c.Containerd.Root != "" && !strings.HasPrefix(c.Containerd.Root, "/"):
 		return bad("containerd.root", "%q is no absolute path", c.Containerd.Root)
+	}
+	if n := c.Containerd.OpenFiles; n != 0 && (n < 64 || n > 1<<30) {
+		return bad("containerd.open_files", "%d, want 64 to 1073741824, or 0 for 1048576", n)
 	}
 	if _, err := c.registryNetworks(); err != nil {
 		return err

@@ -85,8 +85,8 @@ func (c Config) containerdConfig() containerd.Config {
 	}
 	cfg := containerd.Config{
 		Address: o.Address, Namespace: o.Namespace, Snapshotter: o.Snapshotter, Network: c.network(),
-		ContainerdRoot: o.Root,
-		StateDir:       filepath.Join(data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
+		ContainerdRoot: o.Root, OpenFiles: o.OpenFiles, HideCgroups: !o.CgroupMount,
+		StateDir: filepath.Join(data, "containerd"), ImageDirs: o.ImageDirs, HighWater: o.HighWater,
 		AllowPrivileged: c.Privileged, Handlers: map[string]containerd.Handler{},
 	}
 	cfg.RegistryNetworks, _ = c.registryNetworks() // they were validated

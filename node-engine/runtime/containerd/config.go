@@ -43,6 +43,8 @@ type Config struct {
 	Network         string  // NetworkNone (default), NetworkHost or NetworkOverlay
 	AllowPrivileged bool
 	PIDs            int64  // processes and threads of a workload; default 512
+	OpenFiles       int64  // of each process of a workload, soft and hard; default 1048576, and at most what containerd can give
+	HideCgroups     bool   // workloads do not see their control group at /sys/fs/cgroup
 	LogLimit        int64  // bytes kept of each workload's output; default 16 MiB
 	CgroupParent    string // default "/treeline/<namespace>"
 	Snapshotter     string // default overlayfs
@@ -59,6 +61,8 @@ type Config struct {
 
 	CallTimeout time.Duration // of one exchange with containerd; default 15 s
 	PullTimeout time.Duration // of fetching one image; default 10 min
+
+	appArmor string // the profile of containers; empty: none, see loadAppArmor
 }
 
 // Devices puts devices into a container.
@@ -95,6 +99,7 @@ func setDefaults(c *Config) error {
 	set(&c.CgroupParent, filepath.Join("/treeline", c.Namespace))
 	set(&c.Snapshotter, defaultSnapshotter)
 	setDefault(&c.PIDs, 512)
+	setDefault(&c.OpenFiles, 1<<20)
 	setDefault(&c.LogLimit, 16<<20)
 	setDefault(&c.HighWater, 85)
 	setDefault(&c.UnusedFor, time.Hour)

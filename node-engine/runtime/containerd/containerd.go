@@ -73,6 +73,7 @@ func New(cfg Config, log *slog.Logger) (*Runtime, error) {
 	if err := setDefaults(&cfg); err != nil {
 		return nil, err
 	}
+	cfg.appArmor = loadAppArmor(log, appArmorEnabled, loadDefaultProfile)
 	cg, err := cgroup.Mounted()
 	if err != nil {
 		return nil, fmt.Errorf("containerd runtime: %w", err)
@@ -199,7 +200,9 @@ func (r *Runtime) container(ctx context.Context, w runtime.Workload, h Handler, 
 		return c, err
 	}
 	c.Extensions = map[string]typeurl.Any{extension: &anypb.Any{TypeUrl: typeURL, Value: kept}}
-	s, err := oci.GenerateSpec(ctx, r.c, &c, r.cfg.specOpts(w, img.asks)...)
+	cfg := r.cfg
+	cfg.OpenFiles = min(cfg.OpenFiles, mostOpenFiles(cfg.Address))
+	s, err := oci.GenerateSpec(ctx, r.c, &c, cfg.specOpts(w, img.asks)...)
 	if err != nil {
 		return c, err
 	}

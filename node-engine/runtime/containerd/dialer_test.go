@@ -92,7 +92,9 @@ func TestRegistryLeadsNowhereElse(t *testing.T) {
 	inner := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
 	defer inner.Close()
 	for name, lead := range map[string]http.HandlerFunc{
-		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inner.URL+"/secret", http.StatusFound) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, inner.URL+"/secret", http.StatusFound)
+		},
 		"token server": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="`+inner.URL+`/token",service="x"`)
 			w.WriteHeader(http.StatusUnauthorized)

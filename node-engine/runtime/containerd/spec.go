@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 
+	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -42,6 +43,12 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 		oci.WithNoNewPrivileges,
 		oci.WithCapabilities(capabilities),
 		withoutCapabilitiesOfOthers,
+		withOpenFiles(c.OpenFiles),
+		withOOMScore(runtime.OOMScoreAdj),
+		withCgroupNamespace,
+	}
+	if !c.HideCgroups {
+		opts = append(opts, withCgroupMount)
 	}
 	if len(w.Spec.Cmd) > 0 { // as in Oakestra, it replaces the image's entrypoint too
 		opts = append(opts, oci.WithProcessArgs(w.Spec.Cmd...))
@@ -68,6 +75,9 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 	}
 	if w.Spec.Privileged { // Create has asked whether it may
 		return append(opts, oci.WithPrivileged, oci.WithAllDevicesAllowed, oci.WithHostDevices, oci.WithNewPrivileges, c.withDevices(w))
+	}
+	if h, _ := c.handler(w.Spec.Virtualization); c.appArmor != "" && h.Runtime == runcV2 {
+		opts = append(opts, apparmor.WithProfile(c.appArmor))
 	}
 	return append(opts, c.withDevices(w), seccomp.WithDefaultProfile(), nativeCallsOnly) // last: the profile follows the capabilities
 }

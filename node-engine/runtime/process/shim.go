@@ -8,10 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
 	"golang.org/x/sys/unix"
 )
@@ -142,11 +145,32 @@ func (p plan) start(group cgroup.Group) (*exec.Cmd, error) {
 			Credential: &syscall.Credential{Uid: uint32(p.UID), Gid: uint32(p.GID), Groups: []uint32{}},
 		},
 	}
+	// The workload inherits its score from this process, which then takes back its own.
+	was, err := oomScore()
+	if err == nil {
+		err = setOOMScore(runtime.OOMScoreAdj)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("have the kernel kill the workload before the daemons: %w", err)
+	}
+	defer setOOMScore(was)
 	err = group.Start(cmd, func() error {
 		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	})
 	return cmd, err
 }
+
+const oomScoreFile = "/proc/self/oom_score_adj"
+
+func oomScore() (int, error) {
+	b, err := os.ReadFile(oomScoreFile)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
+
+func setOOMScore(n int) error { return os.WriteFile(oomScoreFile, []byte(strconv.Itoa(n)), 0) }
 
 // exitCode is what a shell would say: 128 plus the signal for one that was killed.
 func exitCode(s *os.ProcessState) int {

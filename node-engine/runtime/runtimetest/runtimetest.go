@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,6 +64,7 @@ func Run(t *testing.T, factory func(t *testing.T) Harness) {
 		{"KillAfterGrace", killAfterGrace},
 		{"GraceOfZeroKills", graceOfZeroKills},
 		{"Environment", environment},
+		{"KilledBeforeDaemons", killedBeforeDaemons},
 		{"LogsTail", logsTail},
 		{"LogsFollow", logsFollow},
 		{"StartFails", startFails},
@@ -467,6 +470,28 @@ func environment(s *suite) {
 	}
 	if slices.ContainsFunc(all, func(l string) bool { return strings.HasPrefix(l, "uid=0") }) {
 		s.Error("the workload runs as root")
+	}
+}
+
+// killedBeforeDaemons reads whom the kernel kills first when memory is short.
+func killedBeforeDaemons(s *suite) {
+	w := s.workload("ignore-term")
+	s.run(w)
+	s.line(w.Key, "ignoring")
+	score := func(pid string) int {
+		b, err := os.ReadFile("/proc/" + pid + "/oom_score_adj")
+		if err != nil {
+			s.Fatal(err)
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil {
+			s.Fatal(err)
+		}
+		return n
+	}
+	its, ours := score(strconv.Itoa(s.wantPhase(w.Key, api.WorkloadRunning).PID)), score("self")
+	if its != runtime.OOMScoreAdj || its <= ours {
+		s.Errorf("its oom_score_adj is %d, want %d; ours is %d", its, runtime.OOMScoreAdj, ours)
 	}
 }
 

@@ -1,0 +1,130 @@
+package containerd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
+)
+
+func TestSpecificationGivesFilesAndShowsLimits(t *testing.T) {
+	find := func(s *specs.Spec) (files specs.POSIXRlimit, cgroups *specs.Mount) {
+		for _, l := range s.Process.Rlimits {
+			if l.Type == "RLIMIT_NOFILE" {
+				files = l
+			}
+		}
+		for _, m := range s.Mounts {
+			if m.Destination == "/sys/fs/cgroup" {
+				cgroups = &m
+			}
+		}
+		return files, cgroups
+	}
+	files, cgroups := find(generate(t, Config{}, newWorkload(0), "1:1"))
+	if files.Soft != 1<<20 || files.Hard != 1<<20 {
+		t.Errorf("by default it may open %d files, %d at most; want 1048576", files.Soft, files.Hard)
+	}
+	if cgroups == nil || cgroups.Type != "cgroup" || !slices.Contains(cgroups.Options, "ro") {
+		t.Errorf("its control group is mounted as %+v, want it read-only", cgroups)
+	}
+	files, cgroups = find(generate(t, Config{OpenFiles: 4096, HideCgroups: true}, newWorkload(0), "1:1"))
+	if files.Soft != 4096 || files.Hard != 4096 || cgroups != nil {
+		t.Errorf("configured otherwise it may open %d files and sees %+v", files.Hard, cgroups)
+	}
+}
+
+func TestAppArmorIsUsedWhereTheKernelHasIt(t *testing.T) {
+	for _, c := range []struct {
+		enabled bool
+		err     error
+		want    string
+	}{{true, nil, appArmorProfile}, {false, nil, ""}, {true, errors.New("no apparmor_parser"), ""}} {
+		loaded := ""
+		var log bytes.Buffer
+		got := loadAppArmor(slog.New(slog.NewTextHandler(&log, nil)), func() bool { return c.enabled }, func(name string) error {
+			loaded = name
+			return c.err
+		})
+		if got != c.want || c.enabled != (loaded == appArmorProfile) || (c.err != nil) != strings.Contains(log.String(), "apparmor_parser") {
+			t.Errorf("enabled %t, %v: profile %q, %q loaded, log %q", c.enabled, c.err, got, loaded, &log)
+		}
+	}
+	cfg := Config{appArmor: appArmorProfile, AllowPrivileged: true, Handlers: map[string]Handler{"vm": {Runtime: "kata"}}}
+	w := newWorkload(0)
+	if s := generate(t, cfg, w, "1:1"); s.Process.ApparmorProfile != appArmorProfile {
+		t.Errorf("a container has profile %q", s.Process.ApparmorProfile)
+	}
+	w.Spec.Virtualization = "vm"
+	if s := generate(t, cfg, w, "1:1"); s.Process.ApparmorProfile != "" {
+		t.Errorf("a virtual machine has profile %q of this machine's kernel", s.Process.ApparmorProfile)
+	}
+	w = newWorkload(0)
+	w.Spec.Privileged = true
+	if s := generate(t, cfg, w, "0:0"); s.Process.ApparmorProfile != "" {
+		t.Errorf("a privileged container has profile %q", s.Process.ApparmorProfile)
+	}
+}
+
+func TestLimitsOfWhoMayNotRaiseThem(t *testing.T) {
+	for status, want := range map[string]bool{
+		"Name:\tx\nCapEff:\t000001ffffffffff\n": true,
+		"Name:\tx\nCapEff:\t00000000a80425fb\n": false,
+		"":                                      true,
+	} {
+		if got := mayRaiseLimits(status); got != want {
+			t.Errorf("%q: %t, want %t", status, got, want)
+		}
+	}
+}
+
+// TestContainerSeesItsLimits looks at a container through its own mounts: what redis
+// and a JVM go by.
+func TestContainerSeesItsLimits(t *testing.T) {
+	daemon := runtimetest.StartContainerd(t)
+	r := open(t, testConfig(t, daemon, imageDir(t)))
+	w := newWorkload(0, "sleep")
+	w.Spec.Memory = 48
+	start(t, r, w)
+	pid := pids(t, r)[w.Key]
+	read := func(path string) string {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, path))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+	want := fmt.Sprint(min(1<<20, mostOpenFiles(daemon.Address)))
+	for line := range strings.Lines(read("limits")) {
+		if f := strings.Fields(line); strings.HasPrefix(line, "Max open files") && (f[3] != want || f[4] != want) {
+			t.Errorf("%s, want %s", strings.TrimSpace(line), want)
+		}
+	}
+	limit := "root/sys/fs/cgroup/memory/memory.limit_in_bytes"
+	if r.cg.V2() {
+		limit = "root/sys/fs/cgroup/memory.max"
+	}
+	if got := strings.TrimSpace(read(limit)); got != "50331648" {
+		t.Errorf("its memory limit reads %q, want 50331648", got)
+	}
+	file := fmt.Sprintf("/proc/%d/%s", pid, filepath.Dir(limit)+"/cgroup.procs")
+	if err := os.WriteFile(file, []byte("0"), 0); err == nil {
+		t.Error("its control group can be written")
+	}
+	own, err := os.Readlink("/proc/self/ns/cgroup")
+	if theirs, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/cgroup", pid)); err == nil && (err2 != nil || own == theirs) {
+		t.Errorf("it is in the machine's cgroup namespace (%v)", err2)
+	}
+	if got := strings.TrimSpace(read("oom_score_adj")); got != fmt.Sprint(runtime.OOMScoreAdj) {
+		t.Errorf("its oom_score_adj is %s, want %d", got, runtime.OOMScoreAdj)
+	}
+}
