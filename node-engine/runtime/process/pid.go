@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -25,13 +26,17 @@ func processOf(pid int) (process, error) {
 	return process{PID: pid, Start: start}, err
 }
 
-// alive reports whether the process runs; one that waits to be reaped does not.
+// alive reports whether the process runs; one that waits to be reaped does not. One
+// that cannot be looked at, for want of a descriptor for example, may.
 func (p process) alive() bool {
 	if p.PID == 0 {
 		return false
 	}
 	state, start, err := stat(p.PID)
-	return err == nil && start == p.Start && state != 'Z' && state != 'X'
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH)
+	}
+	return start == p.Start && state != 'Z' && state != 'X'
 }
 
 // wait returns nil when the process is gone, or why it stopped waiting.
@@ -66,6 +71,23 @@ func (p process) wait(ctx context.Context) error {
 	}
 	return err
 }
+
+// gone waits for the end of the process and reports whether it has come; it has not
+// when ctx ends first. An end that the kernel cannot tell of, for want of a descriptor
+// for example, is looked for: what nobody hears of would run for ever.
+func (p process) gone(ctx context.Context) bool {
+	for p.wait(ctx) != nil {
+		select {
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// lookAgain is the pause between two looks at a process that cannot be waited for.
+const lookAgain = time.Second
 
 // stat reads the state and the start of a process from /proc.
 func stat(pid int) (state byte, start uint64, err error) {

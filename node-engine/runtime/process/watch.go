@@ -70,14 +70,15 @@ func (r *Runtime) follow(id string) error {
 		return err
 	}
 	r.lives.Go(func() {
-		if s.run.Shim.wait(r.ctx) != nil {
+		if !s.run.Shim.gone(r.ctx) {
 			return
 		}
 		// The shim goes last, unless somebody killed it.
-		if now, err := r.state(id); err != nil || now.run.Main.wait(r.ctx) != nil {
+		if now, err := r.state(id); err != nil || !now.run.Main.gone(r.ctx) {
 			return
 		}
-		if err := r.group(id).Kill(r.ctx); err != nil {
+		// What is left of it may resist; that it has ended is told all the same.
+		if err := r.group(id).Kill(r.ctx); err != nil && r.ctx.Err() != nil {
 			return
 		}
 		st, err := r.status(id)
