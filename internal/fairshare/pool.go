@@ -295,6 +295,7 @@ func (r ranking) Less(i, j int) bool {
 	}
 	return r[i].turn < r[j].turn
 }
+
 func (r ranking) Swap(i, j int) {
 	r[i], r[j] = r[j], r[i]
 	r[i].index, r[j].index = i, j

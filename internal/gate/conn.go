@@ -25,7 +25,6 @@ type conn struct {
 	place   *fairshare.Place
 	leave   func() // ends its turn
 	closed  bool
-	peer    bool // it holds a place as somebody who has authenticated
 	welcome bool
 }
 

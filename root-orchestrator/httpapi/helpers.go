@@ -1,16 +1,10 @@
 package httpapi
 
 import (
-	"net/http"
 	"net/url"
 	"reflect"
 	"strconv"
-
-	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 )
-
-func unwrap(ctx huma.Context) (*http.Request, http.ResponseWriter) { return humachi.Unwrap(ctx) }
 
 func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
 

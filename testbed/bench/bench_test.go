@@ -25,6 +25,7 @@ func TestCheapBenchmarksWriteRecords(t *testing.T) {
 		"bus":   {"bus.qos0", "bus.qos1"},
 		"place": {"place.best-of-100", "place.rank-100", "place.best-of-1000", "place.rank-1000", "place.best-of-10000", "place.rank-10000", "place.burst-10000-over-10000"},
 		"sim":   {"sim.seeds", "sim.steps"},
+		"flood": {"flood.quiet", "flood.10000-silent"},
 		"fig10": {
 			"fig10.rom-50", "fig10.rom-100", "fig10.rom-200", "fig10.rom-300", "fig10.rom-400", "fig10.rom-500", "fig10.rom-10000",
 			"fig10.ldp-50", "fig10.ldp-100", "fig10.ldp-200", "fig10.ldp-300", "fig10.ldp-400", "fig10.ldp-500", "fig10.ldp-10000",

@@ -32,6 +32,7 @@ var benches = map[string]bench{
 	"cluster":  {"memory and CPU of a cluster orchestrator with 1,000 nodes", 30, clusterLoad},
 	"store":    {"durable saves of the embedded store, over bbolt's", 30, storeSaves},
 	"bus":      {"messages through the embedded broker, over TLS alone", 30, busMessages},
+	"flood":    {"a new connection with a request while 10,000 others are silent, over net/http alone", 200, flood},
 	"place":    {"time to choose among candidates", 30, place},
 	"fig2":     {"decisions at both tiers for 45 workers in 1 to 45 clusters, as in the Oakestra paper", 5, fig2},
 	"fig10":    {"decisions of ROM and LDP among 50 to 10,000 workers, as in the Oakestra paper and past it", 30, fig10},
