@@ -211,12 +211,12 @@ var Fields = []Field{
 		Rule: "an image reference or, for `process`, an absolute path; no white space and no `..`",
 	},
 	{
-		Pointer: servicePath + "/memory", Type: IntegerField, Status: Enforced, Unit: "MiB", Max: 16 << 20, Default: "0",
-		Doc: "Reserved on the node and the limit in its cgroup. 0 reserves and limits nothing.",
+		Pointer: servicePath + "/memory", Type: IntegerField, Status: Enforced, Unit: "MiB", Max: 16 << 20, Default: "the cluster's",
+		Doc: "Reserved on the node and the limit in its cgroup. 0, or nothing, is what the operator of the cluster sets: unless that says otherwise 16 MiB are reserved and 512 MiB are the limit. More than the operator's `workload.max_memory` is refused there.",
 	},
 	{
-		Pointer: servicePath + "/vcpus", Type: NumberField, Status: Enforced, Unit: "vCPU", Max: 4096, Default: "0",
-		Doc: "Reserved on the node and the limit in its cgroup; fractions are allowed. 0 reserves and limits nothing.", Rule: "at most 3 decimals",
+		Pointer: servicePath + "/vcpus", Type: NumberField, Status: Enforced, Unit: "vCPU", Max: 4096, Default: "the cluster's",
+		Doc: "Reserved on the node and the limit in its cgroup; fractions are allowed. 0, or nothing, is what the operator of the cluster sets: unless that says otherwise 0.01 are reserved and 1 is the limit. More than the operator's `workload.max_vcpus` is refused there.", Rule: "at most 3 decimals",
 	},
 	{
 		Pointer: servicePath + "/cmd", Type: ArrayField, Status: Enforced, Max: 256, Default: "the image's own",

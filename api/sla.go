@@ -31,8 +31,8 @@ type Microservice struct {
 	Namespace      string       `json:"microservice_namespace"`
 	Virtualization string       `json:"virtualization"`
 	Code           string       `json:"code"`
-	Memory         int64        `json:"memory,omitempty"` // MiB; 0 reserves and limits nothing
-	VCPUs          float64      `json:"vcpus,omitempty"`  // vCPUs, thousandths count; 0 reserves and limits nothing
+	Memory         int64        `json:"memory,omitempty"` // MiB; 0: what the cluster's operator sets
+	VCPUs          float64      `json:"vcpus,omitempty"`  // vCPUs, thousandths count; 0: what the cluster's operator sets
 	Cmd            []string     `json:"cmd,omitempty"`
 	Environment    []string     `json:"environment,omitempty"` // "KEY=value"
 	OneShot        bool         `json:"one_shot,omitempty"`

@@ -41,6 +41,7 @@ type Config struct {
 	Asks         string        // the scheduler outside that ranks nodes, by name; empty: Plugin does
 	Location     *api.Geo      // of nodes that do not say where they are; nil: not known
 	Offer        Offer         // to the root
+	Workload     Workload      // memory and processor of one instance
 	Probe        Probe         // of users that SLAs name
 	Preempt      bool          // an urgent instance may have less urgent ones make way
 	MovesPerHour int           // that violations may cause, of one instance: 4; below 0: none

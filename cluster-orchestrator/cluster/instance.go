@@ -40,6 +40,7 @@ type instance struct {
 	Before    claim          `json:"before,omitzero"`    // what an earlier placement may still take on its node
 
 	demand    demand           // of Want
+	limits    api.Resources    // on its node, where its SLA says nothing
 	given     api.Generation   // of its node's desired set, in which it came there
 	asked     string           // the open question to the scheduler outside about it
 	cause     api.Reason       // why it lost its last place
@@ -85,7 +86,7 @@ func (in *instance) id() api.InstanceID { return in.Want.Instance }
 // wants takes what the root wants of the instance.
 func (c *Core) wants(in *instance, a api.Assignment) {
 	old := in.demand.users
-	in.Want, in.demand = a, demandOf(a.Instance, &a.Spec)
+	in.Want, in.demand, in.limits = a, c.demandOf(a.Instance, &a.Spec), c.cfg.Workload.Limit
 	c.relate(in)
 	c.refersTo(slices.DeleteFunc(slices.Clone(old), func(t string) bool { return slices.Contains(in.demand.users, t) }), in.id(), false)
 }
@@ -102,6 +103,7 @@ func (in *instance) assignment() api.Assignment {
 	a := in.Want
 	a.Epoch, a.Targets, a.Watched = in.Epoch, nil, false // between cluster and root alone
 	a.Restarts, a.Failures = in.Restarts, in.Failures
+	a.Spec = filled(a.Spec, in.limits)
 	return a
 }
 

@@ -37,6 +37,11 @@ func (c *Core) tryPlace(in *instance) {
 	if in.Node != "" {
 		return // the room that was kept for it was free by now
 	}
+	if r := c.tooLarge(in); r != nil {
+		why := c.refusal(r)
+		c.handBack(in, api.ReasonNoCapacity, summary(*why), why)
+		return
+	}
 	over := c.overShare(in)
 	if (over == nil || c.mayPreempt(in)) && c.searches(in) {
 		c.waiting.Add(in.id())

@@ -56,7 +56,7 @@ func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 	}
 	for i := range out.Instances {
 		if out.Instances[i].Action == planWait { // the reasons once all others have their places
-			if v := t.choose(asked(&r.Instances[i])); v.Action == planWait {
+			if v := t.choose(t.c.asked(&r.Instances[i])); v.Action == planWait {
 				out.Instances[i] = v
 			}
 		}
@@ -65,8 +65,8 @@ func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 }
 
 // asked is an instance that is nowhere yet.
-func asked(q *api.WhyRequest) *instance {
-	in := &instance{demand: demandOf(q.Instance, &q.Spec)}
+func (c *Core) asked(q *api.WhyRequest) *instance {
+	in := &instance{demand: c.demandOf(q.Instance, &q.Spec)}
 	in.Want = api.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets}
 	return in
 }
@@ -85,7 +85,7 @@ type tentative struct {
 // plan is what would become of an instance. One that is here stays on its node if it
 // can, as with rewant; what it has there is in nobody's way when it has stopped.
 func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
-	in := asked(q)
+	in := t.c.asked(q)
 	if now := t.c.instances[q.Instance]; now != nil && t.c.nodes[now.Node] != nil && t.c.nodes[now.Node].assigned[q.Instance] != nil {
 		if v, ok := t.stay(in, now.Node); ok {
 			return v
@@ -193,6 +193,9 @@ func (t *tentative) choose(in *instance) api.InstancePlan {
 	c.used = used.Plus(t.held) // what was planned before counts
 	defer func() { c.used = used }()
 	v := api.InstancePlan{ID: in.id(), Action: planPlace, Cluster: c.cfg.ID}
+	if r := c.tooLarge(in); r != nil {
+		return waits(in.id(), *c.refusal(r))
+	}
 	over := c.overShare(in)
 	req, best, ok := c.findFor(in.placing(), in.seed())
 	v.Node, v.Score = api.NodeID(best.ID), best.Score

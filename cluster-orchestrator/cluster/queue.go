@@ -199,6 +199,9 @@ func (c *Core) retry(in *instance, grown []sched.Candidate) {
 		c.beyond[in.id()] = true // since it came: it waits for that as well now
 		return
 	}
+	if in.Node == "" && c.tooLarge(in) != nil {
+		return
+	}
 	req := c.request(in)
 	if in.Node != "" {
 		req.Avoid = append(req.Avoid, string(in.Node))

@@ -113,6 +113,8 @@ func (c *Core) holds(in *instance) *api.Rejection {
 		return &api.Rejection{Constraint: ConstraintAsked, Need: "an answer of " + c.cfg.Asks, Have: "none yet"}
 	case in.Reserved != "":
 		return &api.Rejection{Constraint: ConstraintReserved, Need: "those gone who make way", Have: "some there still"}
+	case c.tooLarge(in) != nil:
+		return c.tooLarge(in)
 	default:
 		r := c.beyondShare(in)
 		if r != nil {
@@ -155,7 +157,7 @@ func (c *Core) rankOwn(req *sched.Request, res sched.Result, n *node, in *instan
 // WhyOf is Why for an instance that the cluster does not have, because the root
 // never offered it.
 func (c *Core) WhyOf(r api.WhyRequest) api.Explanation {
-	in := asked(&r)
+	in := c.asked(&r)
 	req := c.requestOf(in.placing())
 	return sched.Explain(held(c.rank(&req, in.seed()), "", c.holds(in)))
 }

@@ -41,11 +41,12 @@ type Config struct {
 
 	Network NetworkConfig `yaml:"network"`
 
-	Scheduler    string      `yaml:"scheduler" usage:"who chooses among the nodes that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
-	Offer        OfferConfig `yaml:"offer"`
-	Probe        ProbeConfig `yaml:"probe"`
-	Preempt      bool        `yaml:"preempt" usage:"let an urgent instance that fits nowhere have less urgent ones stop"`
-	MovesPerHour int         `yaml:"moves_per_hour" usage:"how often an hour one instance may move because its place breaks its SLA"`
+	Scheduler    string         `yaml:"scheduler" usage:"who chooses among the nodes that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
+	Offer        OfferConfig    `yaml:"offer"`
+	Workload     WorkloadConfig `yaml:"workload"`
+	Probe        ProbeConfig    `yaml:"probe"`
+	Preempt      bool           `yaml:"preempt" usage:"let an urgent instance that fits nowhere have less urgent ones stop"`
+	MovesPerHour int            `yaml:"moves_per_hour" usage:"how often an hour one instance may move because its place breaks its SLA"`
 
 	Beat  time.Duration `yaml:"beat" usage:"between two signs of life of a node; 0: the core's default"`
 	Lease time.Duration `yaml:"lease" usage:"how long a node may run an exclusive instance without hearing from the cluster; 0: the core's default"`
@@ -99,6 +100,7 @@ func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, Log: daemon.DefaultLog(),
 		Scheduler: rom.Plugin{}.Name(), Offer: OfferConfig{Share: 1, Detail: cluster.DetailFull}, MovesPerHour: 4,
+		Workload: WorkloadConfig{Memory: 16, VCPUs: 0.01, MemoryLimit: 512, VCPUsLimit: 1},
 	}
 }
 

@@ -20,6 +20,48 @@ type OfferConfig struct {
 	Round  float64 `yaml:"round" usage:"tell amounts in steps of this part of a mean node, and places in whole degrees; 0: exactly"`
 }
 
+// WorkloadConfig is what one instance gets whose SLA says nothing of memory or vcpus,
+// and the most that an SLA may ask for.
+type WorkloadConfig struct {
+	Memory      int64   `yaml:"memory" usage:"MiB that are reserved for an instance whose SLA names no memory"`
+	VCPUs       float64 `yaml:"vcpus" usage:"vCPUs that are reserved for an instance whose SLA names no vcpus"`
+	MemoryLimit int64   `yaml:"memory_limit" usage:"MiB at which an instance is ended whose SLA names no memory; at least memory"`
+	VCPUsLimit  float64 `yaml:"vcpus_limit" usage:"the most vCPUs of an instance whose SLA names no vcpus; at least vcpus"`
+	MaxMemory   int64   `yaml:"max_memory" usage:"the most MiB that an SLA may name; 0: what a node has"`
+	MaxVCPUs    float64 `yaml:"max_vcpus" usage:"the most vCPUs that an SLA may name; 0: what a node has"`
+}
+
+func (w WorkloadConfig) validate() error {
+	bad := func(key, format string, args ...any) error {
+		return fmt.Errorf("workload.%s: %s: %w", key, fmt.Sprintf(format, args...), api.ErrInvalid)
+	}
+	const mostMemory, mostVCPUs = 1 << 27, 8192
+	switch {
+	case w.Memory < 1 || w.Memory > mostMemory:
+		return bad("memory", "%d, want 1 to %d MiB", w.Memory, mostMemory)
+	case w.MemoryLimit < w.Memory || w.MemoryLimit > mostMemory:
+		return bad("memory_limit", "%d, want %d (workload.memory) to %d MiB", w.MemoryLimit, w.Memory, mostMemory)
+	case !(w.VCPUs >= 0.001 && w.VCPUs <= mostVCPUs):
+		return bad("vcpus", "%g, want 0.001 to %d", w.VCPUs, mostVCPUs)
+	case !(w.VCPUsLimit >= w.VCPUs && w.VCPUsLimit <= mostVCPUs):
+		return bad("vcpus_limit", "%g, want %g (workload.vcpus) to %d", w.VCPUsLimit, w.VCPUs, mostVCPUs)
+	case w.MaxMemory < 0 || w.MaxMemory > mostMemory:
+		return bad("max_memory", "%d, want 0 to %d MiB", w.MaxMemory, mostMemory)
+	case !(w.MaxVCPUs >= 0 && w.MaxVCPUs <= mostVCPUs):
+		return bad("max_vcpus", "%g, want 0 to %d", w.MaxVCPUs, mostVCPUs)
+	}
+	return nil
+}
+
+func (w WorkloadConfig) core() cluster.Workload {
+	milli := func(vcpus float64) int64 { return int64(vcpus*1000 + 0.5) }
+	return cluster.Workload{
+		Reserve: api.Resources{MilliCPU: milli(w.VCPUs), MemoryMB: w.Memory},
+		Limit:   api.Resources{MilliCPU: milli(w.VCPUsLimit), MemoryMB: w.MemoryLimit},
+		Most:    api.Resources{MilliCPU: milli(w.MaxVCPUs), MemoryMB: w.MaxMemory},
+	}
+}
+
 // ProbeConfig is the policy on probing the users that SLAs name.
 type ProbeConfig struct {
 	Off   bool     `yaml:"off" usage:"have nobody probed; then no latency to a user can be kept"`
@@ -42,6 +84,9 @@ func (c Config) validatePlacement() error {
 	}
 	if c.Offer.Round < 0 || c.Offer.Round >= 1 {
 		return bad("offer.round", "%g is not from 0 to below 1", c.Offer.Round)
+	}
+	if err := c.Workload.validate(); err != nil {
+		return err
 	}
 	if c.MovesPerHour < 0 || c.MovesPerHour > 60 {
 		return bad("moves_per_hour", "%d, want 0 to 60", c.MovesPerHour)
@@ -76,6 +121,7 @@ func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *outsi
 		conf.Location = &g
 	}
 	conf.Offer = cluster.Offer{Share: c.Offer.Share, Detail: c.Offer.Detail, Round: c.Offer.Round}
+	conf.Workload = c.Workload.core()
 	conf.Probe.Off = c.Probe.Off
 	conf.Probe.Allow, _ = networks("", c.Probe.Allow) // validated
 	conf.Probe.Deny, _ = networks("", c.Probe.Deny)

@@ -65,7 +65,7 @@ func (r *refusal) holds(cl *cluster, now time.Time) bool {
 
 // roomless are the constraints about which no other instance can do anything.
 var roomless = []string{
-	sched.ConstraintTrust, sched.ConstraintOut, sched.ConstraintCluster, sched.ConstraintNode, sched.ConstraintPrivileged, sched.ConstraintVirtualization,
+	"workload", sched.ConstraintTrust, sched.ConstraintOut, sched.ConstraintCluster, sched.ConstraintNode, sched.ConstraintPrivileged, sched.ConstraintVirtualization,
 	sched.ConstraintArch, sched.ConstraintNetwork, sched.ConstraintAddons, sched.ConstraintLabels,
 	sched.ConstraintArea, sched.ConstraintGeo, sched.ConstraintLatency,
 }
