@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
@@ -40,7 +41,43 @@ func (c *Core) findFor(p placing, seed uint64, avoid ...string) (req sched.Reque
 			return less, choice, true
 		}
 	}
+	if p.late && c.linkedHere(p) {
+		for p.stretch = 2; p.stretch <= mostStretch; p.stretch *= 2 {
+			if less, choice, ok := c.findAt(nearNone, p, seed, avoid...); ok {
+				return less, choice, true
+			}
+		}
+		p.stretch = math.Inf(1)
+		if less, choice, ok := c.findAt(nearNone, p, seed, avoid...); ok {
+			return less, choice, true
+		}
+	}
 	return req, sched.Choice{}, false
+}
+
+// mostStretch is how far the bounds of links are widened, by steps of two, to find
+// the best place that breaks them, before any place will do.
+const mostStretch = 256
+
+// linkedHere reports whether an instance has connectivity to services that are in this
+// cluster and in no other. Where one is in another cluster too, the root may find
+// a place that keeps the link.
+func (c *Core) linkedHere(p placing) bool {
+	here := false
+	for _, l := range p.demand.links {
+		if !l.Way {
+			continue
+		}
+		for _, t := range p.targets {
+			if len(t.Positions) > 0 && t.Service != "" && l.Names(p.id.Service(), t.Service) {
+				return false
+			}
+		}
+		for id := range c.apps[p.id.Service().App()] {
+			here = here || c.services[id].places.Len() > 0 && l.Names(p.id.Service(), id)
+		}
+	}
+	return here
 }
 
 func (c *Core) findAt(near nearness, p placing, seed uint64, avoid ...string) (sched.Request, sched.Choice, bool) {

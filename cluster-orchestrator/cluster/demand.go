@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
@@ -49,6 +50,7 @@ type placing struct {
 	node    api.NodeID // where it is now: it is not in its own way
 	near    nearness   // to those of its siblings that want it near
 	late    bool       // it has searched for as long as it may: it can be near to none of them
+	stretch float64    // of its own links to services, above 1: what they allow is so many times as much
 }
 
 // nearness is to how many of the siblings that want it near an instance has to be.
@@ -80,6 +82,9 @@ func (c *Core) request(in *instance, avoid ...string) sched.Request {
 	p := in.placing()
 	if c.late(in) {
 		p.near = nearNone // where it would be near enough there was no room
+		if c.linkedHere(p) {
+			p.stretch = math.Inf(1)
+		}
 	}
 	return c.requestOf(p, append(avoid, in.avoid...)...)
 }

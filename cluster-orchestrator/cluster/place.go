@@ -72,7 +72,7 @@ func (c *Core) tryPlace(in *instance) {
 			c.decide(in, &req, api.NodeID(best.ID), in.cause)
 			return
 		}
-		if c.makesDo(in, &req) || c.searchesNear(in) {
+		if c.makesDo(in, &req) || c.searchesNear(in, &req) {
 			return
 		}
 		why = c.explanation(in, &req, false)
@@ -112,22 +112,63 @@ func (c *Core) searches(in *instance) bool {
 	return true
 }
 
-// searchesNear reports whether an instance waits for room near to those that want it
-// near. When it has done so for as long as its SLA says, any place is better than
-// none: theirs are violated then, and they move.
-func (c *Core) searchesNear(in *instance) bool {
-	if c.late(in) || len(c.wantedNear(in.placing())) == 0 {
+// searchesNear reports whether an instance waits for room near to those that link to
+// it, or that it links to. When it has done so for as long as the links say, the best
+// place that was found is better than none: the links are violated then, and who has
+// them moves.
+func (c *Core) searchesNear(in *instance, req *sched.Request) bool {
+	p := in.placing()
+	wanted, linked := len(c.wantedNear(p)) > 0, c.linkedHere(p)
+	if c.late(in) || !wanted && !linked {
 		return false
 	}
-	c.search(in)
-	c.explain(in, api.ReasonNoCapacity, "waits for room near to what links to it", nil)
+	if in.until.IsZero() {
+		c.searchFor(in, c.convergenceOf(p))
+	}
+	detail := "waits for room near to what links to it"
+	if linked {
+		detail = "waits for room near to what it links to"
+	}
+	why := c.explanation(in, req, false)
+	c.explain(in, api.ReasonNoCapacity, detail, &why)
 	return true
 }
 
+// convergenceOf returns for how long room is searched that keeps the links from and
+// to an instance: the least that one of them says.
+func (c *Core) convergenceOf(p placing) (least time.Duration) {
+	add := func(l sched.Link) {
+		if l.Convergence > 0 && (least == 0 || l.Convergence < least) {
+			least = l.Convergence
+		}
+	}
+	self := p.id.Service()
+	for _, l := range p.demand.links {
+		if l.Way {
+			add(l)
+		}
+	}
+	for id := range c.apps[self.App()] {
+		for _, in := range c.services[id].instances {
+			if in.Node == "" {
+				continue
+			}
+			for _, l := range in.demand.links {
+				if l.Names(id, self) {
+					add(l)
+				}
+			}
+		}
+	}
+	return least
+}
+
 // search begins the time that placing an instance may take.
-func (c *Core) search(in *instance) {
+func (c *Core) search(in *instance) { c.searchFor(in, in.demand.request.Convergence) }
+
+func (c *Core) searchFor(in *instance, d time.Duration) {
 	if in.until.IsZero() {
-		in.until = c.now.Add(cmp.Or(in.demand.request.Convergence, convergence))
+		in.until = c.now.Add(cmp.Or(d, convergence))
 		c.timers.Set(timerKey{what: timerSearch, instance: in.id()}, in.until)
 	}
 }

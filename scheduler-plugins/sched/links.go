@@ -14,6 +14,7 @@ import (
 type Link struct {
 	Service string        // of the same application, as the SLA names it; see Names
 	Area    string        // lower case
+	Way     bool          // of connectivity: broken rather than not placed, when the search is over
 	User    string        // a host name or address, with a port for TCP: found by trilateration
 	RTT     time.Duration // the most, round trip
 	Km      float64       // the most, on the earth
@@ -38,7 +39,7 @@ func LinksOf(m *api.Microservice) []Link {
 	}
 	for _, to := range m.Connectivity {
 		for _, c := range to.Constraints {
-			l := Link{Service: to.Target, Rigidness: rigidness(c.Rigidness), Shared: c.Share > 0, Convergence: convergence(c.ConvergenceTime)}
+			l := Link{Service: to.Target, Way: true, Rigidness: rigidness(c.Rigidness), Shared: c.Share > 0, Convergence: convergence(c.ConvergenceTime)}
 			switch c.Type {
 			case "latency":
 				l.RTT = milliseconds(c.Threshold)
