@@ -18,8 +18,14 @@ func TestLooksCountWhatWasViolatedBefore(t *testing.T) {
 		then string
 		want time.Duration
 	}{
-		{"", 0}, {".", 0}, {"x", 0}, {"x", 0}, {".", 20 * time.Second}, {"x.xx", 30 * time.Second},
-		{"......................", 50 * time.Second}, {"..............................", 0},
+		{"", 0},
+		{".", 0},
+		{"x", 0},
+		{"x", 0},
+		{".", 20 * time.Second},
+		{"x.xx", 30 * time.Second},
+		{"......................", 50 * time.Second},
+		{"..............................", 0},
 	} {
 		note(tt.then)
 		if got := l.earlier(); got != tt.want {

@@ -330,7 +330,7 @@ func (c *Core) planAddresses(id api.AppID, spec api.Application) (planned, error
 		}
 		sid := id.Service(m.Name, m.Namespace)
 		p, err := c.net.addresses.Assign(c.wall, sid, m.Addresses, have[sid])
-		if err == nil && p.Gives(c.wall) {
+		if err == nil && p.Gives(c.wall, sid) {
 			if err = c.notYet("addresses for " + sid.Name()); err != nil {
 				c.net.addresses.Undo(p)
 			}

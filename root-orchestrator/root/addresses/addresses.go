@@ -18,8 +18,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/ipam"
 )
 
-// Rest is how long an address that was given back is given to no other service:
-// longer than anybody remembers where it led.
+// Rest is how long an address that was given back is given to no other tenant, and
+// to no other service that did not choose it: longer than anybody remembers where it
+// led.
 const Rest = 30 * time.Minute
 
 // reserved are the addresses of a range that nobody gets: its first and its last.
@@ -35,8 +36,8 @@ type Book struct {
 	of      map[api.Tenant]int
 }
 
-// Resting is an address that was given back, and by whom: who had it may have it
-// again at once.
+// Resting is an address that was given back, and by whom: that service may have it
+// again at once, and a service of the same tenant that chooses it.
 type Resting struct {
 	Service api.ServiceID `json:"service"`
 	Until   time.Time     `json:"until"`
@@ -242,7 +243,7 @@ func (b *Book) choose(now time.Time, id api.ServiceID, role int, text string, ha
 		}
 		for try := range uint64(tries) {
 			a := b.candidate(id, uint64(role)*tries+try)
-			if b.take(now, id, a, p) == nil {
+			if b.take(now, id, a, p, false) == nil {
 				return a, nil
 			}
 		}
@@ -266,7 +267,7 @@ func (b *Book) choose(now time.Time, id api.ServiceID, role int, text string, ha
 	case b.owners[a] == id:
 		return a, nil
 	}
-	if err := b.take(now, id, a, p); err != nil {
+	if err := b.take(now, id, a, p, true); err != nil {
 		return a, fmt.Errorf("address %s for %s: %w", a, id, b.because(id, a, err))
 	}
 	return a, nil
@@ -275,13 +276,21 @@ func (b *Book) choose(now time.Time, id api.ServiceID, role int, text string, ha
 // tries is how often a name chooses before chance does.
 const tries = 8
 
-// take takes one address, from its rest too if it was the service's own.
-func (b *Book) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan) error {
+// mayWake reports whether a service may have an address that rests: if it was its
+// own, or if an SLA chose it and it was another's of the same tenant. Who still has
+// it for the earlier service then reaches another of its own tenant's. What a cluster
+// quoted may still be in use there.
+func (r Resting) mayWake(id api.ServiceID, chosen bool) bool {
+	return r.Service == id || chosen && !r.Quoted && r.Service.Tenant() == id.Tenant()
+}
+
+// take takes one address, from its rest too if mayWake says so.
+func (b *Book) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, chosen bool) error {
 	if b.owners[a] != "" {
 		return api.ErrConflict
 	}
 	if r, ok := b.resting[a]; ok {
-		if r.Service != id {
+		if !r.mayWake(id, chosen) {
 			return api.ErrConflict
 		}
 		if r.Quoted && b.full(id) { // it would count from now on
@@ -307,7 +316,7 @@ func (b *Book) because(id api.ServiceID, a netip.Addr, err error) error {
 		}
 		return "a service of another tenant"
 	}
-	if r, ok := b.resting[a]; ok && r.Service != id {
+	if r, ok := b.resting[a]; ok && !r.mayWake(id, true) {
 		return fmt.Errorf("%s had it, and it rests until %s: %w", who(r.Service), r.Until.UTC().Format(time.RFC3339), api.ErrConflict)
 	}
 	if of := b.owners[a]; of != "" {
@@ -336,10 +345,10 @@ func (b *Book) Undo(p Plan) {
 
 // Gives reports whether the plan takes an address that the service neither has nor
 // is the only one to get, for it still rests from being its own.
-func (p Plan) Gives(now time.Time) bool {
+func (p Plan) Gives(now time.Time, id api.ServiceID) bool {
 	return slices.ContainsFunc(p.taken, func(a netip.Addr) bool {
 		r, woken := p.woken[a]
-		return !woken || !r.Until.After(now)
+		return !woken || r.Service != id || !r.Until.After(now)
 	})
 }
 

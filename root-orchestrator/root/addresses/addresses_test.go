@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +46,7 @@ func TestFixedAddressesAreHonouredOrRefused(t *testing.T) {
 	}{
 		{db, at("10.30.0.7"), api.ErrConflict, "service shop.prod.web.prod has it"},
 		{evil, at("10.30.0.7"), api.ErrConflict, "a service of another tenant has it"},
-		{web, at("10.30.0.9"), api.ErrConflict, "service shop.prod.db.prod had it"},
+		{evil, at("10.30.0.9"), api.ErrConflict, "a service of another tenant had it"},
 		{db, at("10.31.0.1"), api.ErrInvalid, "not one of 10.30.0.0/24"},
 		{db, at("10.30.0.0"), api.ErrInvalid, "not one of"},
 		{db, &api.Addresses{RoundRobin: "10.30.0.8", Closest: "10.30.0.8"}, api.ErrConflict, "asked for twice"},
@@ -207,7 +208,7 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 				}
 			}
 			for a, r := range rests {
-				if r.Until.After(now) && taken[a] != "" && taken[a] != r.Service {
+				if r.Until.After(now) && taken[a] != "" && taken[a].Tenant() != r.Service.Tenant() {
 					t.Fatalf("%s rests for %s and is %s's", a, r.Service, taken[a])
 				}
 			}
@@ -225,4 +226,41 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An address that a service of the tenant had may be chosen at once; chance gives it to
+// nobody, and other tenants wait.
+func TestAChosenAddressIsFreeForItsTenantAtOnce(t *testing.T) {
+	b, err := New(netip.MustParsePrefix("10.30.0.0/28"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddr("10.30.0.9")
+	chosen := &api.Addresses{RoundRobin: at.String()}
+	have, err := give2(b, web, chosen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Rest(Resting{Service: web, Until: epoch.Add(Rest)}, Addresses(have))
+	if _, err := give2(b, evil, chosen); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "a service of another tenant had it, and it rests until") {
+		t.Errorf("another tenant: %v", err)
+	}
+	for i := range 13 { // all others that there are
+		id := api.ServiceID(fmt.Sprintf("acme/shop.prod.s%d.prod", i))
+		if got, err := give2(b, id, nil); err != nil || slices.Contains(Addresses(got), at) {
+			t.Fatalf("%s got %v, %v", id, got, err)
+		}
+	}
+	got, err := give2(b, db, chosen)
+	if err != nil || !slices.Contains(Addresses(got), at) {
+		t.Fatalf("its own tenant's other service: %v, %v", got, err)
+	}
+	if o := b.Owner(at); o != db {
+		t.Errorf("it is %s's", o)
+	}
+}
+
+func give2(b *Book, id api.ServiceID, want *api.Addresses) (api.ServiceAddresses, error) {
+	p, err := b.Assign(epoch, id, want, api.ServiceAddresses{})
+	return p.Addresses, err
 }
