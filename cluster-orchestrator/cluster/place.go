@@ -72,7 +72,7 @@ func (c *Core) tryPlace(in *instance) {
 			c.decide(in, &req, api.NodeID(best.ID), in.cause)
 			return
 		}
-		if c.makesDo(in, &req) || c.searchesNear(in, &req) {
+		if c.makesDo(in, &req) || c.searchesNear(in) {
 			return
 		}
 		why = c.explanation(in, &req, false)
@@ -116,7 +116,7 @@ func (c *Core) searches(in *instance) bool {
 // it, or that it links to. When it has done so for as long as the links say, the best
 // place that was found is better than none: the links are violated then, and who has
 // them moves.
-func (c *Core) searchesNear(in *instance, req *sched.Request) bool {
+func (c *Core) searchesNear(in *instance) bool {
 	p := in.placing()
 	wanted, linked := len(c.wantedNear(p)) > 0, c.linkedHere(p)
 	if c.late(in) || !wanted && !linked {
@@ -129,8 +129,7 @@ func (c *Core) searchesNear(in *instance, req *sched.Request) bool {
 	if linked {
 		detail = "waits for room near to what it links to"
 	}
-	why := c.explanation(in, req, false)
-	c.explain(in, api.ReasonNoCapacity, detail, &why)
+	c.explain(in, api.ReasonNoCapacity, detail, nil)
 	return true
 }
 

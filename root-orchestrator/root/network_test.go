@@ -119,7 +119,7 @@ func TestAddressesTravelWithAssignmentsAndOutliveTheRoot(t *testing.T) {
 	taken := application(1, addressed(&api.Addresses{RoundRobin: s.Addresses.RoundRobin.String()}))
 	taken.Name = "other"
 	w.restart()
-	if err := w.do(Apply{Tenant: "acme", Spec: taken}).Err; !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "rests until") {
+	if err := w.do(Apply{Tenant: "rival", Spec: taken}).Err; !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "rests until") {
 		t.Errorf("an address at rest: %v", err)
 	}
 	w.apply(1)
