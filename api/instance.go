@@ -178,9 +178,20 @@ type Service struct {
 	Completed int      `json:"completed,omitempty"`
 	Failed    int      `json:"failed,omitempty"`
 	SpecRev   Revision `json:"spec_revision"`
-	Revision  Revision `json:"revision"`
+	// Versions are the SLA revisions that its instances have, the newest first, where
+	// there are several: during a roll-out.
+	Versions []Version `json:"versions,omitempty"`
+	Revision Revision  `json:"revision"`
 	// Addresses are its semantic addresses, as the root gave or granted them.
 	Addresses ServiceAddresses `json:"addresses,omitzero"`
+}
+
+// Version is one SLA revision of a service, and its instances.
+type Version struct {
+	SpecRev   Revision `json:"spec_revision"`
+	Code      string   `json:"code"`
+	Instances int      `json:"instances"`
+	Running   int      `json:"running"`
 }
 
 // App is what the API shows of an application.

@@ -72,6 +72,20 @@ type Node struct {
 	Subnet netip.Prefix `json:"subnet,omitzero"`
 	// Coord is where it is in the latency space; nil: it has not measured yet.
 	Coord *Coordinate `json:"coord,omitempty"`
+	// Remaining is what a node that is drained still has, the first MostRemaining, and
+	// why. What ended for good is not among it.
+	Remaining []Remaining `json:"remaining,omitempty"`
+}
+
+// MostRemaining bounds Node.Remaining.
+const MostRemaining = 100
+
+// Remaining is an instance that a drained node still has.
+type Remaining struct {
+	Instance InstanceID `json:"instance"`
+	State    State      `json:"state,omitempty"`
+	Why      string     `json:"why"`
+	Stuck    bool       `json:"stuck,omitempty"` // it fits on no other node
 }
 
 // ClusterInfo is what a cluster says of itself when it joins.

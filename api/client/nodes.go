@@ -31,6 +31,11 @@ func (c *Client) Drain(ctx context.Context, cluster api.ClusterID, id api.NodeID
 	return c.onNode(ctx, http.MethodPost, nodePath(cluster, id)+"/drain")
 }
 
+// ForceDrain is Drain, and stops what fits nowhere else.
+func (c *Client) ForceDrain(ctx context.Context, cluster api.ClusterID, id api.NodeID) error {
+	return c.onNode(ctx, http.MethodPost, nodePath(cluster, id)+"/force-drain")
+}
+
 // ForgetNode removes a node for good; its certificates count no more.
 func (c *Client) ForgetNode(ctx context.Context, cluster api.ClusterID, id api.NodeID) error {
 	return c.onNode(ctx, http.MethodDelete, nodePath(cluster, id))

@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
+	"github.com/treeline-edge/treeline/cli/ref"
 )
 
 func (c *cli) scaleCmd() *cobra.Command {
@@ -95,7 +96,7 @@ func (c *cli) deleteCmd() *cobra.Command {
 	}
 	var of string
 	node := &cobra.Command{
-		Use: "node NAME… --cluster CLUSTER", Aliases: []string{"nodes"}, Short: "Forget nodes for good", Args: cobra.MinimumNArgs(1),
+		Use: "node [CLUSTER/]NAME…", Aliases: []string{"nodes"}, Short: "Forget nodes for good", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return each(args, func(name string) error { return c.deleteNode(cmd.Context(), of, name, yes) })
 		},
@@ -172,26 +173,68 @@ func (c *cli) deleteNode(ctx context.Context, cluster, name string, yes bool) er
 	if err != nil {
 		return err
 	}
-	n, err := a.Node(ctx, api.ClusterID(cluster), api.NodeID(name))
+	of, id, err := c.findNode(ctx, cluster, name)
+	if err != nil {
+		return err
+	}
+	n, err := a.Node(ctx, of, id)
 	if err != nil {
 		return err
 	}
 	err = c.confirm(yes, fmt.Sprintf("This forgets node %s of cluster %s (%s): its certificate is refused from now on, and its %d instances are placed elsewhere.",
-		name, cluster, n.Status, n.Instances))
+		id, of, n.Status, n.Instances))
 	if err != nil {
 		return err
 	}
-	if err := a.ForgetNode(ctx, api.ClusterID(cluster), api.NodeID(name)); err != nil {
-		return fmt.Errorf("forget node %s of %s: %w", name, cluster, err)
+	if err := a.ForgetNode(ctx, of, id); err != nil {
+		return fmt.Errorf("forget node %s of %s: %w", id, of, err)
 	}
-	c.say("node %s of cluster %s is forgotten", name, cluster)
+	c.say("node %s of cluster %s is forgotten", id, of)
+	if n.Status == api.NodeSilent && n.Instances > 0 {
+		c.say("it was not heard: %s may still run there, beside what is placed elsewhere", output.Plural(n.Instances, "instance"))
+	}
+	c.say("the machine keeps its data: images, logs, its certificate and registry passwords; remove them there with deploy/uninstall node")
 	return nil
 }
 
 func (c *cli) clusterFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "cluster", "", "the node's cluster")
-	_ = cmd.MarkFlagRequired("cluster")
+	cmd.Flags().StringVar(to, "cluster", "", "the node's cluster; not needed for CLUSTER/NODE, or where one cluster alone has such a node")
 	c.completeCluster(cmd)
+	cmd.ValidArgsFunction = c.complete("nodes")
+}
+
+// findNode is the node that a reference means: CLUSTER/NODE, as -o name writes it,
+// or its name, of the given cluster or of the one that has such a node.
+func (c *cli) findNode(ctx context.Context, cluster, reference string) (api.ClusterID, api.NodeID, error) {
+	of, name, cut := strings.Cut(reference, "/")
+	switch {
+	case !cut:
+		name = reference
+	case cluster != "" && cluster != of:
+		return "", "", usage("node %s is not of cluster %s: leave --cluster out", reference, cluster)
+	default:
+		cluster = of
+	}
+	if cluster != "" {
+		return api.ClusterID(cluster), api.NodeID(name), nil
+	}
+	all, err := c.nodes(ctx, "")
+	var found []string
+	for _, n := range all {
+		if string(n.ID) == name {
+			found = append(found, string(n.Cluster)+"/"+name)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		of, _, _ := strings.Cut(found[0], "/")
+		return api.ClusterID(of), api.NodeID(name), nil
+	case len(found) > 1:
+		return "", "", &ref.Ambiguous{Kind: "node", Reference: reference, Candidates: found}
+	case err != nil:
+		return "", "", fmt.Errorf("node %q: no cluster that answered has it; name its cluster with --cluster: %w", reference, err)
+	}
+	return "", "", fmt.Errorf("no node is %q; see treeline get nodes: %w", reference, api.ErrNotFound)
 }
 
 func (c *cli) completeCluster(cmd *cobra.Command) {
@@ -205,17 +248,23 @@ type onNode func(a *client.Client, ctx context.Context, cluster api.ClusterID, n
 func (c *cli) nodeCmd(verb, short, done string, do onNode) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
-		Use: verb + " NODE… --cluster CLUSTER", Short: short, Args: cobra.MinimumNArgs(1),
+		Use: verb + " [CLUSTER/]NODE…", Short: short, Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := c.api()
 			if err != nil {
 				return err
 			}
 			return each(args, func(name string) error {
-				if err := do(a, cmd.Context(), api.ClusterID(cluster), api.NodeID(name)); err != nil {
-					return fmt.Errorf("%s node %s of %s: %w", verb, name, cluster, err)
+				of, id, err := c.findNode(cmd.Context(), cluster, name)
+				if err != nil {
+					return err
 				}
-				c.say("node %s of cluster %s %s", name, cluster, done)
+				if err := do(a, cmd.Context(), of, id); err != nil {
+					return fmt.Errorf("%s node %s of %s: %w", verb, id, of, err)
+				}
+				if done != "" {
+					c.say("node %s of cluster %s %s", id, of, done)
+				}
 				return nil
 			})
 		},
@@ -238,7 +287,87 @@ func (c *cli) uncordonCmd() *cobra.Command {
 
 // drainCmd asks nobody: what a drained node runs is placed elsewhere, and lives.
 func (c *cli) drainCmd() *cobra.Command {
-	return c.nodeCmd("drain", "Keep new work off nodes and move away what they run", "is being drained", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
-		return a.Drain(ctx, cl, n)
+	var force, detach bool
+	var timeout time.Duration
+	cmd := c.nodeCmd("drain", "Keep new work off nodes and move away what they run", "", func(a *client.Client, ctx context.Context, cl api.ClusterID, n api.NodeID) error {
+		order := a.Drain
+		if force {
+			order = a.ForceDrain
+		}
+		if err := order(ctx, cl, n); err != nil {
+			return err
+		}
+		if detach {
+			c.say("node %s of cluster %s is being drained; see what is left with treeline describe node %s/%s", n, cl, cl, n)
+			return nil
+		}
+		ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+		defer cancel()
+		return c.drained(ctx, a, cl, n)
 	})
+	cmd.Long = `Keep new work off nodes and move away what they run, and wait until they are empty.
+What fits nowhere else goes on where it is, unless --force has it stop: then it
+waits for room. When --timeout is over, what is left is listed with the reason; the
+exit code is then 3 if something fits on no other node, else 4. The nodes stay
+cordoned, and what is left moves as soon as there is room.`
+	f := cmd.Flags()
+	f.BoolVar(&force, "force", false, "stop what fits on no other node")
+	f.BoolVar(&detach, "detach", false, "do not wait")
+	f.DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait at most")
+	return cmd
+}
+
+// drainLook is how often a node that is drained is looked at: it has no watch.
+const drainLook = 500 * time.Millisecond
+
+// drained waits until a node has nothing left, and says what it waits for.
+func (c *cli) drained(ctx context.Context, a *client.Client, cl api.ClusterID, id api.NodeID) error {
+	told := map[api.InstanceID]string{}
+	for {
+		n, err := a.Node(ctx, cl, id)
+		switch {
+		case err != nil && context.Cause(ctx) == nil:
+			return err
+		case err == nil && len(n.Remaining) == 0:
+			c.say("node %s of cluster %s is drained", id, cl)
+			return nil
+		case err == nil:
+			for _, r := range n.Remaining {
+				if r.Stuck && told[r.Instance] != r.Why {
+					told[r.Instance] = r.Why
+					c.say("  %s %s", c.progress().Short(string(r.Instance)), r.Why)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return c.undrained(context.WithoutCancel(ctx), a, cl, id, context.Cause(ctx))
+		case <-time.After(drainLook):
+		}
+	}
+}
+
+// undrained says what a node still has when the waiting ends.
+func (c *cli) undrained(ctx context.Context, a *client.Client, cl api.ClusterID, id api.NodeID, cause error) error {
+	if !errors.Is(cause, api.ErrTimeout) {
+		return cause
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+	defer cancel()
+	n, err := a.Node(ctx, cl, id)
+	if err != nil {
+		return err
+	}
+	kind := cause
+	for _, r := range n.Remaining {
+		c.say("  %s %s", c.progress().Short(string(r.Instance)), r.Why)
+		if r.Stuck {
+			kind = errNotPlaceable
+		}
+	}
+	count := output.Plural(len(n.Remaining), "instance")
+	if len(n.Remaining) == api.MostRemaining {
+		count = "at least " + count
+	}
+	return fmt.Errorf("%s left; make room, or stop them with treeline drain --force: %w", count, kind)
 }

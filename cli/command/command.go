@@ -100,8 +100,8 @@ func (c *cli) root() *cobra.Command {
 		Use: "treeline", Short: "Run services at the edge, and see why they are where they are",
 		Long: `Run services at the edge, and see why they are where they are.
 
-An instance is named app/service#2, app.ns.service.ns#2, or by as much of that
-as fits one alone. Data goes to stdout and progress to stderr. Exit codes:
+An instance is named app/service#2, app.ns.service.ns#2, or by as many whole parts
+of that as fit one alone; * stands for any characters (shop/w*). Data goes to stdout and progress to stderr. Exit codes:
 0 done, 1 failed, 2 usage, 3 not placeable, 4 timed out, 5 not signed in or not
 allowed, 6 not found, 7 conflict, 8 unreachable.`,
 		SilenceErrors: true, SilenceUsage: true,

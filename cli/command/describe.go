@@ -173,7 +173,7 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	d.of(string(s.ID), s)
 	d.line("Service", "%s", s.ID)
 	d.line("Instances", "%s running", output.Ran(s.Running, s.Completed, s.Failed, s.Replicas))
-	d.line("Runs", "%s as %s", m.Code, m.Virtualization)
+	d.line("Runs", "%s as %s", output.Codes(s), m.Virtualization)
 	d.line("Command", "%s", strings.Join(m.Cmd, " "))
 	d.line("Addresses", "%s", output.Addresses(s.Addresses))
 	d.line("Publishes", "%s", m.Port)
@@ -299,11 +299,16 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 }
 
 func (c *cli) describeNode(ctx context.Context, d *description, cluster api.ClusterID, name string) error {
-	n, err := d.api.Node(ctx, cluster, api.NodeID(name))
+	cluster, id, err := c.findNode(ctx, string(cluster), name)
 	if err != nil {
 		return err
 	}
-	d.of(string(n.ID), n)
+	n, err := d.api.Node(ctx, cluster, id)
+	if err != nil {
+		return err
+	}
+	name = string(n.ID)
+	d.of(string(n.Cluster)+"/"+name, n)
 	d.line("Node", "%s of cluster %s", n.ID, n.Cluster)
 	d.line("Status", "%s, heard %s ago", n.Status, d.Age(n.Heard))
 	d.line("Host", "%s, %s/%s", n.Hostname, n.OS, n.Arch)
@@ -326,6 +331,9 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	d.line("Capacity", "%s, of which %s is reserved", n.Capacity, n.Allocated)
 	d.line("Used", "%d%% cpu, %d%% memory", n.CPUUsed, n.MemUsed)
 	d.line("Instances", "%d", n.Instances)
+	for _, r := range n.Remaining {
+		d.line("Remains", "%s %s: %s", d.Short(string(r.Instance)), r.State, r.Why)
+	}
 	if n.Privileged {
 		d.line("Privileged", "allowed")
 	}

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -120,12 +121,29 @@ const completionTime = 2 * time.Second
 
 // complete offers live names to the shell; where there are none to get, nothing.
 func (c *cli) complete(kinds ...string) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return c.names(cmd.Context(), kinds...), cobra.ShellCompDirectiveNoFileComp
+		return spelled(begun, c.names(cmd.Context(), kinds...)), cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// spelled are the names that go on from what was begun: as they are, and those of
+// services and instances also as app/service, for who writes them so.
+func spelled(begun string, names []string) (out []string) {
+	for _, n := range names {
+		name, rest, _ := strings.Cut(n, "\t")
+		if rest != "" {
+			rest = "\t" + rest
+		}
+		for _, form := range append([]string{name}, ref.Slashed(name)...) {
+			if strings.HasPrefix(form, begun) && (form == name || strings.Contains(begun, "/")) {
+				out = append(out, form+rest)
+			}
+		}
+	}
+	return out
 }
 
 func (c *cli) names(ctx context.Context, kinds ...string) (out []string) {
@@ -155,6 +173,11 @@ func (c *cli) names(ctx context.Context, kinds ...string) (out []string) {
 			all, _, _ := a.Instances(ctx, c.list())
 			for _, o := range all {
 				out = append(out, short(string(o.ID))+"\t"+string(o.State))
+			}
+		case "nodes":
+			all, _ := c.nodes(ctx, "")
+			for _, o := range all {
+				out = append(out, string(o.Cluster)+"/"+string(o.ID)+"\t"+string(o.Status))
 			}
 		case "clusters":
 			all, _, _ := a.Clusters(ctx, client.ListOptions{})

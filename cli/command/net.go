@@ -46,7 +46,7 @@ the nodes, through their cluster.`,
 func nodeNetCmd(c *cli, verb, short string, show func(context.Context, output.Printer, client.Nodes, api.NodeID) error) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
-		Use: verb + " NODE --cluster CLUSTER", Short: short, Args: cobra.ExactArgs(1),
+		Use: verb + " [CLUSTER/]NODE", Short: short, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := c.printer()
 			if err != nil {
@@ -56,7 +56,11 @@ func nodeNetCmd(c *cli, verb, short string, show func(context.Context, output.Pr
 			if err != nil {
 				return err
 			}
-			return show(cmd.Context(), p, a.NodesOf(api.ClusterID(cluster)), api.NodeID(args[0]))
+			of, id, err := c.findNode(cmd.Context(), cluster, args[0])
+			if err != nil {
+				return err
+			}
+			return show(cmd.Context(), p, a.NodesOf(of), id)
 		},
 	}
 	c.outputFlags(cmd)

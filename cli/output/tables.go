@@ -65,6 +65,26 @@ func fulfilled(running, completed, failed, wanted int) Style {
 	return Good
 }
 
+// Codes is what a service runs; during a roll-out each image with the number of its
+// instances, the newest first.
+func Codes(s api.Service) string {
+	var codes []string
+	count := map[string]int{}
+	for _, v := range s.Versions {
+		if count[v.Code] == 0 {
+			codes = append(codes, v.Code)
+		}
+		count[v.Code] += v.Instances
+	}
+	if len(codes) == 0 {
+		return s.Spec.Code
+	}
+	for i, c := range codes {
+		codes[i] = fmt.Sprintf("%s (%d)", c, count[c])
+	}
+	return strings.Join(codes, ", ")
+}
+
 // Services is the table of services.
 var Services = Table[api.Service]{
 	Kind: "services",
@@ -75,7 +95,7 @@ var Services = Table[api.Service]{
 			return fulfilled(s.Running, s.Completed, s.Failed, s.Replicas)
 		}},
 		{Header: "RUNTIME", Cell: func(_ Printer, s api.Service) string { return s.Spec.Virtualization }},
-		{Header: "CODE", Cell: func(_ Printer, s api.Service) string { return s.Spec.Code }},
+		{Header: "CODE", Cell: func(_ Printer, s api.Service) string { return Codes(s) }},
 		{Header: "ADDRESSES", Wide: true, Cell: func(_ Printer, s api.Service) string { return Addresses(s.Addresses) }},
 		{Header: "NEEDS", Wide: true, Cell: func(_ Printer, s api.Service) string { return s.Spec.Needs().String() }},
 		{Header: "REVISION", Wide: true, Cell: func(_ Printer, s api.Service) string { return strconv.FormatUint(uint64(s.SpecRev), 10) }},

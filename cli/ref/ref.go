@@ -3,9 +3,10 @@
 //
 // An id may be written whole (acme/shop.prod.web.v1#2), without its tenant
 // (shop.prod.web.v1#2), as app/service (shop/web#2, shop.prod/web.v1#2, with
-// the tenant in front if need be), or as the beginning of any of these, so long
-// as one object alone fits. What is written out goes before what is a beginning,
-// and what belongs to one's own tenant before what does not.
+// the tenant in front if need be), or as the first parts of any of these (shop,
+// shop.prod.web), so long as one object alone fits. A part must be whole; * stands
+// for any characters (shop/w*). What is written out goes before what is not, and
+// what belongs to one's own tenant before what does not.
 //
 //	id, err := ref.Find(ref.Instance, "shop/web#2", "acme", ids)
 package ref
@@ -13,6 +14,7 @@ package ref
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -160,10 +162,21 @@ func dotted(kind Kind, left, tenant, name string, parts []string) int {
 		return whole
 	case kind == App && left == parts[0]:
 		return short
-	case strings.HasPrefix(name, left):
+	case within(left, name):
 		return begins
 	}
 	return nothing
+}
+
+// within reports whether a name lies under a reference: it is the name's first
+// parts, whole ("shop" of "shop.prod.web.v1", not "sho"), or a pattern with * that
+// fits the name.
+func within(reference, name string) bool {
+	if strings.Contains(reference, "*") {
+		ok, err := path.Match(reference, name)
+		return err == nil && ok
+	}
+	return reference == "" || strings.HasPrefix(name, reference+".")
 }
 
 // part fits one half of app/service.
@@ -174,7 +187,7 @@ func part(p, name, namespace string) int {
 		return whole
 	case p == name:
 		return short
-	case strings.HasPrefix(full, p):
+	case within(p, full), strings.Contains(p, "*") && within(p, name):
 		return begins
 	}
 	return nothing
@@ -189,6 +202,23 @@ func split(id string) (tenant, name, number string, numbered bool) {
 		tenant, id = id[:i], id[i+1:]
 	}
 	return tenant, id, number, numbered
+}
+
+// Slashed are the ways to write the id of a service or an instance as app/service,
+// the shortest first: shop/web#0 and shop.prod/web.v1#0. There are none of others.
+func Slashed(id string) []string {
+	tenant, name, n, numbered := split(id)
+	p := strings.Split(name, ".")
+	if len(p) != 4 {
+		return nil
+	}
+	if numbered {
+		n = "#" + n
+	}
+	if tenant != "" {
+		tenant += "/"
+	}
+	return []string{tenant + p[0] + "/" + p[2] + n, tenant + p[0] + "." + p[1] + "/" + p[2] + "." + p[3] + n}
 }
 
 // near is how many letters may differ in a suggestion.

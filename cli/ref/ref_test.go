@@ -28,11 +28,22 @@ func TestInstances(t *testing.T) {
 		{"acme/shop.prod/web#1", "", "acme/shop.prod.web.v1#1"},
 		{"shop/web#1", "acme", "acme/shop.prod.web.v1#1"}, // the other shop has no #1
 		{"shop/web#0", "acme", "acme/shop.prod.web.v1#0 | acme/shop.test.web.v1#0"},
-		{"shop/webc#0", "acme", "acme/shop.prod.webcache.v1#0"},
-		{"shop/webc", "acme", "acme/shop.prod.webcache.v1#0"},
-		{"shop.t/w", "acme", "acme/shop.test.web.v1#0"},
-		{"shop.prod.webc", "acme", "acme/shop.prod.webcache.v1#0"},
-		{"shoppi", "acme", "acme/shopping.prod.list.v1#0"},
+		{"shop/webc*#0", "acme", "acme/shop.prod.webcache.v1#0"},
+		{"shop/webc*", "acme", "acme/shop.prod.webcache.v1#0"},
+		{"shop/webcache", "acme", "acme/shop.prod.webcache.v1#0"},
+		{"shop.t*/w*", "acme", "acme/shop.test.web.v1#0"},
+		{"shop.prod.webc*", "acme", "acme/shop.prod.webcache.v1#0"},
+		{"shop.prod.webcache", "acme", "acme/shop.prod.webcache.v1#0"},
+		{"shoppi*", "acme", "acme/shopping.prod.list.v1#0"},
+		{"shopping", "acme", "acme/shopping.prod.list.v1#0"},
+		// What is not a whole part means nothing: h is not hello.
+		{"shoppi", "acme", ""},
+		{"shop/webc", "acme", ""},
+		{"shop/webc#0", "acme", ""},
+		{"shop.prod.webc", "acme", ""},
+		{"s", "acme", ""},
+		{"[", "acme", ""},
+		{"[*", "acme", ""},
 		{"shop.prod.web.v1", "acme", "acme/shop.prod.web.v1#0 | acme/shop.prod.web.v1#1 | acme/shop.prod.web.v1#10"},
 		{"shop/db#0", "acme", "beta/shop.prod.db.v1#0"},
 		{"acme/lab/video/detect#0", "", "acme/lab/video.prod.detect.v1#0"},
@@ -60,7 +71,7 @@ func TestInstances(t *testing.T) {
 func TestAppsAndServices(t *testing.T) {
 	apps := []string{"acme/shop.prod", "acme/shopping.prod", "acme/shop.test"}
 	for reference, want := range map[string]string{
-		"shop.prod": "acme/shop.prod", "shopp": "acme/shopping.prod", "acme/shop.test": "acme/shop.test", "shop": "", "acme/shopping": "acme/shopping.prod",
+		"shop.prod": "acme/shop.prod", "shopp*": "acme/shopping.prod", "shopp": "", "shopping": "acme/shopping.prod", "acme/shop.test": "acme/shop.test", "shop": "", "acme/shopping": "acme/shopping.prod",
 	} {
 		if got, _ := ref.Find(ref.App, reference, "acme", apps); got != want {
 			t.Errorf("%q is %q, want %q", reference, got, want)

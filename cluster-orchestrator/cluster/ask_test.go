@@ -165,7 +165,7 @@ func TestWhoIsInLineWhileItsNodeIsDrainedMoves(t *testing.T) {
 	answerAll()
 	w.beat()
 	w.step(Cordon{"n1", false})
-	w.step(Drain{"n0"})
+	w.step(Drain{Node: "n0"})
 	if len(w.c.asks.next.why) != 30 {
 		t.Fatalf("%d wait for their turn", len(w.c.asks.next.why))
 	}

@@ -40,7 +40,7 @@ func TestCountsSurviveAMove(t *testing.T) {
 	w.says(first, 0, func(o *api.Observed) { o.Restarts, o.Failures = -1, math.MinInt })
 	w.restart()
 	w.beat()
-	w.step(Drain{first})
+	w.step(Drain{Node: first})
 	w.beat()
 	in := w.at(0)
 	if in.Node == first || in.Restarts != 7 || in.Failures != 5 {
@@ -83,7 +83,7 @@ func TestWhatFailedForGoodIsLeftAlone(t *testing.T) {
 	w.restart()
 	w.beat()
 	over("after a restart")
-	w.step(Drain{at})
+	w.step(Drain{Node: at})
 	w.beat()
 	over("on a drained node")
 	w.nodes[at].off = true

@@ -248,7 +248,7 @@ func (c *Core) take(in Input) error {
 	case Cordon:
 		return c.cordon(in.Node, in.On)
 	case Drain:
-		return c.drain(in.Node)
+		return c.drain(in.Node, in.Force)
 	case RemoveNode:
 		return c.removeNode(in.Node)
 	case LocalScale:

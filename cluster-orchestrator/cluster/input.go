@@ -56,8 +56,11 @@ type (
 		On   bool
 	}
 	// Drain cordons a node and moves its instances elsewhere, as far as there is room.
-	// Refused with ErrNotFound.
-	Drain struct{ Node api.NodeID }
+	// With Force, what fits nowhere else is stopped. Refused with ErrNotFound.
+	Drain struct {
+		Node  api.NodeID
+		Force bool
+	}
 	// RemoveNode forgets a node. Refused with ErrNotFound, and with ErrConflict
 	// while it is heard and holds instances.
 	RemoveNode struct{ Node api.NodeID }

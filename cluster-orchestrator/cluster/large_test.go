@@ -212,7 +212,7 @@ func TestANodeThatDiesWithWhatFitsNowhereElseCostsLittle(t *testing.T) {
 	l.wants(as...)
 	n0 := l.c.nodes["n0"]
 	if n := allocations(func() {
-		l.c.Step(l.now, Drain{"n0"})
+		l.c.Step(l.now, Drain{Node: "n0"})
 	}); n > 20*nodes+200*instances {
 		t.Errorf("when it is drained there are %d allocations", n)
 	}

@@ -34,22 +34,6 @@ func (c *Core) cordon(id api.NodeID, on bool) error {
 	return nil
 }
 
-func (c *Core) drain(id api.NodeID) error {
-	n := c.nodes[id]
-	if n == nil {
-		return c.noNode(id)
-	}
-	n.cordoned, n.draining = true, true
-	c.nodeNetChanged(n)
-	c.saveNode(n)
-	c.refresh(n)
-	if n.silent {
-		return nil // its instances are on their way already
-	}
-	c.evictAll(n)
-	return nil
-}
-
 // MaxLocal bounds how many instances of a service an operator may ask for.
 const MaxLocal = 10_000
 

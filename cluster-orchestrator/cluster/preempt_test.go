@@ -153,13 +153,13 @@ func crowd(t *testing.T, change func(*api.Assignment)) (w *world, own, other api
 
 func TestWhoMustLeaveHasOthersMakeWay(t *testing.T) {
 	w, own, other := crowd(t, nil)
-	w.step(Drain{own})
+	w.step(Drain{Node: own})
 	in := w.c.instances[web.Instance(0)]
 	if in.Node != own || in.Reserved != other || in.Offered || w.at(1).Node+w.at(2).Node != "" {
 		t.Fatalf("it is on %q with room on %q, the others on %q and %q", in.Node, in.Reserved, w.at(1).Node, w.at(2).Node)
 	}
 	w.checkBooks()
-	w.step(Drain{own}) // twice
+	w.step(Drain{Node: own}) // twice
 	w.restart()
 	w.checkBooks()
 	for range 15 {
@@ -186,13 +186,13 @@ func TestWhoMustLeaveHasOthersMakeWay(t *testing.T) {
 func TestWhoNeedNotLeaveAfterAllStays(t *testing.T) {
 	for name, ends := range map[string]func(w *world, own, other api.NodeID){
 		"it is taken back":              func(w *world, own, _ api.NodeID) { w.step(Cordon{own, false}) },
-		"the other is drained too":      func(w *world, _, other api.NodeID) { w.step(Drain{other}) },
+		"the other is drained too":      func(w *world, _, other api.NodeID) { w.step(Drain{Node: other}) },
 		"the other falls silent":        func(w *world, _, other api.NodeID) { w.nodes[other].off = true },
 		"nobody wants it any more":      func(w *world, _, _ api.NodeID) { w.drops(web.Instance(0)) },
 		"what it should be has changed": func(w *world, _, _ api.NodeID) { w.wants(classed(0, 2, "low", 1)) },
 	} {
 		w, own, other := crowd(t, nil)
-		w.step(Drain{own})
+		w.step(Drain{Node: own})
 		ends(w, own, other)
 		w.checkBooks()
 		for range 5 {
@@ -213,7 +213,7 @@ func TestWhoNeedNotLeaveAfterAllStays(t *testing.T) {
 // It has to stop before it moves: it goes when there is room, and asks nobody.
 func TestNobodyMakesWayForAnExclusiveOneThatRuns(t *testing.T) {
 	w, own, other := crowd(t, func(a *api.Assignment) { a.Spec.Exclusive = true })
-	w.step(Drain{own})
+	w.step(Drain{Node: own})
 	w.pass(10 * time.Second)
 	w.expect(0, api.Running, own)
 	w.expect(1, api.Running, other)

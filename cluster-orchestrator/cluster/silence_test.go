@@ -188,7 +188,7 @@ func TestNodeCannotHarmItsCluster(t *testing.T) {
 						}
 					}
 					lie(n, own)
-					w.step(Drain{own})
+					w.step(Drain{Node: own})
 					w.step(Cordon{own, false})
 				}
 				for _, n := range w.nodes {

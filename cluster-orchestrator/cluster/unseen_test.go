@@ -14,7 +14,7 @@ func TestANodeWithoutRuntimeProvesNothing(t *testing.T) {
 	w.wants(assignment(0, 5, exclusive(1, 64)))
 	w.beat()
 	first := w.at(0).Node
-	w.step(Drain{first})
+	w.step(Drain{Node: first})
 	n := w.nodes[first]
 	clear(n.has)
 	info := nodeInfo(first, api.Resources{MilliCPU: 4000, MemoryMB: 4096})

@@ -42,6 +42,9 @@ func (c *Core) Node(id api.NodeID) (api.Node, bool) {
 	if n.heard {
 		v.Heard = c.clock.Real(n.lastAlive)
 	}
+	if n.draining {
+		v.Remaining = c.remaining(n)
+	}
 	return v, true
 }
 

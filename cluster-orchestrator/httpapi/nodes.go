@@ -34,9 +34,11 @@ func (a *API) registerNodes() {
 		"cordon":   func(n api.NodeID) cluster.Input { return cluster.Cordon{Node: n, On: true} },
 		"uncordon": func(n api.NodeID) cluster.Input { return cluster.Cordon{Node: n} },
 		"drain":    func(n api.NodeID) cluster.Input { return cluster.Drain{Node: n} },
+
+		"force-drain": func(n api.NodeID) cluster.Input { return cluster.Drain{Node: n, Force: true} },
 	} {
 		handle(a, huma.Operation{
-			OperationID: name + "Node", Method: http.MethodPost, Path: "/v1/nodes/{id}/" + name,
+			OperationID: strings.ReplaceAll(name, "-", "") + "Node", Method: http.MethodPost, Path: "/v1/nodes/{id}/" + name,
 			Summary: orders[name], Tags: []string{"nodes"}, Errors: []int{404},
 		}, func(ctx context.Context, p rights.Principal, in *nodeIn) (*body[api.Node], error) {
 			return a.order(ctx, p, in.ID, name, make)
@@ -52,6 +54,8 @@ var orders = map[string]string{
 	"cordon":   "Keep new instances off a node",
 	"uncordon": "Let instances on a node again",
 	"drain":    "Cordon a node and move its instances elsewhere, as far as there is room",
+
+	"force-drain": "Drain a node, and stop what fits nowhere else",
 }
 
 func (a *API) status(ctx context.Context, p rights.Principal, _ *none) (*body[Status], error) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -48,9 +49,9 @@ func (a *API) registerClusters() {
 	handle(a, huma.Operation{
 		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Get node", Tags: tags, Errors: []int{404, 503, 504},
 	}, rights.NodesRead, a.getNode)
-	for _, verb := range []string{"cordon", "uncordon", "drain"} {
+	for _, verb := range []string{"cordon", "uncordon", "drain", "force-drain"} {
 		handle(a, huma.Operation{
-			Method: http.MethodPost, Path: "/v1/clusters/{id}/nodes/{node}/" + verb, OperationID: verb + "Node",
+			Method: http.MethodPost, Path: "/v1/clusters/{id}/nodes/{node}/" + verb, OperationID: strings.ReplaceAll(verb, "-", "") + "Node",
 			Summary: "Have the cluster " + verb + " a node", Tags: tags, Errors: []int{404, 503, 504},
 		}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body api.Node }, error) {
 			out := &struct{ Body api.Node }{}

@@ -1,6 +1,7 @@
 package root
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
@@ -72,6 +73,33 @@ func (s *service) counts() (running, completed, failed int) {
 	return running, completed, failed
 }
 
+// versions are the SLA revisions that the service's instances have, the newest
+// first; nil where all have the same.
+func (s *service) versions() []api.Version {
+	by := map[api.Revision]*api.Version{}
+	for _, in := range s.instances {
+		if in.Leaving {
+			continue
+		}
+		v := by[in.SpecRev]
+		if v == nil {
+			v = &api.Version{SpecRev: in.SpecRev, Code: in.Spec.Code}
+			by[in.SpecRev] = v
+		}
+		if v.Instances++; in.State == api.Running {
+			v.Running++
+		}
+	}
+	if len(by) < 2 {
+		return nil
+	}
+	out := make([]api.Version, 0, len(by))
+	for _, rev := range slices.Backward(step.Keys(by)) {
+		out = append(out, *by[rev])
+	}
+	return out
+}
+
 // Service is one service, if there is such.
 func (c *Core) Service(id api.ServiceID) (api.Service, bool) {
 	s := c.services[id]
@@ -81,7 +109,7 @@ func (c *Core) Service(id api.ServiceID) (api.Service, bool) {
 	running, completed, failed := s.counts()
 	return api.Service{
 		ID: id, App: s.app.ID, Spec: *s.spec, Replicas: s.app.Replicas[id],
-		Running: running, Completed: completed, Failed: failed,
+		Running: running, Completed: completed, Failed: failed, Versions: s.versions(),
 		SpecRev: s.app.SpecRevs[id], Revision: s.app.Revision, Addresses: s.app.Addresses[id],
 	}, true
 }

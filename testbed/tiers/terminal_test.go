@@ -155,3 +155,86 @@ func TestTasksEndForPeople(t *testing.T) {
 		t.Errorf("who waits for what was deleted exits with %d", code)
 	}
 }
+
+const pair = `sla_version: v2.0
+applications:
+  - application_name: hello
+    application_namespace: prod
+    microservices:
+      - {microservice_name: web, microservice_namespace: v1, virtualization: container, code: "web:1", vcpus: 1, stop_grace: 1}
+`
+
+// TestOperatorsDrainAndNameNodes: a drain says what is stuck and why, ends at its
+// deadline, and stops what is stuck if that is wanted; nodes are named as the list
+// names them.
+func TestOperatorsDrainAndNameNodes(t *testing.T) {
+	c := openTerminal(t)
+	c.at.startNode(t, "n1")
+	c.apply(pair)
+	c.must("scale", "hello/web", "3")
+	c.must("wait", "hello", "--timeout", "3m")
+	if out := c.must("get", "apps"); !strings.Contains(out, "3/3") {
+		t.Errorf("%s", out)
+	}
+	if out := c.must("scale", "hello/web", "2"); !strings.Contains(out, "2/2") {
+		t.Errorf("while it is scaled to 2: %s", out)
+	}
+	c.must("wait", "hello", "--timeout", "3m")
+	if out := c.must("get", "apps"); !strings.Contains(out, "2/2") {
+		t.Errorf("after scaling to 2: %s", out)
+	}
+
+	// There is no other node.
+	_, stderr, code := c.run("drain", "n1", "--timeout", "1s")
+	if code != 3 || !strings.Contains(stderr, "hello.prod.web.v1#0") || !strings.Contains(stderr, "hello.prod.web.v1#1") ||
+		!strings.Contains(stderr, "fits on no other node: 0 of 1 nodes fit") || !strings.Contains(stderr, "instances left") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	if out := c.must("describe", "node", "n1"); !strings.Contains(out, "fits on no other node") {
+		t.Errorf("%s", out)
+	}
+	_, stderr, code = c.run("drain", "munich/n1", "--force", "--timeout", "2m")
+	if code != 0 || !strings.Contains(stderr, "is drained") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	if out := c.must("get", "apps"); !strings.Contains(out, "0/2") {
+		t.Errorf("what was stopped: %s", out)
+	}
+
+	// With another node nothing is in the way, and what -o name says is a name.
+	c.at.startNode(t, "n2")
+	c.must("wait", "hello", "--timeout", "3m")
+	c.must("drain", "n2", "--detach")
+	c.must("uncordon", "n1")
+	c.must("uncordon", "munich/n2")
+	c.must("drain", "n2", "--timeout", "2m")
+	for kind, verbs := range map[string][][]string{
+		"nodes":     {{"get", "nodes"}, {"describe", "node"}, {"cordon"}, {"uncordon"}},
+		"clusters":  {{"get", "clusters"}, {"describe", "cluster"}},
+		"apps":      {{"get", "apps"}, {"describe", "app"}, {"wait"}, {"events"}},
+		"services":  {{"get", "services"}, {"describe", "service"}, {"wait"}},
+		"instances": {{"get", "instances"}, {"describe", "instance"}, {"why"}, {"wait"}, {"events"}},
+	} {
+		for _, name := range strings.Fields(c.must("get", kind, "-o", "name")) {
+			for _, verb := range verbs {
+				if _, stderr, code := c.run(append(verb, name)...); code != 0 {
+					t.Errorf("%v %s: exit %d: %s", verb, name, code, stderr)
+				}
+			}
+		}
+	}
+	for _, args := range [][]string{{"cordon", "n9"}, {"cordon", "munich/n9"}, {"describe", "node", "n9"}} {
+		if _, stderr, code := c.run(args...); code != 6 {
+			t.Errorf("%v: exit %d: %s", args, code, stderr)
+		}
+	}
+	if _, _, code := c.run("cordon", "munich/n1", "--cluster", "oslo"); code != 2 {
+		t.Errorf("two clusters: exit %d", code)
+	}
+	if _, _, code := c.run("get", "instances", "h"); code != 6 {
+		t.Errorf("h is no instance: exit %d", code)
+	}
+	if out := c.must("__complete", "logs", "hello/"); !strings.Contains(out, "hello/web#0\trunning") {
+		t.Errorf("completion of hello/: %q", out)
+	}
+}
