@@ -167,6 +167,18 @@ type Instance struct {
 	Devices  []string   `json:"devices,omitempty"`  // that it has to itself; only where the asker may see nodes
 }
 
+// Standing is the instance's state with its reason and detail, for people.
+func (i Instance) Standing() string {
+	s := string(i.State)
+	if i.Reason != "" {
+		s += " (" + string(i.Reason) + ")"
+	}
+	if i.Detail != "" {
+		s += ", " + i.Detail
+	}
+	return s
+}
+
 // Service is what the API shows of a service.
 type Service struct {
 	ID       ServiceID    `json:"id"`

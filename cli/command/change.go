@@ -193,7 +193,7 @@ func (c *cli) deleteNode(ctx context.Context, cluster, name string, yes bool) er
 	if n.Status == api.NodeSilent && n.Instances > 0 {
 		c.say("it was not heard: %s may still run there, beside what is placed elsewhere", output.Plural(n.Instances, "instance"))
 	}
-	c.say("the machine keeps its data: images, logs, its certificate and registry passwords; remove them there with deploy/uninstall node")
+	c.say("the machine keeps its data: images, logs, its certificate and registry passwords; remove its service there with deploy/install remove node, and then /etc/treeline and /var/lib/treeline/node")
 	return nil
 }
 

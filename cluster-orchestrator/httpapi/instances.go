@@ -219,11 +219,14 @@ func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r api.StreamRequ
 	case !ok:
 		return nil, fmt.Errorf("logs of %q: %w", r.Instance, api.ErrNotFound)
 	case i.Node == "":
-		return nil, fmt.Errorf("logs of %s: it is %s and on no node: %w", i.ID, i.State, api.ErrConflict)
+		return nil, fmt.Errorf("logs of %s: it has not started: it is %s and on no node: %w", i.ID, i.Standing(), api.ErrConflict)
 	}
 	r.Epoch, r.Token = i.Epoch, ""
 	from, err := a.opt.Nodes.Stream(ctx, i.Node, r)
 	if err != nil {
+		if errors.Is(err, api.ErrNotFound) { // the runtime has nothing of it
+			return nil, fmt.Errorf("logs of %s: it has not started, or nothing of it is left: it is %s: %w", i.ID, i.Standing(), api.ErrConflict)
+		}
 		return nil, fmt.Errorf("logs of %s: %w", i.ID, err)
 	}
 	return from, nil

@@ -447,7 +447,7 @@ func (d *Driver) result(ctx context.Context, e api.WorkloadEvent, err error) {
 			return // we are ending, not the workload
 		}
 		wanted := e.Phase
-		e.Phase, e.Reason, e.Detail = api.WorkloadFailed, runtime.Reason(err), err.Error()
+		e.Phase, e.Reason, e.Detail = api.WorkloadFailed, runtime.Reason(err), runtime.Detail(err)
 		d.opt.Log.Warn("the runtime did not carry out an order", "instance", e.Instance, "epoch", e.Epoch, "wanted", wanted, "reason", e.Reason, "err", err)
 		if e.Reason == api.ReasonRuntimeDown || errors.Is(err, api.ErrConflict) {
 			d.Recheck() // what the runtime has is not what the core believes

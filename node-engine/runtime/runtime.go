@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -123,6 +124,34 @@ type Housekeeper interface {
 // shares the machine's network. A workload that does not exist is api.ErrNotFound.
 type Namespaced interface {
 	Namespace(ctx context.Context, k api.Key) (path string, w Workload, err error)
+}
+
+// hints say what to do about a reason, for people who see an instance and not the
+// node.
+var hints = map[api.Reason]string{
+	api.ReasonImageNotFound: "see whether code names an image and a tag that the registry has",
+	api.ReasonImageDenied:   "the node's operator gives it the registry's credentials",
+	api.ReasonRegistryDown:  "see whether the registry runs and answers this node",
+}
+
+// Detail is err for people, beside its Reason: without the words of the reasons, and
+// once with what to do.
+func Detail(err error) string {
+	text := err.Error()
+	if e, ok := errors.AsType[*Error](err); ok {
+		for inner := e; inner != nil; {
+			text = strings.ReplaceAll(text, string(inner.Reason)+": ", "")
+			next, ok := errors.AsType[*Error](inner.Err)
+			if !ok {
+				break
+			}
+			inner = next
+		}
+		if h := hints[e.Reason]; h != "" && !strings.Contains(text, "operator can name it") {
+			text += "; " + h
+		}
+	}
+	return text
 }
 
 // Reason is the reason within err, or start_failed for an error that has none.

@@ -137,7 +137,7 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 		return nil, err
 	}
 	if i.Cluster == "" {
-		return nil, fmt.Errorf("logs of %s: it is %s and on no cluster: %w", i.ID, i.State, api.ErrConflict)
+		return nil, fmt.Errorf("logs of %s: it has not started: it is %s: %w", i.ID, i.Standing(), api.ErrConflict)
 	}
 	body, err := a.dial(ctx, i.Cluster, api.StreamRequest{
 		Kind: "logs", Instance: i.ID, Epoch: i.Epoch, Follow: in.Follow, Tail: in.Tail,

@@ -12,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/command"
+	node "github.com/treeline-edge/treeline/node-engine/wiring"
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
@@ -236,5 +237,30 @@ func TestOperatorsDrainAndNameNodes(t *testing.T) {
 	}
 	if out := c.must("__complete", "logs", "hello/"); !strings.Contains(out, "hello/web#0\trunning") {
 		t.Errorf("completion of hello/: %q", out)
+	}
+}
+
+// TestLogsOfWhatHasNotStarted say that, and how it stands.
+func TestLogsOfWhatHasNotStarted(t *testing.T) {
+	c := openTerminal(t)
+	_, stderr, code := c.run("logs", "hello/web#0")
+	if code != 6 {
+		t.Errorf("logs of nothing: exit %d: %s", code, stderr)
+	}
+	c.apply(pair)
+	_, stderr, code = c.run("logs", "hello/web#0")
+	if code != 7 || !strings.Contains(stderr, "no_cluster") && !strings.Contains(stderr, "no_capacity") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	cfg := c.at.nodeConfig(t, "n1", c.at.nodeToken(api.TokenRequest{}))
+	goOn := cfg.Fake.(*fakeRuntime).pause()
+	defer goOn()
+	begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, quiet(t)) })
+	eventually(t, "the image is being fetched", func() bool {
+		return strings.Contains(c.must("get", "instances"), "node_scheduled")
+	})
+	_, stderr, code = c.run("logs", "hello/web#0")
+	if code != 7 || !strings.Contains(stderr, "has not started") || !strings.Contains(stderr, "node_scheduled") {
+		t.Errorf("exit %d: %s", code, stderr)
 	}
 }

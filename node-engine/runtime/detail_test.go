@@ -1,0 +1,33 @@
+package runtime_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// TestDetailsSayReasonsNowhereAndWhatToDoOnce: the reason stands beside the detail.
+func TestDetailsSayReasonsNowhereAndWhatToDoOnce(t *testing.T) {
+	cause := errors.New("pull image \"web:1\" of registry.example: 503 Service Unavailable")
+	inner := &runtime.Error{Reason: api.ReasonRegistryDown, Err: cause}
+	for _, err := range []error{
+		inner,
+		fmt.Errorf("create: %w", inner),
+		&runtime.Error{Reason: api.ReasonRegistryDown, Err: fmt.Errorf("create: %w", &runtime.Error{Reason: api.ReasonRegistryDown, Err: inner})},
+	} {
+		got := runtime.Detail(err)
+		if strings.Contains(got, "registry_down") || !strings.Contains(got, "registry.example: 503") || strings.Count(got, "see whether the registry runs") != 1 {
+			t.Errorf("%q", got)
+		}
+		if runtime.Reason(err) != api.ReasonRegistryDown {
+			t.Errorf("%v has the reason %s", err, runtime.Reason(err))
+		}
+	}
+	if got := runtime.Detail(errors.New("odd")); got != "odd" {
+		t.Errorf("%q", got)
+	}
+}
