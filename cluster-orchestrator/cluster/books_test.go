@@ -234,7 +234,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 			case 4:
 				in = Cordon{node(), rng.IntN(2) == 0}
 			case 5:
-				in = Drain{node()}
+				in = Drain{Node: node()}
 			case 6:
 				in = NodeWill{node()}
 			case 7:

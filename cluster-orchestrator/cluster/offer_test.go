@@ -137,7 +137,7 @@ func TestWhySaysFirstWhatHoldsAnInstance(t *testing.T) {
 		ConstraintEarlier: {nil, func(w *world) api.InstanceID {
 			w.wants(alone(classed(1, 1, "normal", 2)))
 			w.beat()
-			w.step(Drain{w.at(1).Node})
+			w.step(Drain{Node: w.at(1).Node})
 			w.step(Cordon{"n1", false})
 			w.step(Cordon{"n2", false})
 			return web.Instance(1)

@@ -74,7 +74,7 @@ func TestExclusiveIsStoppedBeforeItRunsElsewhere(t *testing.T) {
 	w.beat()
 	for n, waits := range []bool{true, false} {
 		old := w.at(n).Node
-		w.step(Drain{old})
+		w.step(Drain{Node: old})
 		if got := w.at(n).Node; (got == "") != waits {
 			t.Errorf("instance %d is on %q at once", n, got)
 		}
@@ -339,7 +339,7 @@ func TestMoveIsMakeBeforeBreak(t *testing.T) {
 	w.wants(assignment(0, 1, spec(1, 100)))
 	w.beat()
 	first := w.at(0)
-	w.step(Drain{first.Node})
+	w.step(Drain{Node: first.Node})
 	second := w.at(0)
 	if second.Node == first.Node || second.Node == "" || second.Epoch <= first.Epoch {
 		t.Fatalf("it moved from %+v to %+v", first, second)
@@ -358,7 +358,7 @@ func TestMoveIsMakeBeforeBreak(t *testing.T) {
 	if !runs(first.Node, first.Epoch) {
 		t.Fatal("a restart ends it before the new one runs")
 	}
-	w.step(Drain{second.Node}) // the new node never got to run it
+	w.step(Drain{Node: second.Node}) // the new node never got to run it
 	third := w.at(0)
 	if !runs(first.Node, first.Epoch) || runs(second.Node, second.Epoch) || third.Node == second.Node {
 		t.Fatalf("after a second move it is on %+v", third)
@@ -379,7 +379,7 @@ func TestWhatLosesItsNewNodeGoesOnWhereItWas(t *testing.T) {
 		w.wants(assignment(0, 1, spec(3, 100)))
 		w.beat()
 		first := w.at(0)
-		w.step(Drain{first.Node})
+		w.step(Drain{Node: first.Node})
 		second := w.at(0)
 		if second.Node == first.Node {
 			t.Fatal("it did not move")
@@ -441,7 +441,7 @@ func TestWhatMovedOnlyEndsWhenTheNewPlacementListens(t *testing.T) {
 			w.wants(assignment(0, 1, spec(1, 100)))
 			w.beat()
 			first := w.at(0)
-			w.step(Drain{first.Node})
+			w.step(Drain{Node: first.Node})
 			w.beat()
 			second := w.expect(0, api.Running, w.at(0).Node)
 			if second.Node == first.Node {

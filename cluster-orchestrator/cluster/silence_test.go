@@ -79,7 +79,7 @@ func TestDrainAfterARestartMovesWhatWaitedForItsNode(t *testing.T) {
 		n.off = false
 	}
 	w.beat()
-	w.step(Drain{node})
+	w.step(Drain{Node: node})
 	w.pass(10 * time.Second)
 	if got := w.at(0); got.State != api.Running || got.Node == node {
 		t.Fatalf("it is %s on %s", got.State, got.Node)

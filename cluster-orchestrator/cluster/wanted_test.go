@@ -89,7 +89,7 @@ func TestWhereServicesAreIsKept(t *testing.T) {
 			case 5:
 				w.stands(node(), float64(rng.IntN(60)))
 			case 6:
-				w.step(Drain{node()})
+				w.step(Drain{Node: node()})
 			case 7:
 				w.step(Cordon{node(), false})
 			case 8:
