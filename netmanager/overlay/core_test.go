@@ -654,7 +654,9 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	good := cidr("10.16.3.0/26")
 	bad := []netip.Prefix{
 		netip.PrefixFrom(ip("10.16.16.0"), 0), cidr("0.0.0.0/0"), cidr("10.16.0.0/13"), cidr("10.16.3.0/25"), cidr("10.16.3.64/27"),
-		netip.PrefixFrom(ip("10.16.3.70"), 26), theLease().Subnet, cidr("10.30.0.0/26"), cidr("192.168.0.0/26"), {}, cidr("fd00::/64"),
+		netip.PrefixFrom(ip("10.16.3.70"), 26), theLease().Subnet, cidr("10.30.0.0/26"), cidr("192.168.0.0/26"),
+		{},
+		cidr("fd00::/64"),
 	}
 	w.step(Miss{Local: client, Remote: vip(2)})
 	r := route("api", 1, 2, 3)
