@@ -152,7 +152,6 @@ func TestFaultsOfPlaces(t *testing.T) {
 
 		{"link to a stranger", pair(`"connectivity":[{"target_microservice_id":"x","con_constraints":[{"type":"geo","threshold":1}]}]`), l + "/target_microservice_id", "no such service"},
 		{"link to itself", pair(`"connectivity":[{"target_microservice_id":"c.d","con_constraints":[{"type":"geo","threshold":1}]}]`), l + "/target_microservice_id", "the service itself"},
-		{"link that needs nothing", link(""), l + "/con_constraints", "at least 1"},
 		{"link without a bound", link(`{"type":"geo"}`), l + "/con_constraints/0/threshold", "threshold is missing"},
 		{"link of no speed", link(`{"type":"bandwidth","threshold":0}`), l + "/con_constraints/0/threshold", "kbit/s"},
 		{"latency with a unit", link(`{"type":"latency","threshold":"10Mbit"}`), l + "/con_constraints/0/threshold", "a number of ms or km"},

@@ -443,7 +443,7 @@ var Fields = []Field{
 		Pointer: linkPath + "/target_microservice_id", Type: StringField, Status: Enforced, Required: true, Pattern: siblingPattern,
 		Doc: "The other service: `name.namespace`, or the name alone where it is unique.", Rule: "another service of the application",
 	},
-	{Pointer: linkPath + "/con_constraints", Type: ArrayField, Status: Enforced, Required: true, Min: 1, Max: 3, Doc: "What it needs of that way.", Rule: "no type twice"},
+	{Pointer: linkPath + "/con_constraints", Type: ArrayField, Status: Enforced, Required: true, Max: 3, Doc: "What it needs of that way.", Rule: "no type twice"},
 	{Pointer: boundPath, Type: ObjectField, Status: Enforced, Doc: "One need."},
 	{
 		Pointer: boundPath + "/type", Type: StringField, Status: Enforced, Required: true, Enum: []string{LinkLatency, LinkBandwidth, LinkGeo},

@@ -56,7 +56,9 @@ func unique(name, namespace string) func(checker, string, *value) {
 }
 
 func serviceRule(c checker, at string, v *value) {
-	if code := v.get("code"); code.kind == StringField {
+	if v.get("virtualization").text == "unikernel" {
+		c.fault(at+"/virtualization", "virtualization", "build a container image of it", "no node runs unikernels")
+	} else if code := v.get("code"); code.kind == StringField {
 		wrong, fix := imageFault(code.text)
 		if v.get("virtualization").text == "process" {
 			wrong, fix = fileFault(code.text)

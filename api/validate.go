@@ -56,7 +56,7 @@ func (c checker) value(at string, f *Field, v *value) {
 		name = afterLast(beforeLast(f.Pointer, '/'), '/')
 	}
 	if f.Status == Refused {
-		if !neutral(v) {
+		if !idle(v) {
 			c.fault(at, name, "leave "+name+" out", "%s is refused: %s", name, reasonOf(f))
 		}
 		return
@@ -267,6 +267,12 @@ func neutral(v *value) bool {
 		return !v.truth
 	}
 	return len(v.members) == 0 && len(v.items) == 0
+}
+
+// idle reports whether a refused field asks for nothing: as neutral, or a list of
+// empty strings, which Oakestra's files have.
+func idle(v *value) bool {
+	return neutral(v) || v.kind == ArrayField && !slices.ContainsFunc(v.items, func(item value) bool { return item.kind != StringField || item.text != "" })
 }
 
 func reasonOf(f *Field) string {
