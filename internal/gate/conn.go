@@ -147,7 +147,7 @@ func (c *conn) Close() error {
 	if closed {
 		return nil
 	}
-	close(c.gone)
+	defer close(c.gone) // after its descriptor is closed: Run waits for this
 	if place != nil {
 		place.Release()
 	}

