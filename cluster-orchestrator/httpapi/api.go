@@ -27,6 +27,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
@@ -81,7 +82,9 @@ type Options struct {
 	// delegated for. It counts once (ErrUnauthenticated, ErrForbidden).
 	Spend   func(token, object string) (Caller, error)
 	Version string
-	Log     *slog.Logger // slog.Default
+	Rate    float64          // requests a second of one person: 100, and 400 at once
+	Now     func() time.Time // time.Now
+	Log     *slog.Logger     // slog.Default
 }
 
 // Caller is who asks, and for how long.
@@ -96,6 +99,7 @@ type API struct {
 	opt    Options
 	router chi.Router
 	huma   huma.API
+	shares *apishare.Shares
 	grants grant.Set // of the requests under way
 }
 
@@ -105,7 +109,8 @@ func New(o Options) *API {
 		o.Log = slog.Default()
 	}
 	a := &API{opt: o, router: chi.NewRouter()}
-	a.router.Use(a.recovered, a.authenticate)
+	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})
+	a.router.Use(a.recovered, a.authenticate, a.shares.Wrap)
 	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		problem.Write(w, problem.New(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
 	})
@@ -144,6 +149,12 @@ func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
 
 type principalKey struct{}
 
+// principalOf returns who asks; nobody, if no token came along.
+func principalOf(ctx context.Context) rights.Principal {
+	p, _ := ctx.Value(principalKey{}).(rights.Principal)
+	return p
+}
+
 // authenticate finds out who asks. A token that does not hold is refused
 // everywhere; none at all is for the operations to judge.
 func (a *API) authenticate(next http.Handler) http.Handler {
@@ -169,8 +180,7 @@ func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err erro
 		problem.Write(w, problemOf(err))
 		return
 	}
-	top, _, _ := strings.Cut(string(c.Tenant), "/")
-	gate.Welcome(r.Context(), []string{top, c.User})
+	gate.Welcome(r.Context(), apishare.Holder(c.Principal))
 	ctx, release, err := a.grants.Hold(r.Context(), c.Life, c.Good)
 	if err != nil {
 		problem.Write(w, problemOf(err))
@@ -198,17 +208,16 @@ func (a *API) Recheck() { a.grants.Recheck() }
 // Guard serves what is for this machine without a token, and else for the
 // operator and Admins of the system: metrics, which name nodes and services.
 func (a *API) Guard(next http.Handler) http.Handler {
-	return a.recovered(a.authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return a.recovered(a.authenticate(a.shares.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-			p, _ := r.Context().Value(principalKey{}).(rights.Principal)
-			if err := a.allowed(p, rights.ClustersWrite); err != nil {
+			if err := a.allowed(principalOf(r.Context()), rights.ClustersWrite); err != nil {
 				problem.Write(w, problemOf(err))
 				return
 			}
 		}
 		next.ServeHTTP(w, r)
-	})))
+	}))))
 }
 
 // recovered turns a panic, which is our bug, into an answer and a line in the log.
@@ -236,7 +245,7 @@ func handle[I, O any](a *API, op huma.Operation, fn func(context.Context, rights
 	op.Errors = append(op.Errors, 401, 403, 422, 500)
 	op.MaxBodyBytes = cmp.Or(op.MaxBodyBytes, maxBody)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
-		p, _ := ctx.Value(principalKey{}).(rights.Principal)
+		p := principalOf(ctx)
 		out, err := fn(ctx, p, in)
 		if err != nil {
 			refused := problemOf(err)

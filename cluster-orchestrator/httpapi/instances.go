@@ -14,6 +14,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/streams"
@@ -195,6 +196,7 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 	}
 	return &streamOut{func(hc huma.Context) {
 		defer from.Close()
+		apishare.Endures(hc.Context())
 		_, w := humachi.Unwrap(hc)
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")

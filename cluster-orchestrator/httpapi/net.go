@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/streams"
 )
@@ -81,7 +82,7 @@ func (a *API) trace(ctx context.Context, p rights.Principal, in *traceIn) (*body
 
 // onBehalf marks who asks, for fair shares at the node.
 func onBehalf(ctx context.Context) string {
-	p, _ := ctx.Value(principalKey{}).(rights.Principal)
+	p := principalOf(ctx)
 	return streams.For(p.Tenant, p.User)
 }
 
@@ -108,6 +109,7 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*
 	a.opt.Log.Info("packets are captured", "instance", i.ID, "node", i.Node, "seconds", in.Seconds, "by", p.User)
 	return &streamOut{func(hc huma.Context) {
 		defer from.Close()
+		apishare.Endures(hc.Context())
 		_, w := humachi.Unwrap(hc)
 		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
 		w.Header().Set("Cache-Control", "no-store")

@@ -44,7 +44,9 @@ type rig struct {
 	asked   api.StreamRequest
 	answer  string // of a stream, in place of what is written there
 	stream  io.ReadCloser
-	revoked []string // tokens that no longer count
+	open    func() io.ReadCloser // makes each stream, if it is set
+	hold    func()               // keeps who asks for a stream waiting, if it is set
+	revoked []string             // tokens that no longer count
 }
 
 func check(t *testing.T, err error) {
@@ -54,7 +56,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 	t.Helper()
 	r := &rig{t: t}
 	info := api.ClusterInfo{ID: "munich", Tenant: "acme", Location: "a test"}
@@ -74,7 +76,7 @@ func newRig(t *testing.T) *rig {
 	var err error
 	r.desk, err = jointoken.NewDesk(mem.New(), nil, "https://munich.example:7444", [32]byte{1}, time.Now)
 	check(t, err)
-	r.web = httpapi.New(httpapi.Options{
+	o := httpapi.Options{
 		Core: core, Owner: r.loop, Nodes: r, Desk: r.desk, Info: func() api.ClusterInfo { return info },
 		Authenticate: r.caller,
 		Spend: func(token, object string) (httpapi.Caller, error) {
@@ -85,7 +87,11 @@ func newRig(t *testing.T) *rig {
 			return r.caller(token)
 		},
 		Log: slog.New(slog.DiscardHandler),
-	})
+	}
+	for _, f := range with {
+		f(&o)
+	}
+	r.web = httpapi.New(o)
 	r.step(cluster.Start{})
 	return r
 }
@@ -115,9 +121,15 @@ func (r *rig) Remove(_ context.Context, n api.NodeID) error {
 
 // Stream is httpapi.Nodes'.
 func (r *rig) Stream(_ context.Context, n api.NodeID, q api.StreamRequest) (io.ReadCloser, error) {
+	if r.hold != nil {
+		r.hold()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = q
+	if r.open != nil {
+		return r.open(), nil
+	}
 	if r.stream != nil {
 		return r.stream, nil
 	}

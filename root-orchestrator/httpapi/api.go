@@ -31,6 +31,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
@@ -101,6 +102,7 @@ type API struct {
 	router   chi.Router
 	huma     huma.API
 	parsing  *parsing
+	requests *apishare.Shares
 	shares   *shares
 	answers  *answers
 	routes   []route
@@ -120,9 +122,6 @@ func New(o Options) (*API, error) {
 	if o.FeedSize == 0 {
 		o.FeedSize = 10_000
 	}
-	if o.Rate == 0 {
-		o.Rate = 100
-	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -134,7 +133,7 @@ func New(o Options) (*API, error) {
 		feed:    NewFeed(o.FeedSize, o.Core.Revision()),
 		router:  chi.NewRouter(),
 		parsing: newParsing(),
-		shares:  newShares(o.Rate, o.Now),
+		shares:  newShares(o.Now),
 		closing: make(chan struct{}),
 		owners:  map[api.ClusterID]api.Tenant{}, services: map[string][]api.ServiceID{},
 	}
@@ -149,7 +148,8 @@ func New(o Options) (*API, error) {
 	if a.answers, err = newAnswers(o.Store, o.Loaded, o.Now, o.Log); err != nil {
 		return nil, err
 	}
-	a.router.Use(a.recovered, a.authenticate, a.shares.wrap, readBody, a.answers.wrap)
+	a.requests = apishare.New(apishare.Options{Person: principal, Rate: o.Rate, Now: o.Now})
+	a.router.Use(a.recovered, a.authenticate, a.requests.Wrap, readBody, a.answers.wrap)
 	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		problem.Write(w, problem.New(http.StatusNotFound, "no such path: "+r.URL.Path+"; /v1/openapi.json lists them"))
 	})
@@ -213,7 +213,7 @@ func (a *API) Close() { a.closeOne.Do(func() { close(a.closing) }) }
 // Guard serves what is for an Admin of the system and, without a token, for this
 // machine: metrics, which name clusters.
 func (a *API) Guard(next http.Handler) http.Handler {
-	return a.authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return a.authenticate(a.requests.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ip := net.ParseIP(hostOf(r.RemoteAddr))
 		if ip == nil || !ip.IsLoopback() {
 			if err := rights.Allowed(principal(r.Context()), rights.SystemRead, rights.System); err != nil {
@@ -222,7 +222,7 @@ func (a *API) Guard(next http.Handler) http.Handler {
 			}
 		}
 		next.ServeHTTP(w, r)
-	}))
+	})))
 }
 
 type principalKey struct{}
@@ -264,7 +264,7 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 			a.fail(w, r, err)
 			return
 		}
-		gate.Welcome(r.Context(), holderOf(p.Principal))
+		gate.Welcome(r.Context(), apishare.Holder(p.Principal))
 		ctx, release, err := a.grants.Hold(r.Context(), max(1, time.Until(p.Expires)), func() error { return a.opt.Accounts.Still(token, p) })
 		if err != nil {
 			a.fail(w, r, err)

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/docs"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
@@ -167,7 +168,7 @@ func idOf(user, key string) string {
 
 // begin finds the answer to an earlier request, or takes the key for this one.
 func (a *answers) begin(p rights.Principal, key string, sum []byte) (mine *answer, old []byte, refused *problem.Problem) {
-	id, path, now := idOf(p.User, key), holderOf(p), a.now()
+	id, path, now := idOf(p.User, key), apishare.Holder(p), a.now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if had := a.kept[id]; had != nil && (had.busy || now.Sub(had.doc.At) < keepAnswer) {

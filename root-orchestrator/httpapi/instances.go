@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
@@ -160,6 +161,7 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 // that breaks, or whose right ends, aborts the answer, so that it is not taken
 // for whole.
 func (a *API) pour(ctx context.Context, w http.ResponseWriter, body io.ReadCloser) {
+	apishare.Endures(ctx)
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})
 	w.WriteHeader(http.StatusOK)

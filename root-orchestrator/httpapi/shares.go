@@ -2,8 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -11,32 +9,9 @@ import (
 
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/account"
-	"github.com/treeline-edge/treeline/internal/identity/rights"
-	"github.com/treeline-edge/treeline/internal/problem"
 )
 
-// The bounds of what people and strangers may use of the root's API.
 var (
-	personRates = fairshare.Declare(fairshare.Bound{
-		Resource: "request rates remembered for people", Total: 16384, Per: "tenant",
-		Beyond: "100 requests/s and 400 at once per person, then 429; beyond the total the least recently used person of the largest tenant starts afresh",
-		Attack: "TestWildLoopsAreSlowedDown",
-	})
-	strangerRates = fairshare.Declare(fairshare.Bound{
-		Resource: "request rates remembered for addresses without a token", Total: 16384, Per: "subnet",
-		Beyond: "100 requests/s and 400 at once per address, then 429; beyond the total the least recently used address of the largest subnet starts afresh",
-		Attack: "TestStrangersDoNotUseUpPeoplesRequests",
-	})
-	peopleInFlight = fairshare.Declare(fairshare.Bound{
-		Resource: "requests of people under way", Total: 2048, Share: []int{1024, 128}, Per: "tenant, then person",
-		Beyond: "429; a tenant gets a further place only while more are free than it holds",
-		Attack: "TestRequestsUnderWayOfOnePersonLeaveRoomForOthers",
-	})
-	strangersInFlight = fairshare.Declare(fairshare.Bound{
-		Resource: "requests without a token under way", Total: 512, Share: []int{256, 64}, Per: "subnet, then address",
-		Beyond: "429; a subnet gets a further place only while more are free than it holds",
-		Attack: "TestRequestsUnderWayOfOnePersonLeaveRoomForOthers",
-	})
 	watchPlaces = fairshare.Declare(fairshare.Bound{
 		Resource: "watches", Total: 4096, Share: []int{1024, 64}, Per: "tenant, then person",
 		Beyond: "429; when all are taken, the newest watch of the largest tenant ends and may resume later",
@@ -59,73 +34,25 @@ var (
 	})
 )
 
-// shares divides the API among those who use it.
+// shares divides watches and sign-ins among those who use them; apishare divides
+// requests.
 type shares struct {
-	now              func() time.Time
-	people           *fairshare.Rates
-	strangers        *fairshare.Rates
-	peopleInFlight   *fairshare.Pool
-	strangerInFlight *fairshare.Pool
-	watches          *fairshare.Pool
-	pairs            *fairshare.Rates
-	addresses        *fairshare.Rates
-	subnets          *fairshare.Rates
-	failed           *fairshare.Rates // addresses with a token less have failed lately
+	now       func() time.Time
+	watches   *fairshare.Pool
+	pairs     *fairshare.Rates
+	addresses *fairshare.Rates
+	subnets   *fairshare.Rates
+	failed    *fairshare.Rates // addresses with a token less have failed lately
 }
 
-func newShares(rate float64, now func() time.Time) *shares {
-	burst := max(1, int(4*rate))
-	fixed := fairshare.Policy{Fixed: true}
+func newShares(now func() time.Time) *shares {
 	return &shares{
-		now:              now,
-		people:           fairshare.NewRates(personRates, rate, burst),
-		strangers:        fairshare.NewRates(strangerRates, rate, burst),
-		peopleInFlight:   fairshare.NewPool(peopleInFlight, fixed),
-		strangerInFlight: fairshare.NewPool(strangersInFlight, fixed),
-		watches:          fairshare.NewPool(watchPlaces, fairshare.Keep),
-		pairs:            fairshare.NewRates(pairGuesses, 0.2, 20),
-		addresses:        fairshare.NewRates(addressGuesses, 1, 60),
-		subnets:          fairshare.NewRates(subnetGuesses, 10, 600),
-		failed:           fairshare.NewRates(addressGuesses, 1.0/600, 2),
-	}
-}
-
-// holderOf is the person's path in pools: the tenant at the top, since tenants
-// below it cost nothing to make, and the person.
-func holderOf(p rights.Principal) []string {
-	top, _, _ := strings.Cut(string(p.Tenant), "/")
-	return []string{top, p.User}
-}
-
-type inFlightKey struct{}
-
-// wrap limits how often each person, or address without one, asks, and how many
-// requests it has under way.
-func (s *shares) wrap(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, now := principal(r.Context()), s.now()
-		rates, pool, path := s.people, s.peopleInFlight, holderOf(p)
-		if p.User == "" {
-			rates, pool, path = s.strangers, s.strangerInFlight, fairshare.Remote(r.RemoteAddr)
-		}
-		err := rates.Allow(now, path[0], path[1])
-		var place *fairshare.Place
-		if err == nil {
-			place, err = pool.Take(now, path, nil)
-		}
-		if err != nil {
-			problem.Write(w, problemOf(err))
-			return
-		}
-		defer place.Release()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), inFlightKey{}, place)))
-	})
-}
-
-// endures says that the request has become a stream, which has a bound of its own.
-func endures(ctx context.Context) {
-	if place, ok := ctx.Value(inFlightKey{}).(*fairshare.Place); ok {
-		place.Release()
+		now:       now,
+		watches:   fairshare.NewPool(watchPlaces, fairshare.Keep),
+		pairs:     fairshare.NewRates(pairGuesses, 0.2, 20),
+		addresses: fairshare.NewRates(addressGuesses, 1, 60),
+		subnets:   fairshare.NewRates(subnetGuesses, 10, 600),
+		failed:    fairshare.NewRates(addressGuesses, 1.0/600, 2),
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
@@ -71,12 +72,12 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 	}
 	ctx, end := context.WithCancel(r.Context())
 	defer end()
-	place, err := a.shares.watches.Take(a.opt.Now(), holderOf(p), end)
+	place, err := a.shares.watches.Take(a.opt.Now(), apishare.Holder(p), end)
 	if err != nil {
 		return err
 	}
 	defer place.Release()
-	endures(ctx)
+	apishare.Endures(ctx)
 	keep := scope{tenant: api.Tenant(q.Get("tenant")), under: q.Get("under")}
 
 	s := sse{w: w, rc: http.NewResponseController(w)}
