@@ -230,17 +230,49 @@ func (g Group) Procs() ([]int, error) {
 		if err != nil {
 			return err
 		}
-		for _, s := range strings.Fields(string(b)) {
-			if pid, err := strconv.Atoi(s); err == nil && pid > 0 {
-				pids = append(pids, pid)
-			}
-		}
+		pids = append(pids, g.residents(p, string(b))...)
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list processes of cgroup %s: %w", g.path, err)
 	}
 	return pids, nil
+}
+
+// residents returns the processes listed in procs, the content of the cgroup.procs
+// of dir, without those that only have a thread there. Version 1 lists a process as
+// soon as one of its threads is in the group, and startV1 forks from such a thread:
+// a guard that kills the group at that moment would kill the engine.
+func (g Group) residents(dir, procs string) (pids []int) {
+	var tasks []string
+	if !g.fs.V2() {
+		b, err := os.ReadFile(filepath.Join(dir, "tasks"))
+		if err == nil {
+			tasks = strings.Fields(string(b))
+		}
+	}
+	for _, s := range strings.Fields(procs) {
+		pid, err := strconv.Atoi(s)
+		if err != nil || pid <= 0 {
+			continue
+		}
+		if !g.fs.V2() && !slices.Contains(tasks, s) && leaderLives(pid) {
+			continue
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// leaderLives reports whether the first thread of the process lives. One that has
+// ended says nothing about where the process is.
+func leaderLives(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
+	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }
 
 // Signal sends s to every process of the group.

@@ -1,12 +1,16 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -76,6 +80,65 @@ func TestRemoveWaitsForWhoIsAboutToGo(t *testing.T) {
 	go cmd.Wait()
 	if err := g.Remove(); err != nil || g.Exists() {
 		t.Errorf("it is left: %v, %v", g.Exists(), err)
+	}
+}
+
+// TestAThreadThatStartsAProcessIsNotKilled has a thread of this process in the
+// group, as Start has while it forks, and kills what is in the group.
+func TestAThreadThatStartsAProcessIsNotKilled(t *testing.T) {
+	f := machine(t)["machine"]
+	g, err := f.Create(fmt.Sprintf("/treeline-test-thread-%d", os.Getpid()), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Remove()
+	cmd := exec.Command("/bin/sleep", "1000")
+	if err := g.Start(cmd, nil); err != nil {
+		t.Fatal(err)
+	}
+	if f.V2() { // the child is created within the group; no thread enters it
+		defer cmd.Wait()
+		if err := g.Kill(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	entered, leave, left := make(chan error), make(chan struct{}), make(chan struct{})
+	var visit func()
+	visit = func() {
+		runtime.LockOSThread() // and the thread ends with this goroutine
+		if syscall.Gettid() == os.Getpid() {
+			go visit() // gets another thread, because this goroutine holds the first
+			<-left
+			runtime.UnlockOSThread()
+			return
+		}
+		defer close(left)
+		tid := strconv.Itoa(syscall.Gettid())
+		var failed error
+		for _, d := range g.dirs() {
+			failed = errors.Join(failed, write(d, "tasks", tid))
+		}
+		entered <- failed
+		<-leave
+		for _, d := range g.dirs() {
+			_ = write(g.top(d), "tasks", tid)
+		}
+	}
+	go visit()
+	if err := <-entered; err != nil {
+		t.Fatal(err)
+	}
+	defer func() { close(leave); <-left }()
+	pids, err := g.Procs()
+	if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
+		t.Errorf("processes %v of the group (%v), want %d alone; this one is %d", pids, err, cmd.Process.Pid, os.Getpid())
+		_, _ = cmd.Process.Kill(), cmd.Wait() // Group.Kill would kill this process
+		return
+	}
+	go cmd.Wait()
+	if err := g.Kill(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
