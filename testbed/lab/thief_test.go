@@ -152,9 +152,11 @@ func TestStolenIdentitiesAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close()
+		boot := uint64(1 << 39) // newer than what an honest node has, and within bounds
 		publish := func(of api.NodeID, self api.NetSelf) {
 			t.Helper()
-			text, err := json.Marshal(api.NetUp{Boot: uint64(time.Now().UnixNano()), Seq: 1, Whole: true, Self: &self})
+			boot++
+			text, err := json.Marshal(api.NetUp{Boot: boot, Seq: 1, Whole: true, Self: &self})
 			if err != nil {
 				t.Fatal(err)
 			}
