@@ -8,24 +8,27 @@ import (
 
 // NodeInfo is what a node says of itself when it joins and when it starts.
 type NodeInfo struct {
-	ID           NodeID            `json:"id"`
-	Hostname     string            `json:"hostname,omitempty"`
-	Arch         string            `json:"arch"` // GOARCH
-	OS           string            `json:"os"`   // GOOS
-	Capacity     Resources         `json:"capacity"`
-	Runtimes     []string          `json:"runtimes"`             // what `virtualization` may name: "container", "process", handlers such as "runsc"
-	Privileged   bool              `json:"privileged,omitempty"` // its operator allows privileged workloads
-	Labels       map[string]string `json:"labels,omitempty"`
-	Version      string            `json:"version,omitempty"`
-	RuntimeError string            `json:"runtime_error,omitempty"` // why the runtime does not work now
-	Network      string            `json:"network,omitempty"`       // of its containers: NetworkOverlay, NetworkHost or NetworkNone
-	NetworkError string            `json:"network_error,omitempty"` // why the overlay is not ready; the node takes no work meanwhile
-	Devices      []NodeDevice      `json:"devices,omitempty"`       // in the order of their ids
-	Addons       []string          `json:"addons,omitempty"`        // what else it offers, by name, sorted
-	Location     *Geo              `json:"location,omitempty"`      // nil: not known
-	Areas        []string          `json:"areas,omitempty"`         // names of places that it is in and its country's code, lower case, sorted
-	Ports        *NodePorts        `json:"ports,omitempty"`         // what workloads may publish; nil: not said
-	Brokers      []string          `json:"brokers,omitempty"`       // of its cluster that it knows, as its cluster told it; empty: the one that it joined with
+	ID       NodeID    `json:"id"`
+	Hostname string    `json:"hostname,omitempty"`
+	Arch     string    `json:"arch"` // GOARCH
+	OS       string    `json:"os"`   // GOOS
+	Capacity Resources `json:"capacity"`
+	// BandwidthUnknown says that the node does not know its bandwidth: Capacity.InMbit and
+	// OutMbit are absent then, and 0 does not mean that it has none.
+	BandwidthUnknown bool              `json:"bandwidth_unknown,omitempty"`
+	Runtimes         []string          `json:"runtimes"`             // what `virtualization` may name: "container", "process", handlers such as "runsc"
+	Privileged       bool              `json:"privileged,omitempty"` // its operator allows privileged workloads
+	Labels           map[string]string `json:"labels,omitempty"`
+	Version          string            `json:"version,omitempty"`
+	RuntimeError     string            `json:"runtime_error,omitempty"` // why the runtime does not work now
+	Network          string            `json:"network,omitempty"`       // of its containers: NetworkOverlay, NetworkHost or NetworkNone
+	NetworkError     string            `json:"network_error,omitempty"` // why the overlay is not ready; the node takes no work meanwhile
+	Devices          []NodeDevice      `json:"devices,omitempty"`       // in the order of their ids
+	Addons           []string          `json:"addons,omitempty"`        // what else it offers, by name, sorted
+	Location         *Geo              `json:"location,omitempty"`      // nil: not known
+	Areas            []string          `json:"areas,omitempty"`         // names of places that it is in and its country's code, lower case, sorted
+	Ports            *NodePorts        `json:"ports,omitempty"`         // what workloads may publish; nil: not said
+	Brokers          []string          `json:"brokers,omitempty"`       // of its cluster that it knows, as its cluster told it; empty: the one that it joined with
 }
 
 // The networks that a node's containers may be on.
@@ -139,7 +142,10 @@ type Aggregate struct {
 	Mean     Resources `json:"mean"`     // μ of free
 	StdDev   Resources `json:"std_dev"`  // σ of free
 	Largest  Resources `json:"largest"`  // part by part the most that one node has free
-	Slots    []Slot    `json:"slots,omitempty"`
+	// BandwidthUnknown is the number of these nodes whose bandwidth is unknown. The
+	// sums do not count their bandwidth, and its mean and deviation are those of the others.
+	BandwidthUnknown int    `json:"bandwidth_unknown,omitempty"`
+	Slots            []Slot `json:"slots,omitempty"`
 	// Hull is the convex hull of its nodes' locations, made coarser as its operator
 	// likes, and never smaller than the truth; empty: nothing is known or told.
 	Hull []Geo `json:"hull,omitempty"`
@@ -186,6 +192,8 @@ type Slot struct {
 	Nodes      int       `json:"nodes"`
 	Free       Resources `json:"free"`    // Σ
 	Largest    Resources `json:"largest"` // part by part
+
+	BandwidthUnknown int `json:"bandwidth_unknown,omitempty"` // of Nodes; see Aggregate.BandwidthUnknown
 
 	Devices []SlotDevice `json:"devices,omitempty"` // in the order of their names
 }

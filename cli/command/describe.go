@@ -287,6 +287,9 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 	d.line("Instances", "%d", cl.Instances)
 	d.line("Capacity", "%s", cl.Aggregate.Capacity)
 	d.line("Free", "%s; most on one node: %s", cl.Aggregate.Free, cl.Aggregate.Largest)
+	if n := cl.Aggregate.BandwidthUnknown; n > 0 {
+		d.line("Bandwidth", "unknown on %d of the nodes, which the sums leave out", n)
+	}
 	for _, s := range cl.Aggregate.Slots {
 		d.line("Slot", "%s", slot(s))
 	}
@@ -329,6 +332,9 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	d.line("Network", "%s", n.Network)
 	d.line("Trouble", "%s", n.NetworkError)
 	d.line("Capacity", "%s, of which %s is reserved", n.Capacity, n.Allocated)
+	if n.BandwidthUnknown {
+		d.line("Bandwidth", "unknown: services that reserve some are not placed here until the key bandwidth is in the node's configuration")
+	}
 	d.line("Used", "%d%% cpu, %d%% memory", n.CPUUsed, n.MemUsed)
 	d.line("Instances", "%d", n.Instances)
 	for _, r := range n.Remaining {

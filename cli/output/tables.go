@@ -191,6 +191,12 @@ var Nodes = Table[api.Node]{
 		{Header: "USED", Wide: true, Cell: func(_ Printer, n api.Node) string {
 			return fmt.Sprintf("%d%% cpu, %d%% memory", n.CPUUsed, n.MemUsed)
 		}},
+		{Header: "BANDWIDTH", Wide: true, Cell: func(_ Printer, n api.Node) string {
+			if n.BandwidthUnknown {
+				return "unknown"
+			}
+			return fmt.Sprintf("%d/%d in, %d/%d out Mbit/s", n.Allocated.InMbit, n.Capacity.InMbit, n.Allocated.OutMbit, n.Capacity.OutMbit)
+		}},
 		{Header: "ARCH", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Arch }},
 		{Header: "HOST", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Hostname }},
 		{Header: "VERSION", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Version }},

@@ -69,12 +69,16 @@ func (c *Core) aggregate() api.Aggregate {
 		a.Capacity, a.Free = a.Capacity.Min(capacity), a.Free.Min(left)
 		a.Largest = a.Largest.Min(left)
 	}
-	if n := float64(a.Nodes); n > 0 && detail != DetailSums {
-		free := parts(a.Free)
+	if a.Nodes > 0 && detail != DetailSums {
+		free, nodes := parts(a.Free), s.known()
 		var mean, dev [5]int64
 		for i := range mean {
+			n := float64(nodes[i])
+			if n == 0 {
+				continue
+			}
 			mu := float64(all[i]) / n
-			mean[i], dev[i] = free[i]/int64(a.Nodes), int64(math.Sqrt(max(0, s.squares[i]/n-mu*mu)))
+			mean[i], dev[i] = free[i]/nodes[i], int64(math.Sqrt(max(0, s.squares[i]/n-mu*mu)))
 		}
 		a.Mean, a.StdDev = resources(mean), resources(dev)
 	}
@@ -151,6 +155,7 @@ func (s *sums) add(cand *sched.Candidate, detail string) {
 	if cand.Coord != nil {
 		s.coords = append(s.coords, cand.Coord)
 	}
+	s.BandwidthUnknown += cand.Rooms[0].BandwidthUnknown
 	if detail == DetailSums {
 		return
 	}
@@ -161,9 +166,15 @@ func (s *sums) add(cand *sched.Candidate, detail string) {
 			areas = untold
 		}
 		for _, runtime := range r.Runtimes {
-			s.slot(r, runtime, areas, addons).add(free, r.Devices)
+			s.slot(r, runtime, areas, addons).add(free, r)
 		}
 	}
+}
+
+// known is the number of nodes of which each part is known.
+func (s *sums) known() [5]int64 {
+	all, speed := int64(s.Nodes), int64(s.Nodes-s.BandwidthUnknown)
+	return parts(api.Resources{MilliCPU: all, MemoryMB: all, StorageMB: all, InMbit: speed, OutMbit: speed})
 }
 
 var untold = []string{sched.Untold}
@@ -184,10 +195,11 @@ func (s *sums) slot(r *sched.Room, runtime string, areas, addons []string) *slot
 	return s.slots[k]
 }
 
-func (s *slot) add(free api.Resources, devices map[string]int) {
+func (s *slot) add(free api.Resources, r *sched.Room) {
 	s.Nodes++
+	s.BandwidthUnknown += r.BandwidthUnknown
 	s.Free, s.Largest = s.Free.Plus(free), s.Largest.Max(free)
-	for kind, n := range devices {
+	for kind, n := range r.Devices {
 		if s.devices == nil {
 			s.devices = map[string]api.SlotDevice{}
 		}

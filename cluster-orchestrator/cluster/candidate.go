@@ -12,14 +12,18 @@ import (
 // traits is what a node's candidate has of its info, made anew only when that
 // changes. The table refers to it.
 type traits struct {
-	capacity api.Resources
-	devices  devices
-	areas    []string
-	geo      *api.Geo
+	capacity         api.Resources
+	bandwidthUnknown bool // the capacity's bandwidth is 0 then
+	devices          devices
+	areas            []string
+	geo              *api.Geo
 }
 
 func (c *Core) traitsOf(info *api.NodeInfo) traits {
 	t := traits{capacity: bounded(info.Capacity), devices: devicesOf(info.Devices), areas: info.Areas, geo: c.cfg.Location}
+	if t.bandwidthUnknown = info.BandwidthUnknown; t.bandwidthUnknown {
+		t.capacity.InMbit, t.capacity.OutMbit = 0, 0
+	}
 	if info.Location != nil && info.Location.Valid() {
 		t.geo = info.Location
 	}
@@ -34,7 +38,7 @@ func (c *Core) refresh(n *node) {
 		old = &sched.Candidate{Out: "unknown", Rooms: make([]sched.Room, 1)}
 	}
 	was, full := old.Rooms[0].Full, n.full(0)
-	same := n.described && old.Out == out && old.Free == free && old.Capacity == n.traits.capacity && was == full
+	same := n.described && old.Out == out && old.Free == free && old.Capacity == n.traits.capacity && was == full && old.Rooms[0].BandwidthUnknown == one(n.traits.bandwidthUnknown)
 	if same && !n.freed && !n.counts && !n.shifted && old.Load == len(n.assigned) && len(old.Ports) == len(n.published) {
 		return
 	}
@@ -89,6 +93,7 @@ func (c *Core) candidate(n *node, out string) sched.Candidate {
 		Rooms: []sched.Room{{
 			Runtimes: n.info.Runtimes, Arch: n.info.Arch, Privileged: n.info.Privileged, Network: n.info.Network == api.NetworkOverlay, Full: n.full(0),
 			Areas: n.traits.areas, Addons: n.info.Addons, Free: free, Largest: free, Devices: n.devices(),
+			BandwidthUnknown: one(n.traits.bandwidthUnknown),
 		}},
 		Ports: n.published, Own: n.info.Ports, Load: len(n.assigned), Labels: n.info.Labels, Geo: n.traits.geo, Coord: n.coord,
 	}

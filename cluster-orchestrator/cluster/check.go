@@ -184,6 +184,9 @@ func (c *Core) violation(in *instance, n *node) (worst breach) {
 	req := in.demand.request
 	// It has what it needs, but a link's speed may have fallen under what is booked.
 	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{InMbit: req.Needs.InMbit, OutMbit: req.Needs.OutMbit}, nil, nil, false
+	if n.traits.bandwidthUnknown {
+		req.Needs = api.Resources{} // unknown is not too little
+	}
 	req.Domains = c.shared(in, n)
 	cand := c.candidate(n, "")
 	own := &cand.Rooms[0]

@@ -33,7 +33,7 @@ type Config struct {
 	Memory         int64    `yaml:"memory" usage:"MiB of memory to offer; 0: what the machine has"`
 	Storage        int64    `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is booked when an instance is placed; nothing here bounds what it writes"`
 	StorageReserve int64    `yaml:"storage_reserve" usage:"MiB of that disk that are not offered; 0: a tenth, at most 10 GiB"`
-	Bandwidth      string   `yaml:"bandwidth" usage:"Mbit/s to offer as IN/OUT (100/20), or one number for both; empty: the speed of the default route's interface, where that is not known 0, which fits no service that asks for some"`
+	Bandwidth      string   `yaml:"bandwidth" usage:"Mbit/s to offer as IN/OUT (100/20), or one number for both; empty: the speed of the default route's interface; where its driver does not say, bandwidth is unknown and no service that reserves some is placed here"`
 	Publish        string   `yaml:"publish" usage:"ports of this machine that workloads may publish: ports and ranges (80,443,1024-65535), or none. Those on which the machine itself is to be reached are never given"`
 	DeviceDirs     []string `yaml:"device_dirs" usage:"directories of CDI specifications (JSON, YAML), whose devices are offered"`
 	TestDevices    []string `yaml:"test_devices" usage:"devices without hardware, to try things out: test.treeline.dev/CLASS=COUNT; those of the classes gpu and tpu count as such"`

@@ -120,13 +120,13 @@ func names(all []string, change func(string) string) []string {
 	return slices.Compact(out)
 }
 
-// offered is what the node offers: what the machine has, with what the
+// offered sets in info what the node offers: what the machine has, or what the
 // configuration says instead. Storage and bandwidth are booked when instances are
 // placed, and nothing at the node keeps an instance from using more of its disk.
-func (c Config) offered(log *slog.Logger) (api.Resources, error) {
+func (c Config) offered(log *slog.Logger, info *api.NodeInfo) error {
 	have, err := probe.Capacity()
 	if err != nil && (c.CPUs == 0 || c.Memory == 0) {
-		return api.Resources{}, err
+		return err
 	}
 	if c.CPUs > 0 {
 		have.MilliCPU = int64(c.CPUs*1000 + 0.5)
@@ -142,11 +142,12 @@ func (c Config) offered(log *slog.Logger) (api.Resources, error) {
 	if c.Bandwidth == "" {
 		iface, mbit, err := probe.Speed()
 		if err != nil {
-			log.Warn("the bandwidth is not known and counts as 0: services that ask for some are not placed here until bandwidth is configured", "interface", iface, "err", err)
+			log.Warn("bandwidth unknown: services that reserve bandwidth are not placed here until the key bandwidth is configured", "interface", iface, "err", err)
 		}
-		have.InMbit, have.OutMbit = mbit, mbit
+		have.InMbit, have.OutMbit, info.BandwidthUnknown = mbit, mbit, err != nil
 	}
-	return have, nil
+	info.Capacity = have
+	return nil
 }
 
 // disk is the runtime's disk in MiB, less what is kept of it.

@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/node-engine/probe"
 )
 
 func load(t *testing.T, args ...string) (Config, error) {
@@ -60,9 +62,31 @@ func TestWhatTheNodeSaysOfItself(t *testing.T) {
 	if !slices.Equal(info.Areas, []string{"bavaria", "de", "munich"}) || !slices.Equal(info.Addons, []string{"Coral/v2", "mqtt"}) {
 		t.Errorf("areas %q, addons %q", info.Areas, info.Addons)
 	}
-	got, err := cfg.offered(slog.New(slog.DiscardHandler))
-	if want := (api.Resources{MilliCPU: 2000, MemoryMB: 512, StorageMB: 2048, InMbit: 100, OutMbit: 20}); err != nil || got != want {
-		t.Errorf("it offers %+v, %v", got, err)
+	err = cfg.offered(slog.New(slog.DiscardHandler), &info)
+	if want := (api.Resources{MilliCPU: 2000, MemoryMB: 512, StorageMB: 2048, InMbit: 100, OutMbit: 20}); err != nil || info.Capacity != want || info.BandwidthUnknown {
+		t.Errorf("it offers %+v, bandwidth unknown: %v, %v", info.Capacity, info.BandwidthUnknown, err)
+	}
+}
+
+// TestUnknownBandwidthIsNotZero: 0 of the configuration is a statement; an interface
+// that does not say its speed leaves the bandwidth unknown.
+func TestUnknownBandwidthIsNotZero(t *testing.T) {
+	_, mbit, speedErr := probe.Speed()
+	for text, unknown := range map[string]bool{"0": false, "100/20": false, "": speedErr != nil} {
+		cfg, info := Config{Data: t.TempDir(), Runtime: "process", CPUs: 1, Memory: 1, Storage: 1, Bandwidth: text}, api.NodeInfo{}
+		if err := cfg.offered(slog.New(slog.DiscardHandler), &info); err != nil {
+			t.Fatal(err)
+		}
+		if info.BandwidthUnknown != unknown || text == "" && info.Capacity.InMbit != mbit {
+			t.Errorf("bandwidth %q: capacity %+v, unknown: %v, want unknown: %v", text, info.Capacity, info.BandwidthUnknown, unknown)
+		}
+		encoded, err := json.Marshal(info)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if unknown && (strings.Contains(string(encoded), "mbit") || !strings.Contains(string(encoded), `"bandwidth_unknown":true`)) {
+			t.Errorf("unknown bandwidth is sent as %s", encoded)
+		}
 	}
 }
 

@@ -237,7 +237,7 @@ func infoOf(cfg Config, log *slog.Logger) (api.NodeInfo, error) {
 		return api.NodeInfo{}, fmt.Errorf("ask for the machine's name: %w", err)
 	}
 	info := cfg.info(hostname)
-	info.Capacity, err = cfg.offered(log)
+	err = cfg.offered(log, &info)
 	return info, err
 }
 

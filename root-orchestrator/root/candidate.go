@@ -53,6 +53,7 @@ func (cl *cluster) rooms() []sched.Room {
 		return []sched.Room{{
 			Runtimes: untold, Arch: sched.Untold, Privileged: !cl.grant().Caps.NoPrivileged, Network: true, Areas: untold, Addons: untold,
 			Free: free, Largest: agg.Largest.Min(free), Devices: cl.untoldDevices(),
+			BandwidthUnknown: agg.BandwidthUnknown,
 		}}
 	}
 	rooms := make([]sched.Room, 0, len(agg.Slots))
@@ -63,6 +64,7 @@ func (cl *cluster) rooms() []sched.Room {
 		rooms = append(rooms, sched.Room{
 			Runtimes: []string{s.Runtime}, Arch: s.Arch, Privileged: s.Privileged, Network: s.Network,
 			Areas: s.Areas, Addons: s.Addons, Free: free, Largest: s.Largest.Min(free), Devices: taken.left(s.Devices),
+			BandwidthUnknown: s.BandwidthUnknown,
 		})
 	}
 	return rooms
@@ -135,9 +137,9 @@ func farther(was, is *api.Coordinate, grown time.Duration) bool {
 // kindsDiffer reports whether a cluster's nodes are others than they were, whatever
 // is free on them.
 func kindsDiffer(was, is *api.Aggregate) bool {
-	return was.Nodes != is.Nodes || was.Capacity != is.Capacity || !slices.EqualFunc(was.Slots, is.Slots, func(a, b api.Slot) bool {
+	return was.Nodes != is.Nodes || was.Capacity != is.Capacity || was.BandwidthUnknown != is.BandwidthUnknown || !slices.EqualFunc(was.Slots, is.Slots, func(a, b api.Slot) bool {
 		return a.Runtime == b.Runtime && a.Arch == b.Arch && a.Privileged == b.Privileged && a.Network == b.Network &&
-			a.Nodes == b.Nodes && slices.Equal(a.Areas, b.Areas) && slices.Equal(a.Addons, b.Addons)
+			a.Nodes == b.Nodes && a.BandwidthUnknown == b.BandwidthUnknown && slices.Equal(a.Areas, b.Areas) && slices.Equal(a.Addons, b.Addons)
 	})
 }
 

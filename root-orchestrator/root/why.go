@@ -174,6 +174,9 @@ func wouldHelp(r *api.Rejection) string {
 	switch r.Constraint {
 	case sched.ConstraintMemory, sched.ConstraintVCPUs, sched.ConstraintStorage,
 		sched.ConstraintBandwidthIn, sched.ConstraintBandwidthOut:
+		if r.Short == "" {
+			return "have the operators of nodes state their bandwidth: the key bandwidth in the node's configuration"
+		}
 		return fmt.Sprintf("ask for %s less %s, or free it", r.Short, r.Constraint)
 	case sched.ConstraintTrust:
 		return "have an admin open a cluster to the tenant (treeline open cluster NAME), or let a cluster of the tenant join"

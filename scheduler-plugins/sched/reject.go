@@ -98,8 +98,34 @@ func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {
 			have = max(have, part(available(c, room)))
 		}
 	}
+	if (s == inStage || s == outwardStage) && have == 0 {
+		if unknown := q.bandwidthUnknown(c, s); unknown > 0 {
+			r.Need, r.Have = text(need), unknownBandwidth(c.Level, unknown)
+			return
+		}
+	}
 	r.Need, r.Have = text(need), text(have)
 	r.Short, r.Shortfall = text(need-have), share(need, have)
+}
+
+// bandwidthUnknown is the number of nodes of unknown bandwidth in the rooms of c that
+// stage s rules out.
+func (q *query) bandwidthUnknown(c *Candidate, s stage) (nodes int) {
+	for i := range c.Rooms {
+		if room := &c.Rooms[i]; q.roomStage(c, room) == s {
+			nodes = max(nodes, room.BandwidthUnknown) // rooms overlap: one node, two runtimes
+		}
+	}
+	return nodes
+}
+
+// unknownBandwidth is what a candidate has whose bandwidth is unknown, with the fix.
+func unknownBandwidth(level Level, nodes int) string {
+	const fix = "; its operator states it with the key bandwidth in the node's configuration, such as 100/20"
+	if level == Clusters {
+		return "unknown bandwidth on " + strconv.Itoa(nodes) + " of its nodes" + fix
+	}
+	return "unknown bandwidth" + fix
 }
 
 // fewest is the kind of device that the room which gets furthest has too few of.

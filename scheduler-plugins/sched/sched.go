@@ -100,16 +100,19 @@ const (
 // Room is one kind of place that a candidate has: one for a node, one per kind
 // of node for a cluster. For what a cluster does not tell see Untold.
 type Room struct {
-	Runtimes   []string       `json:"runtimes"`
-	Arch       string         `json:"arch"`
-	Privileged bool           `json:"privileged,omitempty"`
-	Network    bool           `json:"network,omitempty"` // an overlay network is there
-	Full       bool           `json:"full,omitempty"`    // of nodes: it has no address left
-	Areas      []string       `json:"areas,omitempty"`   // lower case
-	Addons     []string       `json:"addons,omitempty"`
-	Free       api.Resources  `json:"free"`              // at a cluster Σ over the nodes of this kind
-	Largest    api.Resources  `json:"largest"`           // the most that one instance can get, part by part
-	Devices    map[string]int `json:"devices,omitempty"` // by kind the most that one instance can get; read only
+	Runtimes   []string      `json:"runtimes"`
+	Arch       string        `json:"arch"`
+	Privileged bool          `json:"privileged,omitempty"`
+	Network    bool          `json:"network,omitempty"` // an overlay network is there
+	Full       bool          `json:"full,omitempty"`    // of nodes: it has no address left
+	Areas      []string      `json:"areas,omitempty"`   // lower case
+	Addons     []string      `json:"addons,omitempty"`
+	Free       api.Resources `json:"free"`    // at a cluster Σ over the nodes of this kind
+	Largest    api.Resources `json:"largest"` // the most that one instance can get, part by part
+	// BandwidthUnknown is the number of nodes of this kind whose bandwidth is unknown,
+	// 1 for such a node. They count as 0 in Free and Largest.
+	BandwidthUnknown int            `json:"bandwidth_unknown,omitempty"`
+	Devices          map[string]int `json:"devices,omitempty"` // by kind the most that one instance can get; read only
 }
 
 // Candidate is where a request may go. It is also what external schedulers are

@@ -221,6 +221,22 @@ func TestRejections(t *testing.T) {
 			api.Rejection{Constraint: "bandwidth_out", Need: "100 Mbit/s", Have: "50 Mbit/s", Short: "50 Mbit/s", Shortfall: 0.5},
 		},
 		{
+			"bandwidth unknown", asking(func(r *sched.Request) { r.Needs.OutMbit = 100 }), as(func(c *sched.Candidate) { c.Rooms[0].BandwidthUnknown = 1 }),
+			api.Rejection{
+				Constraint: "bandwidth_out", Need: "100 Mbit/s", Shortfall: 1,
+				Have: "unknown bandwidth; its operator states it with the key bandwidth in the node's configuration, such as 100/20",
+			},
+		},
+		{
+			"bandwidth unknown on some of a cluster's nodes", asking(func(r *sched.Request) { r.Needs.InMbit = 100 }), as(func(c *sched.Candidate) {
+				c.Level, c.Rooms[0].BandwidthUnknown = sched.Clusters, 2
+			}),
+			api.Rejection{
+				Constraint: "bandwidth_in", Need: "100 Mbit/s", Shortfall: 1,
+				Have: "unknown bandwidth on 2 of its nodes; its operator states it with the key bandwidth in the node's configuration, such as 100/20",
+			},
+		},
+		{
 			"the room that gets furthest speaks", base, as(func(c *sched.Candidate) {
 				c.Rooms[0].Largest.MemoryMB = 256
 				c.Rooms = append(c.Rooms, sched.Room{Runtimes: []string{"process"}, Arch: "amd64"})
