@@ -103,14 +103,15 @@ const (
 )
 
 const (
-	namePattern     = `^[a-zA-Z0-9]{1,30}$`
+	namePart        = `[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,28}[a-zA-Z0-9])?`
+	namePattern     = `^` + namePart + `$`
 	runtimePattern  = `^[a-z0-9][a-z0-9._-]{0,62}$`
 	envPattern      = `^[A-Za-z_][A-Za-z0-9_]*=`
 	platformPattern = `^(linux/[a-z0-9]+)?$`
 	tolerateText    = `^(?:` + durationPart + `)?$`
 	addressPattern  = `^(auto|(?:[0-9]{1,3}\.){3}[0-9]{1,3})?$`
 	tenantPart      = `(?:[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?/)`
-	objectPart      = `[a-zA-Z0-9]{1,30}\.[a-zA-Z0-9]{1,30}(?:\.[a-zA-Z0-9]{1,30}\.[a-zA-Z0-9]{1,30})?`
+	objectPart      = namePart + `\.` + namePart + `(?:\.` + namePart + `\.` + namePart + `)?`
 	callerPattern   = `^(?:app|tenant|none|` + tenantPart + `{0,8}` + objectPart + `)$`
 	calleePattern   = `^` + tenantPart + `{1,8}` + objectPart + `$`
 	machinePattern  = `^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`
@@ -120,7 +121,7 @@ const (
 	labelKey        = `[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?`
 	labelPattern    = `^(?:!` + labelKey + `|` + labelKey + `(?:!?=[A-Za-z0-9 ._/:@+,-]{0,128})?)$`
 	byPattern       = `^(?:` + labelKey + `)?$`
-	siblingName     = `[a-zA-Z0-9]{1,30}(?:\.[a-zA-Z0-9]{1,30})?`
+	siblingName     = namePart + `(?:\.` + namePart + `)?`
 	siblingPattern  = `^` + siblingName + `$`
 	maybePattern    = `^(?:` + siblingName + `)?$`
 
@@ -174,11 +175,11 @@ var Fields = []Field{
 	},
 	{
 		Pointer: appPath + "/application_name", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
-		Doc: "The application's name, unique with its namespace within the tenant.",
+		Doc: "The application's name, unique with its namespace within the tenant.", Rule: "not `of-tenant`",
 	},
 	{
 		Pointer: appPath + "/application_namespace", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
-		Doc: "Tells applications of one name apart: `prod`, `test`.",
+		Doc: "Tells applications of one name apart: `prod`, `test`.", Rule: "not `of-tenant`",
 	},
 	{
 		Pointer: appPath + "/application_desc", Type: StringField, Status: Informational, Length: 4096,
@@ -195,11 +196,11 @@ var Fields = []Field{
 	},
 	{
 		Pointer: servicePath + "/microservice_name", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
-		Doc: "The service's name, unique with its namespace within the application.",
+		Doc: "The service's name, unique with its namespace within the application.", Rule: "not `of-tenant`",
 	},
 	{
 		Pointer: servicePath + "/microservice_namespace", Type: StringField, Status: Enforced, Required: true, Pattern: namePattern,
-		Doc: "Tells services of one name apart.",
+		Doc: "Tells services of one name apart.", Rule: "not `of-tenant`",
 	},
 	{
 		Pointer: servicePath + "/virtualization", Type: StringField, Status: Enforced, Required: true, Pattern: runtimePattern,
@@ -207,7 +208,7 @@ var Fields = []Field{
 	},
 	{
 		Pointer: servicePath + "/code", Type: StringField, Status: Enforced, Required: true, Length: 1024,
-		Doc:  "The image, as `docker pull` takes it, without a scheme. For `process`: the absolute path of the program, or `file:///path`.",
+		Doc:  "The image, as `docker pull` takes it, without a scheme. For `process`: the absolute path of the program; `file:///path` means the same.",
 		Rule: "an image reference or, for `process`, an absolute path; no white space and no `..`",
 	},
 	{
@@ -384,7 +385,11 @@ var Fields = []Field{
 		Pointer: addressesPath + "/closest_ip", Type: StringField, Status: Enforced, Pattern: addressPattern, Default: "no such address",
 		Doc: "New connections to this address go to the instance with the least latency from the caller's node. `auto`, or an address that nobody has.",
 	},
-	{Pointer: addressesPath + "/rr_ip_v6", Type: StringField, Status: Refused, Until: "the IPv6 address follows from the IPv4 address", Doc: "Chosen IPv6 address."},
+	{
+		Pointer: addressesPath + "/rr_ip_v6", Type: StringField, Status: Enforced, Length: 45, Default: "`auto`",
+		Doc:  "The IPv6 address of `rr_ip`: the /64 `services_6` of the root, then the IPv4 address in the last 32 bits. `auto`, or an IPv6 address, which also chooses `rr_ip` where that is not chosen. Any other prefix is refused.",
+		Rule: "the last 32 bits are `rr_ip`, unless that is `auto` or absent",
+	},
 	{Pointer: addressesPath + "/closest_ip_v6", Type: StringField, Status: Refused, Until: "the IPv6 address follows from the IPv4 address", Doc: "Chosen IPv6 address."},
 	{
 		Pointer: addressesPath + "/instances", Type: ArrayField, Status: Enforced, Max: 64,

@@ -55,14 +55,18 @@ func (e Epoch) Local() uint32 { return uint32(e & (1<<epochNodeBits - 1)) }
 func (e Epoch) String() string { return fmt.Sprintf("%d.%d", e.Root(), e.Local()) }
 
 var (
-	nameRE    = regexp.MustCompile(`^[a-zA-Z0-9]{1,30}$`)
+	nameRE    = regexp.MustCompile(namePattern)
 	tenantRE  = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?(?:/[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?){0,7}$`)
 	machineRE = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
 )
 
 // ValidName reports whether s may name an application, a service or a namespace:
-// 1 to 30 letters and digits, as Oakestra's schema has it.
-func ValidName(s string) bool { return nameRE.MatchString(s) }
+// 1 to 30 letters, digits and inner hyphens, but not TenantLabel in any case.
+func ValidName(s string) bool { return nameRE.MatchString(s) && !strings.EqualFold(s, TenantLabel) }
+
+// TenantLabel separates a service's name from its tenant in DNS, so it can name
+// nothing itself.
+const TenantLabel = "of-tenant"
 
 // ValidTenant reports whether t is a path of up to 8 parts, each of 1 to 30
 // lower-case letters, digits and inner hyphens.

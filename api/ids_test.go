@@ -37,7 +37,7 @@ func TestIDsTakeApartWhatTheyWereMadeOf(t *testing.T) {
 func TestForeignInstanceIDsAreChecked(t *testing.T) {
 	for _, id := range []string{
 		"", "#0", "acme/a.b.c.d", "acme/a.b.c.d#", "acme/a.b.c.d#-1", "acme/a.b.c.d#x", "a.b.c.d#0", "acme/a.b.c#0", "acme/a.b.c.d.e#0",
-		"Acme/a.b.c.d#0", "acme//a.b.c.d#0", "acme/a.b.c-d.e#0", "acme/a.b..d#0", "../a.b.c.d#0", "acme/a.b.c.d\n#0",
+		"Acme/a.b.c.d#0", "acme//a.b.c.d#0", "acme/a.b.-c.d#0", "acme/a.b.c-.d#0", "acme/a.b.c.of-tenant#0", "acme/a.b..d#0", "../a.b.c.d#0", "acme/a.b.c.d\n#0",
 	} {
 		if _, err := api.ParseInstanceID(id); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("%q passes: %v", id, err)
@@ -55,7 +55,13 @@ func TestNames(t *testing.T) {
 		{"30 letters", true, api.ValidName(long[:30])},
 		{"31 letters", false, api.ValidName(long[:31])},
 		{"no letters", false, api.ValidName("")},
-		{"hyphen in a name", false, api.ValidName("a-b")},
+		{"hyphens in a name", true, api.ValidName("a--b-c")},
+		{"hyphen before a name", false, api.ValidName("-a")},
+		{"hyphen after a name", false, api.ValidName("a-")},
+		{"hyphen alone", false, api.ValidName("-")},
+		{"30 letters and hyphens", true, api.ValidName("a" + strings.Repeat("-", 28) + "b")},
+		{"31 letters and hyphens", false, api.ValidName("a" + strings.Repeat("-", 29) + "b")},
+		{"the label of tenants", false, api.ValidName("Of-Tenant")},
 		{"newline after a name", false, api.ValidName("a\n")},
 		{"machine of 63", true, api.ValidMachineName(long)},
 		{"machine of 64", false, api.ValidMachineName(long + "a")},

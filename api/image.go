@@ -22,6 +22,9 @@ func imageFault(ref string) (wrong, fix string) {
 	if wrong, fix = unclean(ref); wrong != "" {
 		return wrong, fix
 	}
+	if strings.HasPrefix(ref, fileScheme) {
+		return "is a file, and a container runs an image", "push the image to a registry, or have the operator of the nodes put its archive into containerd.image_dirs, and write the image's name; a program of the node itself runs with virtualization: process"
+	}
 	if scheme, _, ok := strings.Cut(ref, "://"); ok {
 		return "has a scheme, " + shorten(scheme) + "://", "write the reference alone: registry.example.org/shop/web:1.2"
 	}
@@ -53,12 +56,15 @@ func imageFault(ref string) (wrong, fix string) {
 // client of registries has.
 func isHost(s string) bool { return s == "localhost" || strings.ContainsAny(s, ".:[") }
 
+// fileScheme may stand before the path of a process's program; it is removed.
+const fileScheme = "file://"
+
 // fileFault says what is wrong with the program of a process, or nothing.
 func fileFault(ref string) (wrong, fix string) {
 	if wrong, fix = unclean(ref); wrong != "" {
 		return wrong, fix
 	}
-	path := strings.TrimPrefix(ref, "file://")
+	path := strings.TrimPrefix(ref, fileScheme)
 	if !strings.HasPrefix(path, "/") || strings.HasSuffix(path, "/") {
 		return "is not the path of a program", "an absolute path: /usr/local/bin/web or file:///usr/local/bin/web"
 	}

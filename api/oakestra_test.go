@@ -27,3 +27,58 @@ func TestUnikernelsAreRefusedByName(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A chosen IPv6 address chooses the IPv4 address in its last 32 bits, and must not
+// contradict one that is chosen too.
+func TestAnIPv6AddressBelongsToAnIPv4Address(t *testing.T) {
+	for _, c := range []struct{ addresses, four, six string }{
+		{`{"rr_ip":"10.30.1.1","rr_ip_v6":"fd74:6c6e:2::a1e:101"}`, "10.30.1.1", "fd74:6c6e:2::a1e:101"},
+		{`{"rr_ip":"auto","rr_ip_v6":"FD74:6C6E:2:0::0A1E:0101"}`, "10.30.1.1", "fd74:6c6e:2::a1e:101"},
+		{`{"rr_ip_v6":"fd74:6c6e:2::10.30.1.1"}`, "10.30.1.1", "fd74:6c6e:2::a1e:101"},
+		{`{"rr_ip":"10.30.1.1","rr_ip_v6":"auto"}`, "10.30.1.1", ""},
+		{`{"rr_ip":"10.30.1.1","rr_ip_v6":""}`, "10.30.1.1", ""},
+	} {
+		sla, err := api.ParseSLA(two(`"addresses":` + c.addresses))
+		if err != nil {
+			t.Errorf("%s: %v", c.addresses, err)
+			continue
+		}
+		if a := sla.Applications[0].Services[0].Addresses; a == nil || a.RoundRobin != c.four || a.RoundRobin6 != c.six {
+			t.Errorf("%s is %+v", c.addresses, a)
+		}
+	}
+	for addresses, want := range map[string]string{
+		`{"rr_ip":"10.30.55.55","rr_ip_v6":"fdff:2000::55:55"}`: "rr_ip_v6: fdff:2000::55:55 is not the IPv6 address of rr_ip 10.30.55.55",
+		`{"rr_ip_v6":"10.30.1.1"}`:                              "is no IPv6 address",
+		`{"rr_ip_v6":"fe80::1%eth0"}`:                           "is no IPv6 address",
+		`{"rr_ip_v6":"::ffff:10.30.1.1"}`:                       "is no IPv6 address",
+		`{"closest_ip_v6":"fd74:6c6e:2::a1e:101"}`:              "follows from the IPv4 address",
+	} {
+		if _, err := api.ParseSLA(two(`"addresses":` + addresses)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: want %q, got %v", addresses, want, err)
+		}
+	}
+}
+
+// A process's program may be written as a URL, which the runtime gets as a path. A
+// container's image may not.
+func TestFileURLsAreProgramsAndNoImages(t *testing.T) {
+	sla, err := api.ParseSLA(placedAs("process", "file:///usr/local/bin/web"))
+	if err != nil || sla.Applications[0].Services[0].Code != "/usr/local/bin/web" {
+		t.Errorf("%+v, %v", sla, err)
+	}
+	for _, code := range []string{"file://usr/bin/web", "file:////../x", "file://", "FILE:///usr/bin/web"} {
+		if _, err := api.ParseSLA(placedAs("process", code)); err == nil {
+			t.Errorf("%s passes as a program", code)
+		}
+	}
+	_, err = api.ParseSLA(placedAs("container", "file:///images/web.tar"))
+	if err == nil || !strings.Contains(err.Error(), "is a file") || !strings.Contains(err.Error(), "image_dirs") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func placedAs(virtualization, code string) []byte {
+	return []byte(`{"sla_version":"v2.0","applications":[{"application_name":"a","application_namespace":"b","microservices":[
+		{"microservice_name":"c","microservice_namespace":"d","virtualization":"` + virtualization + `","code":"` + code + `"}]}]}`)
+}

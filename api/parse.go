@@ -60,6 +60,9 @@ func (s *SLA) complete() {
 }
 
 func (m *Microservice) complete() {
+	if m.Virtualization == "process" {
+		m.Code = strings.TrimPrefix(m.Code, fileScheme) // the runtime takes paths
+	}
 	if m.Virtualization == "docker" {
 		m.Virtualization = "container" // Oakestra's name for it within the system
 	}
@@ -71,6 +74,7 @@ func (m *Microservice) complete() {
 	m.Constraints = orNil(m.Constraints)
 	m.Callers, m.Calls = orNil(m.Callers), orNil(m.Calls)
 	if a := m.Addresses; a != nil {
+		a.complete()
 		if a.Instances = orNil(a.Instances); a.RoundRobin == "" && a.Closest == "" && a.Instances == nil {
 			m.Addresses = nil // an empty object asks for nothing, as Oakestra's files have it
 		}
@@ -80,6 +84,20 @@ func (m *Microservice) complete() {
 		k := &m.Constraints[i]
 		k.Allowed, k.Needs, k.Polygon, k.Labels, k.Services = orNil(k.Allowed), orNil(k.Needs), orNil(k.Polygon), orNil(k.Labels), orNil(k.Services)
 		k.Area, k.Target = strings.ToLower(k.Area), strings.ToLower(k.Target)
+	}
+}
+
+// complete chooses the IPv4 address of an IPv6 address that is chosen alone, and
+// removes an IPv6 address that chooses nothing.
+func (a *Addresses) complete() {
+	at, ok := chosen6(a.RoundRobin6)
+	if !ok {
+		a.RoundRobin6 = ""
+		return
+	}
+	a.RoundRobin6 = at.String()
+	if a.RoundRobin == "" || a.RoundRobin == "auto" {
+		a.RoundRobin = low32(at).String()
 	}
 }
 

@@ -34,6 +34,13 @@ func init() { // not a literal: a rule reaches the table, which reaches the rule
 		servicePath + "/callers":       callersRule,
 		addressesPath + "/instances":   rangesRule,
 
+		appPath + "/application_name":           nameRule,
+		appPath + "/application_namespace":      nameRule,
+		servicePath + "/microservice_name":      nameRule,
+		servicePath + "/microservice_namespace": nameRule,
+
+		addressesPath:                        twinRule,
+		addressesPath + "/rr_ip_v6":          address6Rule,
 		addressesPath + "/rr_ip":             addressRule,
 		addressesPath + "/closest_ip":        addressRule,
 		addressesPath + "/instances/*/start": addressRule,
@@ -184,6 +191,44 @@ func addressRule(c checker, at string, v *value) {
 		if _, err := netip.ParseAddr(s); err != nil {
 			c.fault(at, afterLast(at, '/'), "auto, or an IPv4 address", "%q is no IPv4 address", s)
 		}
+	}
+}
+
+// address6Rule refuses what is neither auto nor an IPv6 address.
+func address6Rule(c checker, at string, v *value) {
+	if _, ok := chosen6(v.text); !ok && v.text != "" && v.text != "auto" {
+		c.fault(at, "rr_ip_v6", "auto, or an IPv6 address", "%q is no IPv6 address", shorten(v.text))
+	}
+}
+
+// twinRule refuses an IPv6 address that does not end in the IPv4 address beside
+// it. Whether its prefix is that of the root, the root says.
+func twinRule(c checker, at string, v *value) {
+	six, ok := chosen6(v.get("rr_ip_v6").text)
+	four, err := netip.ParseAddr(v.get("rr_ip").text)
+	if ok && err == nil && low32(six) != four {
+		c.fault(at+"/rr_ip_v6", "rr_ip_v6", twinFix, "%s is not the IPv6 address of rr_ip %s: its last 32 bits are %s", six, four, low32(six))
+	}
+}
+
+const twinFix = "leave rr_ip_v6 out: the IPv6 address follows from rr_ip"
+
+// chosen6 is the IPv6 address that an SLA chooses, if it chooses one.
+func chosen6(text string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(text)
+	return a, err == nil && a.Is6() && !a.Is4In6() && a.Zone() == ""
+}
+
+// low32 is the IPv4 address in the last 32 bits of an IPv6 address.
+func low32(a netip.Addr) netip.Addr {
+	b := a.As16()
+	return netip.AddrFrom4([4]byte(b[12:]))
+}
+
+// nameRule refuses the one name that DNS reserves.
+func nameRule(c checker, at string, v *value) {
+	if strings.EqualFold(v.text, TenantLabel) {
+		c.fault(at, afterLast(at, '/'), "choose another name", "%q is reserved: DNS names have it before a tenant", v.text)
 	}
 }
 

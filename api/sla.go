@@ -148,9 +148,10 @@ type LinkConstraint struct {
 // of the services' range. A round-robin address it gets anyway. What it has got
 // is in Service.Addresses and travels with each Assignment.
 type Addresses struct {
-	RoundRobin string         `json:"rr_ip,omitempty"`
-	Closest    string         `json:"closest_ip,omitempty"`
-	Instances  []AddressRange `json:"instances,omitempty"`
+	RoundRobin  string         `json:"rr_ip,omitempty"`
+	RoundRobin6 string         `json:"rr_ip_v6,omitempty"` // the IPv6 twin of RoundRobin, or empty
+	Closest     string         `json:"closest_ip,omitempty"`
+	Instances   []AddressRange `json:"instances,omitempty"`
 }
 
 // AddressRange gives each instance From to To an address of its own, counted up

@@ -157,7 +157,7 @@ func (c checker) text(at, name string, f *Field, s string) {
 const fixSibling = "name.namespace of a service of the application, or its name alone where it is unique"
 
 var fixPattern = map[string]string{
-	namePattern:     "1 to 30 letters and digits",
+	namePattern:     "1 to 30 letters, digits and inner hyphens",
 	runtimePattern:  "container, process, or the name of a runtime that nodes offer, in lower case",
 	envPattern:      "write KEY=value, KEY of letters, digits and _, not beginning with a digit",
 	machinePattern:  "a name of lower-case letters, digits and inner hyphens, at most 63",

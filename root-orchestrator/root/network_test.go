@@ -197,6 +197,27 @@ func TestARefusedApplyChangesNothing(t *testing.T) {
 	}
 }
 
+// The IPv6 address of a service follows from the IPv4 address, so an SLA may only
+// write the one that is given anyway.
+func TestAChosenIPv6AddressIsTheTwinOrRefused(t *testing.T) {
+	w := newWorld(t, "a")
+	w.settle()
+	free, ranges := w.c.net.addresses.Free(w.now), w.c.net.ranges
+	for _, wrong := range []string{"fdff:2000::55:55", "fdff:2000::a1e:101", ranges.Twin(netip.MustParseAddr("10.30.1.2")).String()} {
+		err := w.do(Apply{Tenant: "acme", Spec: application(1, addressed(&api.Addresses{RoundRobin: "10.30.1.1", RoundRobin6: wrong}))}).Err
+		if !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "fd74:6c6e:2::a1e:101") {
+			t.Errorf("%s: %v", wrong, err)
+		}
+		if w.c.net.addresses.Free(w.now) != free || len(w.c.Apps("")) != 0 {
+			t.Fatalf("%s: the refused apply has left something", wrong)
+		}
+	}
+	w.apply(1, addressed(&api.Addresses{RoundRobin: "10.30.1.1", RoundRobin6: "fd74:6c6e:2::a1e:101"}))
+	if s, _ := w.c.Service(web); ranges.Twin(s.Addresses.RoundRobin).String() != "fd74:6c6e:2::a1e:101" {
+		t.Errorf("it got %+v", s.Addresses)
+	}
+}
+
 func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	if got := w.shares("a"); len(got) != 0 {

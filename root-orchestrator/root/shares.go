@@ -330,6 +330,11 @@ func (c *Core) planAddresses(id api.AppID, spec api.Application) (planned, error
 		}
 		sid := id.Service(m.Name, m.Namespace)
 		p, err := c.net.addresses.Assign(c.wall, sid, m.Addresses, have[sid])
+		if err == nil {
+			if err = c.net.checkTwin(sid, m.Addresses, p.Addresses.RoundRobin); err != nil {
+				c.net.addresses.Undo(p)
+			}
+		}
 		if err == nil && p.Gives(c.wall, sid) {
 			if err = c.notYet("addresses for " + sid.Name()); err != nil {
 				c.net.addresses.Undo(p)
@@ -344,6 +349,19 @@ func (c *Core) planAddresses(id api.AppID, spec api.Application) (planned, error
 		plans[sid] = p
 	}
 	return plans, nil
+}
+
+// checkTwin refuses an IPv6 address that is not the twin of the IPv4 address that
+// the service gets.
+func (n *network) checkTwin(id api.ServiceID, want *api.Addresses, got netip.Addr) error {
+	if want == nil || want.RoundRobin6 == "" {
+		return nil
+	}
+	if twin := n.ranges.Twin(got); want.RoundRobin6 != twin.String() {
+		return fmt.Errorf("rr_ip_v6 %s for %s: the IPv6 address of %s is %s; write that, or leave rr_ip_v6 out: %w",
+			want.RoundRobin6, id.Name(), got, twin, api.ErrInvalid)
+	}
+	return nil
 }
 
 // commit makes the plans true.

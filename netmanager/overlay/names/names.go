@@ -49,9 +49,6 @@ const (
 	Instance   Policy = "instance"
 )
 
-// tenantLabel stands before a tenant; it cannot be a name of ours (api.ValidName).
-const tenantLabel = "of-tenant"
-
 // Query is what a name asks for.
 type Query struct {
 	Service api.ServiceID
@@ -80,7 +77,7 @@ func Parse(name string, asker api.ServiceID) (Query, error) {
 	labels = labels[:len(labels)-1]
 	tenant := asker.Tenant()
 	full := false
-	if i := slices.IndexFunc(labels, func(l string) bool { return strings.EqualFold(l, tenantLabel) }); i >= 0 {
+	if i := slices.IndexFunc(labels, func(l string) bool { return strings.EqualFold(l, api.TenantLabel) }); i >= 0 {
 		parts := slices.Clone(labels[i+1:])
 		slices.Reverse(parts)
 		tenant, labels, full = api.Tenant(strings.ToLower(strings.Join(parts, "/"))), labels[:i], true
@@ -126,11 +123,12 @@ func Parse(name string, asker api.ServiceID) (Query, error) {
 // label of every look-up.
 func isName(s string) bool {
 	for i := range len(s) {
-		if b := s[i]; (b < '0' || b > '9') && (b|0x20 < 'a' || b|0x20 > 'z') {
+		inner := i > 0 && i < len(s)-1
+		if b := s[i]; (b < '0' || b > '9') && (b|0x20 < 'a' || b|0x20 > 'z') && (b != '-' || !inner) {
 			return false
 		}
 	}
-	return len(s) >= 1 && len(s) <= 30
+	return len(s) >= 1 && len(s) <= 30 && !strings.EqualFold(s, api.TenantLabel)
 }
 
 func selector(which, policy string) (Policy, int, bool) {
@@ -178,7 +176,7 @@ func Of(q Query, asker api.ServiceID) string {
 	if t := q.Service.Tenant(); t != asker.Tenant() {
 		parts := strings.Split(string(t), "/")
 		slices.Reverse(parts)
-		labels = append(append(labels, tenantLabel), parts...)
+		labels = append(append(labels, api.TenantLabel), parts...)
 	}
 	return strings.Join(append(labels, api.Domain), ".") + "."
 }

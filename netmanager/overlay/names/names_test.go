@@ -37,6 +37,9 @@ func TestNames(t *testing.T) {
 		"any.rr.any.rr.shop.prod.treeline":                         {"acme/shop.prod.any.rr", RoundRobin, -1},
 		"any.eu.shop.prod.treeline":                                {"acme/shop.prod.any.eu", Any, -1},
 		"Web.eu.treeline":                                          {"acme/shop.prod.Web.eu", Any, -1},
+		"web-1.eu.treeline":                                        {"acme/shop.prod.web-1.eu", Any, -1},
+		"2.instance.a--b.e-u.my-shop.prod.treeline":                {"acme/my-shop.prod.a--b.e-u", Instance, 2},
+		"any-rr.rr-closest.treeline":                               {"acme/shop.prod.any-rr.rr-closest", Any, -1},
 		"web.eu.shop.prod.of-tenant.beta.treeline":                 {"beta/shop.prod.web.eu", Any, -1},
 		"any.closest.web.eu.shop.prod.of-tenant.lab.BETA.treeline": {"beta/lab/shop.prod.web.eu", Closest, -1},
 	} {
@@ -47,7 +50,7 @@ func TestNames(t *testing.T) {
 	for _, name := range []string{
 		"", "treeline", ".treeline", "web", "web.eu.treelin", "xtreeline", "web..treeline", "a.b.c.treeline", "7.rr.web.treeline",
 		"07.instance.web.treeline", "-1.instance.web.treeline", "any.best.web.treeline", "a.b.c.d.e.treeline", "a.b.c.d.e.f.g.treeline",
-		"any.rr.closest.web.eu.treeline", "closest.treeline.treeline.x", "closest.closest.web.eu.shop.prod.treeline", "web-1.eu.treeline", "web.of-tenant.beta.treeline", "a.b.c.d.of-tenant.treeline", "a.b.c.d.of-tenant.b_a.treeline",
+		"any.rr.closest.web.eu.treeline", "closest.treeline.treeline.x", "closest.closest.web.eu.shop.prod.treeline", "web-.eu.treeline", "-web.eu.treeline", "web_1.eu.treeline", "web.of-tenant.beta.treeline", "a.b.c.d.of-tenant.treeline", "a.b.c.d.of-tenant.b_a.treeline",
 		strings.Repeat("a.", 130) + "treeline", "\x00.treeline", "wéb.treeline",
 	} {
 		if got, err := Parse(name, asker); !errors.Is(err, api.ErrInvalid) {
@@ -120,7 +123,7 @@ func TestReverse(t *testing.T) {
 // FuzzParse holds that a name that is understood can be said in full, and means
 // the same then.
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"web.treeline", "any.rr.web.eu.shop.prod.treeline.", "3.instance.a.b.c.d.of-tenant.x.y.treeline", "10.in-addr.arpa"} {
+	for _, s := range []string{"web.treeline", "a-b.c--d.treeline", "any.rr.web.eu.shop.prod.treeline.", "3.instance.a.b.c.d.of-tenant.x.y.treeline", "10.in-addr.arpa"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
