@@ -35,6 +35,10 @@ const (
 	stopSlack  = 2 * time.Minute // beyond the grace: a runtime carries out few stops at once
 	listTime   = 30 * time.Second
 	infoTime   = 10 * time.Second
+
+	// patience is how long an order lasts, beyond a stop's grace, before the runtime
+	// is asked for a sign of life, and the pause before it is asked again.
+	patience = 30 * time.Second
 )
 
 // Guard has workloads killed at a moment by something that outlives the engine.
@@ -84,7 +88,9 @@ type Driver struct {
 	ctx    context.Context
 	closed bool
 	queues map[api.Key]*queue
+	asked  time.Time     // when the runtime was asked for a sign of life last
 	broken chan struct{} // signalled by Recheck: an order found the runtime down, or the network changed
+	silent chan error    // of one: why a runtime that keeps its connection counts as down
 	wg     sync.WaitGroup
 }
 
@@ -118,6 +124,7 @@ func New(o Options) *Driver {
 		exits:   make(chan runtime.Exit, 64),
 		queues:  map[api.Key]*queue{},
 		broken:  make(chan struct{}, 1),
+		silent:  make(chan error, 1),
 	}
 }
 
@@ -348,8 +355,10 @@ func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 			return
 		}
 		defer leave()
+		defer d.expect(ctx, patience)()
 		d.create(ctx, q, o)
 	case api.StartWorkload:
+		defer d.expect(ctx, patience)()
 		d.calm.RLock()
 		defer d.calm.RUnlock()
 		call, cancel := context.WithTimeout(ctx, startTime)
@@ -360,6 +369,7 @@ func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 		}
 		d.result(ctx, api.WorkloadEvent{Key: k, Attempt: o.Attempt, Phase: api.WorkloadRunning, Address: at.Address, Ready: at.Ready}, err)
 	case api.StopWorkload:
+		defer d.expect(ctx, o.Grace+patience)()
 		call, cancel := context.WithTimeout(ctx, o.Grace+stopSlack)
 		d.drain(call, o)
 		err := d.opt.Runtime.Stop(call, k, o.Grace)
@@ -381,6 +391,49 @@ func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 	case avoid:
 		if d.opt.Network.Ready() == nil {
 			d.avoid(ctx, k)
+		}
+	}
+}
+
+// expect asks the runtime for a sign of life when an order lasts longer than within,
+// and again while it goes on, until the returned function is called. A runtime that
+// hangs and keeps its connection open is found this way before the order's deadline.
+func (d *Driver) expect(ctx context.Context, within time.Duration) (done func()) {
+	ended := make(chan struct{})
+	d.wg.Go(func() {
+		for timer := time.NewTimer(within); ; timer.Reset(patience) {
+			select {
+			case <-timer.C:
+				d.inquire(ctx)
+			case <-ended:
+				timer.Stop()
+				return
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			}
+		}
+	})
+	return func() { close(ended) }
+}
+
+// inquire asks the runtime for its version, at most once in patience however many
+// orders wait. A runtime that does not answer ends the watch.
+func (d *Driver) inquire(ctx context.Context) {
+	d.mu.Lock()
+	now := time.Now()
+	if !d.asked.IsZero() && now.Sub(d.asked) < patience {
+		d.mu.Unlock()
+		return
+	}
+	d.asked = now
+	d.mu.Unlock()
+	ask, cancel := context.WithTimeout(ctx, infoTime)
+	defer cancel()
+	if _, err := d.opt.Runtime.Info(ask); err != nil && ctx.Err() == nil {
+		select {
+		case d.silent <- fmt.Errorf("ask the runtime for a sign of life: %w", err):
+		default:
 		}
 	}
 }
@@ -526,6 +579,10 @@ func (d *Driver) watch(ctx context.Context) {
 func (d *Driver) watchOnce(parent context.Context) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
+	select {
+	case <-d.silent: // what was found before says nothing of the runtime now
+	default:
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- d.opt.Runtime.Watch(ctx, d.exits) }()
 	// What exited before the watch began is in the list, what exits later is told
@@ -541,6 +598,10 @@ func (d *Driver) watchOnce(parent context.Context) error {
 			if err == nil {
 				err = fmt.Errorf("the watch ended: %w", api.ErrUnavailable)
 			}
+			return err
+		case err := <-d.silent:
+			cancel()
+			<-ended
 			return err
 		case <-d.broken:
 			// Many orders that fail together cost a busy runtime one look, not one each.
@@ -575,7 +636,8 @@ func (d *Driver) tellAll(ctx context.Context) error {
 	return nil
 }
 
-// housekeepEvery is how often a runtime may tidy.
+// housekeepEvery is how often a runtime may tidy, and is asked for a sign of life
+// while nothing is ordered.
 const housekeepEvery = 15 * time.Minute
 
 func (d *Driver) housekeep(ctx context.Context) {
@@ -584,6 +646,7 @@ func (d *Driver) housekeep(ctx context.Context) {
 		return
 	}
 	for sleep(ctx, housekeepEvery) {
+		d.inquire(ctx) // while nothing is ordered, nothing else notices that it hangs
 		if err := h.Housekeep(ctx); err != nil && ctx.Err() == nil {
 			d.opt.Log.Warn("the runtime could not tidy", "err", err)
 		}

@@ -29,6 +29,8 @@ type fakeRuntime struct {
 	busy    int
 	busiest int
 	slowOf  api.Tenant // whose creations are slow; empty: everybody's
+	hangs   bool       // calls last until their context ends; the watch stays open
+	infos   int        // calls of Info
 	watch   context.CancelCauseFunc
 	exits   chan<- runtime.Exit
 }
@@ -40,9 +42,31 @@ func (f *fakeRuntime) note(format string, args ...any) error {
 	return f.down
 }
 
-func (f *fakeRuntime) Info(context.Context) (runtime.Info, error) {
+// hang lasts until ctx ends where the runtime hangs.
+func (f *fakeRuntime) hang(ctx context.Context) error {
+	f.mu.Lock()
+	hangs := f.hangs
+	f.mu.Unlock()
+	if !hangs {
+		return nil
+	}
+	<-ctx.Done()
+	return &runtime.Error{Reason: api.ReasonRuntimeDown, Err: ctx.Err()}
+}
+
+func (f *fakeRuntime) setHangs(h bool) {
+	f.mu.Lock()
+	f.hangs = h
+	f.mu.Unlock()
+}
+
+func (f *fakeRuntime) Info(ctx context.Context) (runtime.Info, error) {
+	if err := f.hang(ctx); err != nil {
+		return runtime.Info{}, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.infos++
 	return runtime.Info{Runtimes: []string{"fake"}}, f.down
 }
 
@@ -84,7 +108,10 @@ func (f *fakeRuntime) Start(_ context.Context, k api.Key) error {
 	return nil
 }
 
-func (f *fakeRuntime) Stop(_ context.Context, k api.Key, grace time.Duration) error {
+func (f *fakeRuntime) Stop(ctx context.Context, k api.Key, grace time.Duration) error {
+	if err := f.hang(ctx); err != nil {
+		return err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.note("stop %s", grace); err != nil {
