@@ -55,29 +55,51 @@ func withOpenFiles(n int64) oci.SpecOpts {
 	}
 }
 
-// mostOpenFiles is how many open files containerd can give a container: as many as
-// the kernel gives anybody, or as it has itself where it may not raise its limit.
-// More would keep every container from starting.
-func mostOpenFiles(address string) int64 {
-	most := int64(math.MaxInt64)
+// openFiles is RLIMIT_NOFILE of new containers: what is configured, or less where
+// containerd cannot give as many. That is logged once, and again when it changes.
+func (r *Runtime) openFiles() int64 {
+	most, why := mostOpenFiles(r.cfg.Address)
+	if r.cfg.OpenFiles <= most {
+		return r.cfg.OpenFiles
+	}
+	if r.openMost.Swap(most) != most {
+		r.log.Warn("containers get fewer open files than configured", "open_files", r.cfg.OpenFiles, "given", most, "reason", why)
+	}
+	return most
+}
+
+// mostOpenFiles is how many open files containerd can give a container, and why not
+// more: as many as the kernel gives anybody, or as it has itself where it may not raise
+// its limit. More would keep every container from starting.
+func mostOpenFiles(address string) (most int64, why string) {
+	most, why = math.MaxInt64, "the kernel's bound is unknown"
 	if b, err := os.ReadFile("/proc/sys/fs/nr_open"); err == nil {
 		if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil {
-			most = n
+			most, why = n, "the kernel gives no process more: raise fs.nr_open (sysctl)"
 		}
 	}
 	pid, err := peerOf(address)
 	if err != nil {
-		return most
+		return most, why
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil || mayRaiseLimits(string(status)) {
-		return most
+	if err != nil {
+		return most, why
 	}
 	var l unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &l); err != nil {
-		return most
+		return most, why
 	}
-	return int64(min(uint64(most), l.Max))
+	return ownLimit(most, why, string(status), l.Max)
+}
+
+// ownLimit is most, or the hard limit of a containerd with such a status that may not
+// raise it.
+func ownLimit(most int64, why, status string, hard uint64) (int64, string) {
+	if mayRaiseLimits(status) || hard >= uint64(most) {
+		return most, why
+	}
+	return int64(hard), "containerd has this limit itself and lacks CAP_SYS_RESOURCE to raise it: set LimitNOFILE of its unit, or give it the capability"
 }
 
 // mayRaiseLimits reads CAP_SYS_RESOURCE in a process's status.

@@ -103,7 +103,8 @@ func TestContainerSeesItsLimits(t *testing.T) {
 		}
 		return string(b)
 	}
-	want := fmt.Sprint(min(1<<20, mostOpenFiles(daemon.Address)))
+	most, _ := mostOpenFiles(daemon.Address)
+	want := fmt.Sprint(min(1<<20, most))
 	for line := range strings.Lines(read("limits")) {
 		if f := strings.Fields(line); strings.HasPrefix(line, "Max open files") && (f[3] != want || f[4] != want) {
 			t.Errorf("%s, want %s", strings.TrimSpace(line), want)

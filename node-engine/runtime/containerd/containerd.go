@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -56,6 +57,7 @@ type Runtime struct {
 	stops    *slots
 	log      *slog.Logger
 	diskUsed func(dir string) (percent int, err error)
+	openMost atomic.Int64    // the limit of open files that was logged last
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
 	lives    sync.WaitGroup
@@ -201,7 +203,7 @@ func (r *Runtime) container(ctx context.Context, w runtime.Workload, h Handler, 
 	}
 	c.Extensions = map[string]typeurl.Any{extension: &anypb.Any{TypeUrl: typeURL, Value: kept}}
 	cfg := r.cfg
-	cfg.OpenFiles = min(cfg.OpenFiles, mostOpenFiles(cfg.Address))
+	cfg.OpenFiles = r.openFiles()
 	s, err := oci.GenerateSpec(ctx, r.c, &c, cfg.specOpts(w, img.asks)...)
 	if err != nil {
 		return c, err
