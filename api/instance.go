@@ -92,6 +92,10 @@ type Observed struct {
 	Ready    bool       `json:"ready,omitempty"`  // others' flows may go to Address: it listens; between node and cluster only
 	// Stopped says that nothing of this epoch runs any more and nothing will.
 	Stopped bool `json:"stopped,omitempty"`
+	// Ended says of an instance that is withdrawn that none of its processes runs any
+	// more, while what is left of it is still being removed. It is not part of the
+	// digest, which older versions compute without it. Between cluster and root only.
+	Ended bool `json:"ended,omitempty"`
 	// HandedBack says that the cluster cannot place the instance under this epoch
 	// and will not try again until the root offers it anew.
 	HandedBack bool `json:"handed_back,omitempty"`

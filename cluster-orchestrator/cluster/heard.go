@@ -144,6 +144,28 @@ func (c *Core) nodeObserved(n *node, o api.Observed) {
 	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped && !n.silent {
 		c.observed(n, in, o)
 	}
+	if in := c.instances[o.Instance]; in != nil && in.Leaving && !in.stilled && c.nothingRuns(in) {
+		in.stilled = true
+		c.show(in)
+	}
+}
+
+// nothingRuns reports whether each node that the withdrawn instance leaves has said
+// that its processes have ended. A node that has not mentioned it
+// proves nothing, nor does what a node said of an earlier placement.
+func (c *Core) nothingRuns(in *instance) bool {
+	for _, v := range in.Vacancies {
+		n := c.nodes[v.Node]
+		if n == nil {
+			return false
+		}
+		o, ok := n.observed[in.id()]
+		stopped := o.State == api.Failed && o.Reason == api.ReasonDeleted && o.ExitCode != nil
+		if !ok || o.Epoch != in.Epoch || !stopped && !api.Ended(o.State, o.Reason) {
+			return false
+		}
+	}
+	return in.Node == "" && len(in.Vacancies) > 0
 }
 
 // emptied notes, for a restart too, that what leaves the node takes no room there

@@ -47,6 +47,7 @@ type instance struct {
 	until     time.Time        // placing it may search; zero: it has not begun to
 	since     time.Time        // its SLA is violated; zero: it is not
 	looks     looks            // the last checks of that
+	stilled   bool             // it is leaving, and none of its processes runs any more
 	saidAt    time.Time        // when Violated was said, and
 	estimated bool             // by coordinates
 	told      *api.Position    // of where it is, to the root
@@ -269,6 +270,7 @@ func (in *instance) view() api.Observed {
 	if in.Offered && in.Node == "" {
 		o.State = api.Requested
 	}
+	o.Ended = in.Leaving && in.stilled
 	if in.Withdrawn {
 		o.State, o.Reason, o.Stopped = api.Terminated, api.ReasonScaledLocally, in.Node == "" && len(in.Vacancies) == 0
 	}

@@ -163,6 +163,7 @@ func (c *Core) rewant(in *instance, a api.Assignment) {
 	}
 	c.wants(in, a)
 	in.Epoch = max(a.Epoch, in.Epoch)
+	in.stilled = false
 	in.Local, in.Leaving, in.Withdrawn, in.Offered, in.Bound, in.Moving, in.GivenUp = false, false, false, false, false, false, false
 	in.Violated, in.Strained, in.since, in.until, in.cause, in.told = "", false, time.Time{}, time.Time{}, api.ReasonNone, nil
 	in.avoid, in.why, in.Restarts, in.Failures, in.ExitCode = nil, nil, a.Restarts, a.Failures, nil

@@ -173,6 +173,19 @@ func TestStopsThatFailAreNotAllOrderedAgainAtOnce(t *testing.T) {
 	}
 }
 
+func TestExitAfterAFailedStopIsSaid(t *testing.T) {
+	w := newWorld(t)
+	w.wants(assignment(1))
+	w.slow = true
+	w.wants()
+	w.step(Workload{api.WorkloadEvent{Key: api.Key{Instance: web, Epoch: 1}, Phase: api.WorkloadFailed, Reason: api.ReasonRuntimeDown}})
+	w.is(api.Running)
+	w.step(Workload{api.WorkloadEvent{Key: api.Key{Instance: web, Epoch: 1}, Phase: api.WorkloadExited, ExitCode: 143}})
+	if in := w.is(api.Failed); in.Reason != api.ReasonDeleted || in.ExitCode == nil {
+		t.Errorf("it ended because %q with code %v, want that it was stopped", in.Reason, in.ExitCode)
+	}
+}
+
 func TestExitWhileItIsStoppedIsSeen(t *testing.T) {
 	w := newWorld(t)
 	w.wants(assignment(1))

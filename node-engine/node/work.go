@@ -237,7 +237,10 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 	if w.phase == stopping {
 		switch e.Phase {
 		case api.WorkloadExited:
-			w.endedWith = &e.ExitCode // the stop's answer follows, and is news enough
+			w.endedWith = &e.ExitCode
+			if w.retries > 0 { // else the stop's answer follows soon, and is news enough
+				c.ended(w)
+			}
 		case api.WorkloadFailed:
 			c.retryLater(w) // until nothing is left
 			c.ended(w)

@@ -102,8 +102,22 @@ func (c *Core) observe(cl *cluster, r api.Report) {
 			c.observed(cl, in, o)
 		case in == nil && o.Local && !o.Stopped && o.State != api.Terminated:
 			c.adopt(cl, o)
+		case in == nil && o.Ended:
+			c.endedLeaving(cl, o.Instance)
 		}
 	}
+}
+
+// endedLeaving notes that nothing of a withdrawn instance runs any more. It is kept
+// until its cluster says that nothing is left of it; the event follows then.
+func (c *Core) endedLeaving(cl *cluster, id api.InstanceID) {
+	in := c.instances[id]
+	if in == nil || !in.Leaving || in.Cluster != cl.Info.ID || in.State == api.Terminated {
+		return
+	}
+	in.State, in.Since = api.Terminated, c.wall
+	in.Detail = "its processes have ended; what is left of it is being removed"
+	c.changed(in)
 }
 
 // mostRevision bounds what a cluster may make the root skip to, so that none can
