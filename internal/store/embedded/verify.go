@@ -19,7 +19,21 @@ import (
 // well-formed and belongs to one place, every document matches its checksum,
 // and all together match the digest.
 func verify(file io.ReaderAt, size int64) error {
-	f := &boltFile{file: file, size: size, seen: map[uint64]bool{}}
+	_, err := inspect(file, size)
+	return err
+}
+
+// inspect is verify, and says what the file holds.
+func inspect(file io.ReaderAt, size int64) (Usage, error) {
+	f := &boltFile{file: file, size: size, seen: map[uint64]bool{}, usage: Usage{File: size, Kinds: map[string]Kind{}}}
+	if err := f.check(); err != nil {
+		return Usage{}, err
+	}
+	f.usage.Used = int64(uint64(len(f.seen)) * f.pageSize)
+	return f.usage, nil
+}
+
+func (f *boltFile) check() error {
 	root, err := f.meta()
 	if err != nil {
 		return err
@@ -65,6 +79,7 @@ type boltFile struct {
 	pageSize uint64
 	pages    uint64 // the high-water mark
 	seen     map[uint64]bool
+	usage    Usage
 }
 
 // meta reads both meta pages and gives the root page of the newer one. Both
@@ -281,8 +296,9 @@ func (f *boltFile) contents(buckets map[string][]byte) error {
 	}
 	var digest uint64
 	err = f.bucket(docsBucket, buckets[string(docsBucket)], func(key, value []byte, _ bool) error {
-		_, sum, err := decode(key, value)
+		d, sum, err := decode(key, value)
 		digest += sum
+		f.usage.add(d.Kind, len(key)+len(value))
 		return err
 	})
 	if err != nil {

@@ -1,0 +1,43 @@
+package embedded
+
+import "os"
+
+// Usage is what the file of a store holds.
+type Usage struct {
+	Kinds map[string]Kind
+	Used  int64 // bytes of the pages that hold documents
+	File  int64 // bytes of the file. It never shrinks: pages that are free are used again.
+}
+
+// Kind counts documents of one kind.
+type Kind struct {
+	Documents int
+	Bytes     int64 // of keys, versions, checksums and data
+}
+
+func (u *Usage) add(kind string, bytes int) {
+	k := u.Kinds[kind]
+	k.Documents++
+	k.Bytes += int64(bytes)
+	u.Kinds[kind] = k
+}
+
+// Measure reads the store in the file at path, which another process may have: it takes
+// no lock and writes nothing. A store that is written meanwhile may be refused as
+// damaged; measure it again.
+func Measure(path string) (Usage, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return Usage{}, err
+	}
+	u, err := inspect(f, info.Size())
+	if err != nil {
+		return Usage{}, corrupt(path, err)
+	}
+	return u, nil
+}
