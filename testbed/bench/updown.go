@@ -1,14 +1,20 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
@@ -19,7 +25,24 @@ const (
 	upDownNodes     = 6
 	upWithin        = 30.0 // s
 	downWithin      = 30.0 // s
-	growthMost      = 1.15 // of memory, descriptors and store, between the first cycles and the last
+	growthMost      = 1.15 // of memory, descriptors and documents, between the first cycles and the last
+)
+
+// histories are the kinds of documents of which a store keeps a bounded number for a
+// while, whatever comes and goes: they fill up during the first cycles. The value is
+// the most that one store may hold.
+var histories = map[string]int{
+	"event":   4096, // root.Config.EventsKept
+	"answer":  8192, // to Idempotency-Keys, for 24 h
+	"address": 4096, // service addresses that rest, for 30 min
+	"freed":   4096, // addresses of a node's subnet that rest, for 2 min
+}
+
+// A store's file is at most fileTimes the most bytes that it held, and fileFirst: bbolt
+// writes changed pages beside the old ones, half filled, and doubles its file.
+const (
+	fileTimes = 8.0
+	fileFirst = 1.0 // MiB
 )
 
 // upDown measures how long it takes until 300 instances of one application run on
@@ -45,7 +68,8 @@ func upDown(r *run) error {
 		l.Wait("the nodes take work", lab.Nodes("munich", nodes))
 
 		var up, down series
-		kept := map[string]*series{"memory": {}, "descriptors": {}, "store": {}, "containerd": {}}
+		kept := map[string]*series{"memory": {}, "descriptors": {}, "documents": {}, "live": {}, "histories": {}, "store": {}, "containerd": {}}
+		books := stores{dir: l.Dir, most: map[string]float64{}}
 		for i := range r.n {
 			w := watch(l.Dir)
 			began := time.Now()
@@ -54,6 +78,9 @@ func upDown(r *run) error {
 			up.add(time.Since(began).Seconds(), w.disturbed())
 			if n := len(l.Workloads()); n != instances {
 				return fmt.Errorf("cycle %d: %d processes run, %d instances are said to", i, n, instances)
+			}
+			if _, err := books.look(r.ctx); err != nil {
+				return err
 			}
 			w = watch(l.Dir)
 			began = time.Now()
@@ -78,11 +105,14 @@ func upDown(r *run) error {
 				return err
 			}
 			kept["containerd"].add(ctrd.memory, false)
-			size, err := storeSize(l.Dir)
+			s, err := books.look(r.ctx)
 			if err != nil {
 				return err
 			}
-			kept["store"].add(size, false)
+			kept["documents"].add(float64(s.documents), false)
+			kept["live"].add(s.live, false)
+			kept["histories"].add(float64(s.histories), false)
+			kept["store"].add(s.files, false)
 		}
 		troubles := 0
 		for _, p := range engines {
@@ -92,7 +122,10 @@ func upDown(r *run) error {
 		r.emit(down.record("updown.down", "s").atMost(downWithin).noting("from the application's deletion to the root's word that nothing is left; %d orders were not carried out by the runtime", troubles))
 		r.emit(flat(kept["memory"], "updown.memory", "MiB", "RssAnon of all engines, netmanagers, the cluster and the root"))
 		r.emit(flat(kept["descriptors"], "updown.descriptors", "", "open files of the same"))
-		r.emit(flat(kept["store"], "updown.store", "MiB", "bytes in use in all their stores' files"))
+		r.emit(flat(kept["documents"], "updown.documents", "", "documents in all their stores after each cycle, without bounded histories"))
+		r.emit(flat(kept["live"], "updown.live", "KiB", "keys and data of these documents"))
+		r.emit(unless(kept["histories"].record("updown.histories", "").noting("documents of bounded histories (events, answers, addresses that rest); beyond a bound: %s", said(books.beyond)), books.beyond))
+		r.emit(unless(kept["store"].record("updown.store", "MiB").noting("size of all stores' files, each at most %s times the most bytes that it held and %s MiB; larger: %s", number(fileTimes), number(fileFirst), said(books.large())), books.large()))
 		r.emit(kept["containerd"].record("updown.containerd-memory", "MiB").noting("RssAnon of containerd after each cycle, which is not ours to keep flat"))
 		return nil
 	})
@@ -134,16 +167,88 @@ func holdingsOf(procs []*lab.Proc) (h holdings, err error) {
 	return h, nil
 }
 
-// storeSize is the size of all stores below dir, in MiB.
-func storeSize(dir string) (mib float64, err error) {
-	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || filepath.Ext(path) != ".db" || strings.HasPrefix(path, filepath.Join(dir, "c")+"/") {
+// stores are the embedded stores below a directory, but containerd's.
+type stores struct {
+	dir    string
+	most   map[string]float64 // by path, bytes of documents that it was ever seen with
+	files  map[string]float64 // by path, its size when last looked at
+	beyond []string           // histories that were larger than their bound
+}
+
+// stored is what all stores hold.
+type stored struct {
+	documents, histories int
+	live, files          float64 // KiB of documents that are no history; MiB
+}
+
+// look measures all stores.
+func (b *stores) look(ctx context.Context) (all stored, err error) {
+	b.files = map[string]float64{}
+	err = filepath.WalkDir(b.dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || filepath.Ext(path) != ".db" || strings.HasPrefix(path, filepath.Join(b.dir, "c")+"/") {
 			return nil //nolint:nilerr // what went while we looked counts nothing
 		}
-		if info, err := e.Info(); err == nil {
-			mib += float64(info.Size()) / (1 << 20)
+		u, err := measure(ctx, path)
+		if err != nil {
+			return err
 		}
+		bytes := 0.0
+		for kind, k := range u.Kinds {
+			bytes += float64(k.Bytes)
+			bound, history := histories[kind]
+			switch {
+			case !history:
+				all.documents += k.Documents
+				all.live += float64(k.Bytes) / (1 << 10)
+			case k.Documents > bound:
+				b.beyond = append(b.beyond, fmt.Sprintf("%d of kind %s in %s", k.Documents, kind, filepath.Base(path)))
+				fallthrough
+			default:
+				all.histories += k.Documents
+			}
+		}
+		b.most[path] = max(b.most[path], bytes)
+		b.files[path] = float64(u.File)
+		all.files += float64(u.File) / (1 << 20)
 		return nil
 	})
-	return mib, err
+	return all, err
+}
+
+// measure measures a store until no commit comes in between.
+func measure(ctx context.Context, path string) (u embedded.Usage, err error) {
+	for range 100 {
+		if u, err = embedded.Measure(path); !errors.Is(err, store.ErrCorrupt) {
+			return u, err
+		}
+		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+			return u, err
+		}
+	}
+	return u, err
+}
+
+// large names the files that are larger than what they held explains.
+func (b *stores) large() (names []string) {
+	for _, path := range slices.Sorted(maps.Keys(b.files)) {
+		if size := b.files[path]; size > fileTimes*b.most[path]+fileFirst*(1<<20) {
+			names = append(names, fmt.Sprintf("%s: %s MiB for %s KiB", filepath.Base(path), number(size/(1<<20)), number(b.most[path]/(1<<10))))
+		}
+	}
+	return names
+}
+
+// unless fails the record where something is wrong.
+func unless(r Record, wrong []string) Record {
+	if r.Held = "pass"; len(wrong) > 0 {
+		r.Held = "FAIL"
+	}
+	return r
+}
+
+func said(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
 }
