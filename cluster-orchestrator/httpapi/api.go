@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/apishare"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
@@ -100,6 +101,7 @@ type API struct {
 	router chi.Router
 	huma   huma.API
 	shares *apishare.Shares
+	plans  *fairshare.Turns
 	grants grant.Set // of the requests under way
 }
 
@@ -108,7 +110,7 @@ func New(o Options) *API {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	a := &API{opt: o, router: chi.NewRouter()}
+	a := &API{opt: o, router: chi.NewRouter(), plans: fairshare.NewTurns(planTurns, planAll, planTenant)}
 	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})
 	a.router.Use(a.recovered, a.authenticate, a.shares.Wrap)
 	a.router.NotFound(func(w http.ResponseWriter, r *http.Request) {

@@ -21,12 +21,6 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// What one plan may ask: the core answers nobody else meanwhile.
-const (
-	maxPlan     = 1000
-	maxPlanBody = 8 << 20
-)
-
 // writeWait is how long an asker may take to read a piece of a log.
 const writeWait = 30 * time.Second
 
@@ -51,7 +45,7 @@ func (a *API) registerInstances() {
 	handle(a, huma.Operation{OperationID: "getInstance", Method: http.MethodGet, Path: "/v1/instances/{id}", Summary: "Show an instance", Tags: tags, Errors: []int{404}}, a.instance)
 	handle(a, huma.Operation{OperationID: "whyInstance", Method: http.MethodGet, Path: "/v1/instances/{id}/why", Summary: "Explain, node by node, where an instance could be placed now", Tags: tags, Errors: []int{404}}, a.why)
 	handle(a, huma.Operation{OperationID: "why", Method: http.MethodPost, Path: "/v1/why", Summary: "Explain, node by node, where an instance that is not here could be placed now", Tags: tags}, a.whyOf)
-	handle(a, huma.Operation{OperationID: "plan", Method: http.MethodPost, Path: "/v1/plan", Summary: "Say which nodes instances would get that are not here, one after the other", Tags: tags, MaxBodyBytes: maxPlanBody, Errors: []int{413}}, a.plan)
+	handle(a, huma.Operation{OperationID: "plan", Method: http.MethodPost, Path: "/v1/plan", Summary: "Say which nodes instances would get that are not here, one after the other", Tags: tags, MaxBodyBytes: maxPlanBody, Errors: []int{413, 429}, Middlewares: huma.Middlewares{a.planTurn}}, a.plan)
 	handle(a, huma.Operation{OperationID: "instanceLogs", Method: http.MethodGet, Path: "/v1/instances/{id}/logs", Summary: "Stream what an instance writes", Tags: tags, Errors: []int{404, 409, 503, 504}}, a.logs)
 	handle(a, huma.Operation{OperationID: "scaleService", Method: http.MethodPost, Path: "/v1/services/{id}/scale", Summary: "Scale a service here, while the root is away", Tags: tags, Errors: []int{404, 409}}, a.scale)
 }
@@ -142,13 +136,13 @@ func (a *API) whyOf(ctx context.Context, p rights.Principal, in *body[api.WhyReq
 // plan says where instances would go that are not here. Whoever may see their
 // application may ask; which nodes they are is their operator's to know.
 func (a *API) plan(ctx context.Context, p rights.Principal, in *body[api.ClusterPlanRequest]) (*body[api.ClusterPlan], error) {
+	if n := len(in.Body.Instances); n > maxPlan {
+		return nil, fmt.Errorf("plan %d instances: at most %d at once: %w", n, maxPlan, api.ErrTooLarge)
+	}
 	for _, i := range in.Body.Instances {
 		if err := a.sees(p, i.Instance); err != nil {
 			return nil, err
 		}
-	}
-	if n := len(in.Body.Instances); n > maxPlan {
-		return nil, fmt.Errorf("plan %d instances: at most %d at once: %w", n, maxPlan, api.ErrTooLarge)
 	}
 	var out api.ClusterPlan
 	if err := a.opt.Owner.Read(ctx, func() { out = a.opt.Core.Plan(in.Body) }); err != nil {
