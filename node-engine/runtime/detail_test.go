@@ -3,6 +3,7 @@ package runtime_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -29,5 +30,25 @@ func TestDetailsSayReasonsNowhereAndWhatToDoOnce(t *testing.T) {
 	}
 	if got := runtime.Detail(errors.New("odd")); got != "odd" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestEveryWorkloadIsBounded: whatever a cluster sends, a workload has limits.
+func TestEveryWorkloadIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		memory       int64
+		vcpus        float64
+		wantMB, want int64
+	}{
+		{64, 0.25, 64, 250},
+		{0, 0, runtime.DefaultMemoryMB, runtime.DefaultMilliCPU},
+		{-1, -1, runtime.DefaultMemoryMB, runtime.DefaultMilliCPU},
+		{64, math.NaN(), 64, runtime.DefaultMilliCPU},
+		{64, 1e-9, 64, 1},
+	} {
+		memory, cpu := runtime.LimitsOf(api.Microservice{Memory: c.memory, VCPUs: c.vcpus})
+		if memory != c.wantMB || cpu != c.want {
+			t.Errorf("memory %d and vcpus %g: limits of %d MiB and %d milli, want %d and %d", c.memory, c.vcpus, memory, cpu, c.wantMB, c.want)
+		}
 	}
 }

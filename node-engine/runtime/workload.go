@@ -36,3 +36,26 @@ func (w Workload) Env() []string {
 	}
 	return env
 }
+
+// DefaultMemoryMB and DefaultMilliCPU bound a workload whose assignment names no
+// memory or no vcpus. A cluster names both; one of an earlier release does not.
+const (
+	DefaultMemoryMB = 512
+	DefaultMilliCPU = 1000
+)
+
+// LimitsOf returns what bounds a workload of this spec in its control group. Both are
+// above 0.
+func LimitsOf(m api.Microservice) (memoryMB, milliCPU int64) {
+	memoryMB, milliCPU = m.Memory, m.Needs().MilliCPU
+	if memoryMB <= 0 {
+		memoryMB = DefaultMemoryMB
+	}
+	switch {
+	case !(m.VCPUs > 0):
+		milliCPU = DefaultMilliCPU
+	case milliCPU < 1:
+		milliCPU = 1
+	}
+	return memoryMB, milliCPU
+}

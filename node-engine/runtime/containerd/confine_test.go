@@ -129,3 +129,26 @@ func TestContainerSeesItsLimits(t *testing.T) {
 		t.Errorf("its oom_score_adj is %s, want %d", got, runtime.OOMScoreAdj)
 	}
 }
+
+// TestSpecificationBoundsMemoryAndProcessor: a workload that names neither is bounded too.
+func TestSpecificationBoundsMemoryAndProcessor(t *testing.T) {
+	for _, c := range []struct {
+		memory               int64
+		vcpus                float64
+		wantMemory, wantCPUs int64
+	}{
+		{48, 0.5, 48, 500},
+		{0, 0, runtime.DefaultMemoryMB, runtime.DefaultMilliCPU},
+	} {
+		w := newWorkload(0)
+		w.Spec.Memory, w.Spec.VCPUs = c.memory, c.vcpus
+		r := generate(t, Config{}, w, "1:1").Linux.Resources
+		if r == nil || r.Memory == nil || r.Memory.Limit == nil || r.CPU == nil || r.CPU.Quota == nil || r.CPU.Period == nil {
+			t.Errorf("memory %d, vcpus %g: the resources are %+v", c.memory, c.vcpus, r)
+			continue
+		}
+		if cpus := *r.CPU.Quota * 1000 / int64(*r.CPU.Period); *r.Memory.Limit != c.wantMemory<<20 || cpus != c.wantCPUs {
+			t.Errorf("memory %d, vcpus %g: bounded at %d bytes and %d milli, want %d MiB and %d", c.memory, c.vcpus, *r.Memory.Limit, cpus, c.wantMemory, c.wantCPUs)
+		}
+	}
+}

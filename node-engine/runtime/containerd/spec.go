@@ -53,15 +53,11 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 	if len(w.Spec.Cmd) > 0 { // as in Oakestra, it replaces the image's entrypoint too
 		opts = append(opts, oci.WithProcessArgs(w.Spec.Cmd...))
 	}
-	if w.Spec.Memory > 0 {
-		opts = append(opts, oci.WithMemoryLimit(uint64(w.Spec.Memory)<<20))
-		if swapIsAccounted() {
-			opts = append(opts, oci.WithMemorySwap(w.Spec.Memory<<20))
-		}
-	}
-	if cpu := w.Spec.Needs().MilliCPU; cpu > 0 {
-		opts = append(opts, oci.WithCPUCFS(max(cpu*cpuPeriod/1000, 1000), cpuPeriod),
-			oci.WithCPUShares(uint64(max(cpu*1024/1000, 2))))
+	memory, cpu := runtime.LimitsOf(w.Spec)
+	opts = append(opts, oci.WithMemoryLimit(uint64(memory)<<20),
+		oci.WithCPUCFS(max(cpu*cpuPeriod/1000, 1000), cpuPeriod), oci.WithCPUShares(uint64(max(cpu*1024/1000, 2))))
+	if swapIsAccounted() {
+		opts = append(opts, oci.WithMemorySwap(memory<<20))
 	}
 	switch c.Network {
 	case NetworkHost:

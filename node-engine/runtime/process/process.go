@@ -185,10 +185,11 @@ func (r *Runtime) create(w runtime.Workload) error {
 	if err := r.root.Mkdir(id, 0o700); err != nil {
 		return err
 	}
+	memory, cpu := runtime.LimitsOf(w.Spec)
 	return r.writeJSON(id, workloadFile, plan{
 		Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Devices: w.Devices, Boot: r.boot, Log: path,
 		Cgroup: r.group(id).Path(),
-		Limits: cgroup.Limits{MemoryMB: w.Spec.Memory, MilliCPU: w.Spec.Needs().MilliCPU, PIDs: r.cfg.PIDs},
+		Limits: cgroup.Limits{MemoryMB: memory, MilliCPU: cpu, PIDs: r.cfg.PIDs},
 		UID:    r.cfg.UID, GID: r.cfg.GID,
 		Args: append([]string{w.Spec.Code}, w.Spec.Cmd...),
 		Env:  slices.Concat([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, w.Spec.Environment, w.Env()),

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -61,6 +62,7 @@ func Run(t *testing.T, factory func(t *testing.T) Harness) {
 		{"OtherDevicesReplace", otherDevicesReplace},
 		{"EpochsAreApart", epochsAreApart},
 		{"OutOfMemory", outOfMemory},
+		{"LimitsInItsCgroup", limitsInItsCgroup},
 		{"KillAfterGrace", killAfterGrace},
 		{"GraceOfZeroKills", graceOfZeroKills},
 		{"Environment", environment},
@@ -428,6 +430,69 @@ func outOfMemory(s *suite) {
 	if st := s.wantPhase(w.Key, api.WorkloadExited); !st.OOM || st.ExitCode != 137 {
 		s.Errorf("listed after a restart: %+v, want out of memory", st)
 	}
+}
+
+// limitsInItsCgroup reads from the kernel what bounds a workload. One whose spec names
+// no memory and no vcpus, or less than can be counted, is bounded too: a cluster of an
+// earlier release sends such.
+func limitsInItsCgroup(s *suite) {
+	g, ok := s.rt.(runtime.Guarded)
+	if !ok {
+		s.Fatal("the runtime has no control groups")
+	}
+	for _, c := range []struct {
+		name     string
+		memory   int64
+		vcpus    float64
+		wantMB   int64
+		wantVCPU float64
+	}{
+		{"named", 64, 0.25, 64, 0.25},
+		{"absent", 0, 0, runtime.DefaultMemoryMB, float64(runtime.DefaultMilliCPU) / 1000},
+		{"negative", -1, -1, runtime.DefaultMemoryMB, float64(runtime.DefaultMilliCPU) / 1000},
+		{"tiny", 64, 0.0001, 64, 0.01}, // the kernel's least is 1 ms of 100
+	} {
+		w := s.workload("sleep")
+		w.Spec.Memory, w.Spec.VCPUs = c.memory, c.vcpus
+		s.run(w)
+		target, err := g.CgroupOf(s.Context(), w.Key)
+		if err != nil {
+			s.Fatal(err)
+		}
+		memory, vcpus := limitsOf(s, target)
+		if memory != c.wantMB<<20 || vcpus != c.wantVCPU {
+			s.Errorf("%s: its cgroup %s is bounded at %d MiB and %g vCPUs, want %d and %g", c.name, target.Cgroup, memory>>20, vcpus, c.wantMB, c.wantVCPU)
+		}
+	}
+}
+
+// limitsOf reads what bounds a control group: bytes, and vCPUs.
+func limitsOf(s *suite, t runtime.Target) (memory int64, vcpus float64) {
+	s.Helper()
+	read := func(parts ...string) []string {
+		b, err := os.ReadFile(filepath.Join(append([]string{"/sys/fs/cgroup"}, parts...)...))
+		if err != nil {
+			s.Fatal(err)
+		}
+		return strings.Fields(string(b))
+	}
+	number := func(text string) int64 {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			s.Fatalf("no limit: %q", text)
+		}
+		return n
+	}
+	fs, err := cgroup.Mounted()
+	if err != nil {
+		s.Fatal(err)
+	}
+	if fs.V2() {
+		cpu := read(t.Cgroup, "cpu.max")
+		return number(read(t.Cgroup, "memory.max")[0]), float64(number(cpu[0])) / float64(number(cpu[1]))
+	}
+	quota, period := read("cpu", t.Cgroup, "cpu.cfs_quota_us"), read("cpu", t.Cgroup, "cpu.cfs_period_us")
+	return number(read("memory", t.Cgroup, "memory.limit_in_bytes")[0]), float64(number(quota[0])) / float64(number(period[0]))
 }
 
 func killAfterGrace(s *suite) {
