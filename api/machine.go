@@ -78,6 +78,16 @@ type Node struct {
 	// Remaining is what a node that is drained still has, the first MostRemaining, and
 	// why. What ended for good is not among it.
 	Remaining []Remaining `json:"remaining,omitempty"`
+	// Capped is what the node claims above the caps that its cluster's operator set.
+	// NodeInfo has what counts.
+	Capped []Capped `json:"capped,omitempty"`
+}
+
+// Capped is one part of what a node claims that does not count as claimed.
+type Capped struct {
+	What   string `json:"what"`   // "memory", "privileged", or a kind of device
+	Claims string `json:"claims"` // "1048576 MiB"
+	Counts string `json:"counts"` // "8192 MiB"
 }
 
 // MostRemaining bounds Node.Remaining.

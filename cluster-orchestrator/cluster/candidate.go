@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// traits is what a node's candidate has of its info, made anew only when that
+// traits is what a node's candidate has of its info (what counts), made anew only when that
 // changes. The table refers to it.
 type traits struct {
 	capacity         api.Resources

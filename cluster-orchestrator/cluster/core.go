@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/nodecaps"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/rollcall"
 	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -31,20 +32,21 @@ import (
 // of up to a second (see node.link). The defaults are 2.5, 5 and 7 seconds.
 type Config struct {
 	ID           api.ClusterID
-	LocalNumbers int           // the first instance number that this cluster may give: api.ClusterInfo.LocalNumbers
-	Timing       api.Timing    // for nodes; grows with their number
-	Dead         time.Duration // silence after which a node's instances are placed elsewhere
-	Return       time.Duration // what nodes may take to come back after the cluster's own start, beyond Dead: 6 s
-	ReportIdle   time.Duration // between reports when nothing changes, at first: 5 s
-	ReportRetry  time.Duration // how long a report may stay without an answer: 3 s
-	Plugin       sched.Plugin  // rom
-	Asks         string        // the scheduler outside that ranks nodes, by name; empty: Plugin does
-	Location     *api.Geo      // of nodes that do not say where they are; nil: not known
-	Offer        Offer         // to the root
-	Workload     Workload      // memory and processor of one instance
-	Probe        Probe         // of users that SLAs name
-	Preempt      bool          // an urgent instance may have less urgent ones make way
-	MovesPerHour int           // that violations may cause, of one instance: 4; below 0: none
+	LocalNumbers int             // the first instance number that this cluster may give: api.ClusterInfo.LocalNumbers
+	Timing       api.Timing      // for nodes; grows with their number
+	Dead         time.Duration   // silence after which a node's instances are placed elsewhere
+	Return       time.Duration   // what nodes may take to come back after the cluster's own start, beyond Dead: 6 s
+	ReportIdle   time.Duration   // between reports when nothing changes, at first: 5 s
+	ReportRetry  time.Duration   // how long a report may stay without an answer: 3 s
+	Plugin       sched.Plugin    // rom
+	Asks         string          // the scheduler outside that ranks nodes, by name; empty: Plugin does
+	Location     *api.Geo        // of nodes that do not say where they are; nil: not known
+	Offer        Offer           // to the root
+	Workload     Workload        // memory and processor of one instance
+	Caps         nodecaps.Policy // what a node counts for, whatever it claims
+	Probe        Probe           // of users that SLAs name
+	Preempt      bool            // an urgent instance may have less urgent ones make way
+	MovesPerHour int             // that violations may cause, of one instance: 4; below 0: none
 
 	// Of the overlay network. Seed is the cluster's own, kept for its life: from it
 	// come the tickets and secrets of its relay.
@@ -267,6 +269,7 @@ func (c *Core) start() {
 		// Nodes that were cut off for long try again at their slowest.
 		n.lastAlive, n.awaited = c.now.Add(c.cfg.Return), true
 		c.timers.Set(timerKey{what: timerDead, node: id}, c.now.Add(c.dead()))
+		c.sayCapped(n)
 		c.touch(n) // numbers of an earlier life may have been lost: begin anew above them
 		if n.leased > 0 {
 			c.emit(id.Addr(), api.Lease{Answer: true}) // its lease runs, and it has heard nothing for as long as we were away

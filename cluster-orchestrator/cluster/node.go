@@ -20,10 +20,12 @@ import (
 
 // node is what the cluster knows of one node.
 type node struct {
-	info     api.NodeInfo
+	info     api.NodeInfo // what counts of claims
+	claims   api.NodeInfo // what it says of itself
+	caps     capping
 	traits   traits          // of info
 	coord    *api.Coordinate // in the latency space, as the candidate has it; nil: not known
-	said     api.Digest      // of info
+	said     api.Digest      // of claims
 	joined   time.Time
 	cordoned bool
 	draining bool
@@ -86,20 +88,22 @@ type node struct {
 }
 
 type nodeRecord struct {
-	Info     api.NodeInfo `json:"info"`
+	Info     api.NodeInfo `json:"info"` // what it claims: caps may change
 	Joined   time.Time    `json:"joined"`
 	Cordoned bool         `json:"cordoned,omitempty"`
 	Draining bool         `json:"draining,omitempty"`
 	Subnet   netip.Prefix `json:"subnet,omitzero"`
 	Net      *api.NetSelf `json:"net,omitempty"` // so that routes are whole before it speaks again
+	// Existing says whether the node offered to run privileged workloads before there
+	// were caps of nodes. nil: an earlier release saved the record, and Info says it.
+	Existing *bool `json:"existing_privileged,omitempty"`
 }
 
-func (c *Core) newNode(info api.NodeInfo) *node {
-	return &node{
+// newNode returns a node that claims this. existing is as in nodeRecord.
+func (c *Core) newNode(claims api.NodeInfo, existing bool) *node {
+	n := &node{
 		moved:    c.net.moved,
-		info:     info,
-		traits:   c.traitsOf(&info),
-		said:     info.Digest(),
+		caps:     capping{existing: existing},
 		assigned: map[api.InstanceID]*instance{},
 		leaving:  map[api.InstanceID]bool{},
 		booked:   map[api.InstanceID]claim{},
@@ -109,11 +113,20 @@ func (c *Core) newNode(info api.NodeInfo) *node {
 		observed: map[api.InstanceID]api.Observed{},
 		room:     map[api.InstanceID]claim{},
 	}
+	c.takeClaims(n, claims)
+	return n
+}
+
+// takeClaims notes what a node says of itself, and what counts of it.
+func (c *Core) takeClaims(n *node, claims api.NodeInfo) {
+	n.claims, n.said = claims, claims.Digest()
+	n.info, n.caps.above = c.cfg.Caps.Of(claims.ID).Limit(claims, n.caps.existing)
+	n.traits = c.traitsOf(&n.info)
 }
 
 func (c *Core) saveNode(n *node) {
 	c.journal.Put(kindNode, string(n.info.ID), nodeRecord{
-		n.info, n.joined, n.cordoned, n.draining, n.net.subnet, n.net.self,
+		n.claims, n.joined, n.cordoned, n.draining, n.net.subnet, n.net.self, &n.caps.existing,
 	})
 }
 
@@ -122,7 +135,11 @@ func (c *Core) restoreNode(d store.Doc) error {
 	if err := json.Unmarshal(d.Data, &r); err != nil {
 		return err
 	}
-	n := c.newNode(r.Info)
+	existing := r.Info.Privileged
+	if r.Existing != nil {
+		existing = *r.Existing
+	}
+	n := c.newNode(r.Info, existing)
 	n.joined, n.cordoned, n.draining, n.net.self = r.Joined, r.Cordoned, r.Draining, r.Net
 	c.restoreSubnet(n, r.Subnet)
 	c.addNode(n)
@@ -155,7 +172,7 @@ func (c *Core) joinNode(info api.NodeInfo) {
 		}
 		return
 	}
-	n := c.newNode(info)
+	n := c.newNode(info, false)
 	n.joined, n.lastAlive = c.wall, c.now
 	c.addNode(n)
 	c.rescale()
@@ -163,12 +180,12 @@ func (c *Core) joinNode(info api.NodeInfo) {
 	c.touch(n)
 	c.timers.Set(timerKey{what: timerDead, node: info.ID}, c.now.Add(c.dead()-rollcall.Lead))
 	c.aggregateChanged(true)
+	c.sayCapped(n)
 }
 
 func (c *Core) nodeInfo(n *node, info api.NodeInfo) {
 	info.ID = n.info.ID
-	said := info.Digest()
-	if said == n.said {
+	if info.Digest() == n.said {
 		return
 	}
 	if !maps.Equal(n.info.Labels, info.Labels) { // they are in other domains now
@@ -176,12 +193,13 @@ func (c *Core) nodeInfo(n *node, info api.NodeInfo) {
 			c.leaves(in.id().Service())
 		}
 	}
-	n.info, n.said, n.traits = info, said, c.traitsOf(&info)
+	c.takeClaims(n, info)
 	n.described, n.counts = false, true
 	c.locate(n, n.traits.areas)
 	c.saveNode(n)
 	c.refresh(n)
 	c.stood(n)
+	c.sayCapped(n)
 }
 
 // out says why the node takes no new work, or nothing.

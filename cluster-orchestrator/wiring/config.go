@@ -44,6 +44,7 @@ type Config struct {
 	Scheduler    string         `yaml:"scheduler" usage:"who chooses among the nodes that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
 	Offer        OfferConfig    `yaml:"offer"`
 	Workload     WorkloadConfig `yaml:"workload"`
+	NodeCaps     NodeCapsConfig `yaml:"node_caps"`
 	Probe        ProbeConfig    `yaml:"probe"`
 	Preempt      bool           `yaml:"preempt" usage:"let an urgent instance that fits nowhere have less urgent ones stop"`
 	MovesPerHour int            `yaml:"moves_per_hour" usage:"how often an hour one instance may move because its place breaks its SLA"`
@@ -101,6 +102,7 @@ func Defaults() Config {
 		Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, Log: daemon.DefaultLog(),
 		Scheduler: rom.Plugin{}.Name(), Offer: OfferConfig{Share: 1, Detail: cluster.DetailFull}, MovesPerHour: 4,
 		Workload: WorkloadConfig{Memory: 16, VCPUs: 0.01, MemoryLimit: 512, VCPUsLimit: 1},
+		NodeCaps: NodeCapsConfig{Privileged: privilegedExisting},
 	}
 }
 

@@ -88,6 +88,9 @@ func (c Config) validatePlacement() error {
 	if err := c.Workload.validate(); err != nil {
 		return err
 	}
+	if err := c.NodeCaps.validate(); err != nil {
+		return err
+	}
 	if c.MovesPerHour < 0 || c.MovesPerHour > 60 {
 		return bad("moves_per_hour", "%d, want 0 to 60", c.MovesPerHour)
 	}
@@ -122,6 +125,7 @@ func (c Config) placement(conf *cluster.Config, info api.ClusterInfo, out *outsi
 	}
 	conf.Offer = cluster.Offer{Share: c.Offer.Share, Detail: c.Offer.Detail, Round: c.Offer.Round}
 	conf.Workload = c.Workload.core()
+	conf.Caps = c.NodeCaps.core()
 	conf.Probe.Off = c.Probe.Off
 	conf.Probe.Allow, _ = networks("", c.Probe.Allow) // validated
 	conf.Probe.Deny, _ = networks("", c.Probe.Deny)

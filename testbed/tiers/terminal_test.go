@@ -12,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/command"
+	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
@@ -24,13 +25,17 @@ type terminal struct {
 	env  map[string]string
 }
 
-func openTerminal(t *testing.T) *terminal {
+func openTerminal(t *testing.T) *terminal { return openTerminalWith(t, func(*cluster.Config) {}) }
+
+// openTerminalWith is openTerminal with another configuration of the cluster.
+func openTerminalWith(t *testing.T, change func(*cluster.Config)) *terminal {
 	t.Helper()
 	r := startRoot(t, func(*root.Config) {})
 	check(t, r.admin.CreateTenant(t.Context(), "acme", "Acme"))
 	tok, err := r.admin.CreateToken(t.Context(), api.TokenRequest{Kind: "cluster"})
 	check(t, err)
 	c := newCluster(t, r.anchor(t), tok.Token)
+	change(&c.cfg)
 	c.run(t)
 	return &terminal{t: t, root: r, at: c, env: map[string]string{
 		"XDG_CONFIG_HOME": t.TempDir(), "TREELINE_ADDR": r.url, "TREELINE_TOKEN": r.token,

@@ -1,0 +1,55 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// capping is how a node's claims compare with its caps.
+type capping struct {
+	existing bool         // it offered to run privileged workloads before there were caps of nodes
+	above    []api.Capped // what does not count as claimed
+	said     string       // what the last notice named
+	at       time.Time    // when that was; zero: there was none in this life
+}
+
+// cappedEvery is the least time between two notices that one node claims more than
+// its caps, and cappedAgain until the same is said again.
+const cappedEvery, cappedAgain = time.Minute, time.Hour
+
+// sayCapped gives notice that a node claims more than its caps.
+func (c *Core) sayCapped(n *node) {
+	if len(n.caps.above) == 0 {
+		return
+	}
+	var names, parts []string
+	for _, a := range n.caps.above {
+		names = append(names, a.What)
+		parts = append(parts, fmt.Sprintf("%s (claims %s, %s counts)", a.What, a.Claims, cmp.Or(a.Counts, "none")))
+	}
+	what, since := strings.Join(names, ", "), c.now.Sub(n.caps.at)
+	if !n.caps.at.IsZero() && since < cappedAgain && (what == n.caps.said || since < cappedEvery) {
+		return
+	}
+	n.caps.at, n.caps.said = c.now, what
+	c.notice(api.ReasonCapped, fmt.Sprintf("node %s claims more than its caps (node_caps of the cluster), which count instead: %s", n.info.ID, strings.Join(parts, ", ")))
+}
+
+// cappedPrivilege names the setting where a node offers to run privileged workloads
+// and its cap forbids it. To placement it is a node that does not offer to.
+func (c *Core) cappedPrivilege(rejected []api.Rejection) []api.Rejection {
+	out := slices.Clone(rejected)
+	for i, r := range out {
+		n := c.nodes[api.NodeID(r.Candidate)]
+		if r.Constraint == sched.ConstraintPrivileged && n != nil && n.claims.Privileged && !n.info.Privileged {
+			out[i].Have = "forbidden (node_caps.privileged of the cluster)"
+		}
+	}
+	return out
+}

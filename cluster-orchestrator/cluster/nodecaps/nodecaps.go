@@ -1,0 +1,126 @@
+// Package nodecaps limits what a node counts for, whatever it claims of itself. The
+// limits are the cluster's operator's.
+//
+//	counts, capped := policy.Of(info.ID).Limit(info, false)
+package nodecaps
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Caps limit what one node counts for. The zero Caps limit nothing.
+type Caps struct {
+	Most       api.Resources  // of each part zero means no limit
+	Devices    map[string]int // by kind; of kinds that are not named, any number
+	Runtimes   []string       // that count; empty: all
+	Privileged Privileged
+}
+
+// Privileged says when a node that offers to run privileged workloads gets them.
+type Privileged int
+
+// The values of Privileged.
+const (
+	Allow    Privileged = iota // when it offers to
+	Existing                   // when it offered to before its cluster had caps of nodes
+	Deny                       // never
+)
+
+// Policy is what the operator says of all nodes.
+type Policy struct {
+	Default Caps
+	Nodes   map[api.NodeID]Caps // in place of Default
+}
+
+// Of returns the caps of one node.
+func (p Policy) Of(id api.NodeID) Caps {
+	if c, ok := p.Nodes[id]; ok {
+		return c
+	}
+	return p.Default
+}
+
+// Limit returns what counts of what a node claims, and by what that differs, in a
+// fixed order. claims stays as it is. existing reports whether the node offered to run
+// privileged workloads before its cluster had caps of nodes.
+func (c Caps) Limit(claims api.NodeInfo, existing bool) (counts api.NodeInfo, capped []api.Capped) {
+	counts = claims
+	above := func(what, claimed, count string) {
+		capped = append(capped, api.Capped{What: what, Claims: claimed, Counts: count})
+	}
+	for _, p := range []struct {
+		name, unit string
+		have       *int64
+		most       int64
+		scale      float64
+	}{
+		{"vcpus", "", &counts.Capacity.MilliCPU, c.Most.MilliCPU, 1000},
+		{"memory", " MiB", &counts.Capacity.MemoryMB, c.Most.MemoryMB, 1},
+		{"storage", " MiB", &counts.Capacity.StorageMB, c.Most.StorageMB, 1},
+		{"bandwidth_in", " Mbit/s", &counts.Capacity.InMbit, c.Most.InMbit, 1},
+		{"bandwidth_out", " Mbit/s", &counts.Capacity.OutMbit, c.Most.OutMbit, 1},
+	} {
+		if p.most > 0 && *p.have > p.most {
+			text := func(n int64) string { return fmt.Sprintf("%.15g%s", float64(n)/p.scale, p.unit) }
+			above(p.name, text(*p.have), text(p.most))
+			*p.have = p.most
+		}
+	}
+	counts.Devices, capped = c.limitDevices(claims.Devices, capped)
+	if len(c.Runtimes) > 0 {
+		counts.Runtimes = slices.DeleteFunc(slices.Clone(claims.Runtimes), func(r string) bool { return !slices.Contains(c.Runtimes, r) })
+		if len(counts.Runtimes) < len(claims.Runtimes) {
+			above("runtimes", strings.Join(claims.Runtimes, ", "), strings.Join(counts.Runtimes, ", "))
+		}
+	}
+	if claims.Privileged && (c.Privileged == Deny || c.Privileged == Existing && !existing) {
+		counts.Privileged = false
+		above("privileged", "allowed", "forbidden")
+	}
+	return counts, capped
+}
+
+// limitDevices returns the devices that count: in their order, those of which no kind
+// is used up. A device of several kinds counts against the cap of each.
+func (c Caps) limitDevices(claims []api.NodeDevice, capped []api.Capped) ([]api.NodeDevice, []api.Capped) {
+	if len(c.Devices) == 0 {
+		return claims, capped
+	}
+	have, counts := map[string]int{}, map[string]int{}
+	var out []api.NodeDevice
+	seen := map[string]bool{}
+	for _, d := range claims {
+		if seen[d.ID] {
+			continue // the cluster counts a device once, however often it is named
+		}
+		seen[d.ID] = true
+		kinds := slices.Compact(slices.Sorted(slices.Values(d.Kinds)))
+		full := false
+		for _, k := range kinds {
+			most, limited := c.Devices[k]
+			have[k]++
+			full = full || limited && counts[k] >= most
+		}
+		if full {
+			continue
+		}
+		for _, k := range kinds {
+			counts[k]++
+		}
+		out = append(out, d)
+	}
+	if len(out) == len(seen) {
+		return claims, capped
+	}
+	for _, k := range slices.Sorted(maps.Keys(c.Devices)) {
+		if have[k] > counts[k] {
+			capped = append(capped, api.Capped{What: k, Claims: fmt.Sprint(have[k]), Counts: fmt.Sprint(counts[k])})
+		}
+	}
+	return out, capped
+}

@@ -1,0 +1,54 @@
+package tiers
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
+	node "github.com/treeline-edge/treeline/node-engine/wiring"
+)
+
+const greedy = `sla_version: v2.0
+applications:
+  - application_name: greedy
+    application_namespace: prod
+    microservices:
+      - {microservice_name: large, microservice_namespace: v1, virtualization: container, code: "web:1", memory: 2048}
+      - {microservice_name: deep, microservice_namespace: v1, virtualization: container, code: "web:1", memory: 16, privileged: true}
+      - {microservice_name: web, microservice_namespace: v1, virtualization: container, code: "web:1", memory: 16}
+`
+
+// TestAnOperatorCapsWhatANodeClaims: describe, why and the events show what counts of a
+// node that claims more memory than it may, and to run privileged workloads. Under the
+// cluster's default of node_caps.privileged a node that joins gets none of those.
+func TestAnOperatorCapsWhatANodeClaims(t *testing.T) {
+	c := openTerminalWith(t, func(cfg *cluster.Config) { cfg.NodeCaps.Memory = 1024 })
+	cfg := c.at.nodeConfig(t, "n1", c.at.nodeToken(api.TokenRequest{}))
+	cfg.Memory, cfg.Privileged = 1<<20, true
+	begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, quiet(t)) })
+	c.at.until(t, "n1", api.NodeReady)
+	c.apply(greedy)
+	c.must("wait", "greedy/web", "--timeout", "3m")
+
+	says := func(out string, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("%q is missing in\n%s", w, out)
+			}
+		}
+	}
+	says(c.must("describe", "node", "n1"),
+		"4 vCPU, 1024 MiB", "memory: claims 1048576 MiB, 1024 MiB counts", "privileged: claims allowed, forbidden counts")
+	if out := c.must("describe", "node", "n1"); strings.Contains(out, "Privileged") {
+		t.Errorf("the node is shown as privileged:\n%s", out)
+	}
+	says(c.must("why", "greedy/large#0"), "2048 MiB")
+	says(c.must("why", "greedy/deep#0"), "privileged")
+	eventually(t, "the root has an event", func() bool {
+		out := c.must("describe", "cluster", "munich")
+		return strings.Contains(out, "node n1 claims more than its caps") && strings.Contains(out, "capped")
+	})
+}
