@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -280,6 +281,7 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 	d.line("Location", "%s", cl.Location)
 	d.line("Tenant", "%s", cl.Tenant)
 	d.line("Audience", "%s", audience(cl))
+	d.line("Caps", "%s", caps(cl.Grant.Caps))
 	d.line("Version", "%s", cl.Version)
 	d.line("Joined", "%s ago", d.Age(cl.Joined))
 	d.line("Trouble", "%s", cl.NetworkError)
@@ -342,6 +344,9 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	}
 	if n.Privileged {
 		d.line("Privileged", "allowed")
+	}
+	for _, k := range n.Capped {
+		d.line("Capped", "%s: claims %s, %s counts", k.What, k.Claims, cmp.Or(k.Counts, "none"))
 	}
 	if n.Network == api.NetworkOverlay {
 		if err := d.peers(ctx, cluster, n.ID); err != nil {

@@ -1,8 +1,11 @@
 package command
 
 import (
+	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +38,11 @@ func (c *cli) grantCmd(use, short, long string, prepare func(*cobra.Command) fun
 		if cl, err = a.SetGrant(cmd.Context(), id, g, cl.Revision); err != nil {
 			return err
 		}
-		c.say("cluster %s is %s", id, audience(cl))
+		text := fmt.Sprintf("cluster %s is %s", id, audience(cl))
+		if k := caps(cl.Grant.Caps); k != "" {
+			text += "; it counts for at most " + k
+		}
+		c.say("%s", text)
 		return nil
 	}
 	return cmd
@@ -151,4 +158,29 @@ func audience(cl api.Cluster) string {
 		return "closed: no tenant's services go there"
 	}
 	return "open to " + to
+}
+
+// caps says for people what limits a cluster's claims; empty: nothing does.
+func caps(k api.Caps) string {
+	var parts []string
+	for _, p := range []struct {
+		n    float64
+		unit string
+	}{
+		{float64(k.MilliCPU) / 1000, "vCPU"},
+		{float64(k.MemoryMB), "MiB"},
+		{float64(k.StorageMB), "MiB disk"},
+		{float64(k.Nodes), "nodes"},
+	} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%.15g %s", p.n, p.unit))
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(k.Devices)) {
+		parts = append(parts, fmt.Sprintf("%d %s", k.Devices[kind], kind))
+	}
+	if k.NoPrivileged {
+		parts = append(parts, "no privileged workloads")
+	}
+	return strings.Join(parts, ", ")
 }
