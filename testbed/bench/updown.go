@@ -36,6 +36,7 @@ var histories = map[string]int{
 	"answer":  8192, // to Idempotency-Keys, for 24 h
 	"address": 4096, // service addresses that rest, for 30 min
 	"freed":   4096, // addresses of a node's subnet that rest, for 2 min
+	"marks":   64,   // what each peer said of its addresses, for 15 min, notice.MaxWords at most
 }
 
 // A store's file is at most fileTimes the most bytes that it held, and fileFirst: bbolt
@@ -109,6 +110,7 @@ func upDown(r *run) error {
 			if err != nil {
 				return err
 			}
+			r.logf("cycle %d: the stores hold %s", i, books.summary())
 			kept["documents"].add(float64(s.documents), false)
 			kept["live"].add(s.live, false)
 			kept["histories"].add(float64(s.histories), false)
@@ -124,7 +126,7 @@ func upDown(r *run) error {
 		r.emit(flat(kept["descriptors"], "updown.descriptors", "", "open files of the same"))
 		r.emit(flat(kept["documents"], "updown.documents", "", "documents in all their stores after each cycle, without bounded histories"))
 		r.emit(flat(kept["live"], "updown.live", "KiB", "keys and data of these documents"))
-		r.emit(unless(kept["histories"].record("updown.histories", "").noting("documents of bounded histories (events, answers, addresses that rest); beyond a bound: %s", said(books.beyond)), books.beyond))
+		r.emit(unless(kept["histories"].record("updown.histories", "").noting("documents of bounded histories (events, answers, addresses that rest, what peers said of theirs); beyond a bound: %s", said(books.beyond)), books.beyond))
 		r.emit(unless(kept["store"].record("updown.store", "MiB").noting("size of all stores' files, each at most %s times the most bytes that it held and %s MiB; larger: %s", number(fileTimes), number(fileFirst), said(books.large())), books.large()))
 		r.emit(kept["containerd"].record("updown.containerd-memory", "MiB").noting("RssAnon of containerd after each cycle, which is not ours to keep flat"))
 		return nil
@@ -170,9 +172,10 @@ func holdingsOf(procs []*lab.Proc) (h holdings, err error) {
 // stores are the embedded stores below a directory, but containerd's.
 type stores struct {
 	dir    string
-	most   map[string]float64 // by path, bytes of documents that it was ever seen with
-	files  map[string]float64 // by path, its size when last looked at
-	beyond []string           // histories that were larger than their bound
+	most   map[string]float64       // by path, bytes of documents that it was ever seen with
+	files  map[string]float64       // by path, its size when last looked at
+	kinds  map[string]embedded.Kind // by kind, what all held when last looked at
+	beyond []string                 // histories that were larger than their bound
 }
 
 // stored is what all stores hold.
@@ -183,7 +186,7 @@ type stored struct {
 
 // look measures all stores.
 func (b *stores) look(ctx context.Context) (all stored, err error) {
-	b.files = map[string]float64{}
+	b.files, b.kinds = map[string]float64{}, map[string]embedded.Kind{}
 	err = filepath.WalkDir(b.dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || filepath.Ext(path) != ".db" || strings.HasPrefix(path, filepath.Join(b.dir, "c")+"/") {
 			return nil //nolint:nilerr // what went while we looked counts nothing
@@ -195,6 +198,7 @@ func (b *stores) look(ctx context.Context) (all stored, err error) {
 		bytes := 0.0
 		for kind, k := range u.Kinds {
 			bytes += float64(k.Bytes)
+			b.kinds[kind] = embedded.Kind{Documents: b.kinds[kind].Documents + k.Documents, Bytes: b.kinds[kind].Bytes + k.Bytes}
 			bound, history := histories[kind]
 			switch {
 			case !history:
@@ -213,6 +217,15 @@ func (b *stores) look(ctx context.Context) (all stored, err error) {
 		return nil
 	})
 	return all, err
+}
+
+// summary lists the kinds of documents, their numbers and bytes.
+func (b *stores) summary() string {
+	var out []string
+	for _, kind := range slices.Sorted(maps.Keys(b.kinds)) {
+		out = append(out, fmt.Sprintf("%s %d (%d B)", kind, b.kinds[kind].Documents, b.kinds[kind].Bytes))
+	}
+	return strings.Join(out, ", ")
 }
 
 // measure measures a store until no commit comes in between.
