@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -34,6 +36,7 @@ func StartContainerd(t testing.TB) *Containerd {
 	c := &Containerd{Dir: dir, Address: filepath.Join(dir, "c.sock"), t: t}
 	t.Cleanup(func() {
 		c.Kill()
+		c.endShims()
 		err := os.RemoveAll(dir)
 		for end := time.Now().Add(patience); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			err = os.RemoveAll(dir) // a shim that is about to end may still have something there
@@ -83,6 +86,25 @@ func (c *Containerd) Start() {
 	}
 	out, _ := os.ReadFile(c.Dir + "/log")
 	c.t.Fatalf("containerd does not listen on %s:\n%s", c.Address, out)
+}
+
+// endShims ends the shims that outlive this containerd: one that has no container any
+// more ends when containerd tells it to, which was killed before it did. A shim that
+// still has a container is a test's fault.
+func (c *Containerd) endShims() {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range all {
+		line, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(line), "\x00-address\x00"+c.Address) {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+		if len(children) > 0 {
+			c.t.Errorf("shim %d still has the processes %s", pid, children)
+		}
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
 }
 
 // Kill ends it with SIGKILL and waits for it.
