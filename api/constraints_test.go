@@ -39,7 +39,7 @@ func TestEveryConstraintIsTaken(t *testing.T) {
 	}
 	got := sla.Applications[0].Services[3]
 	want := api.Microservice{
-		Name: "detect", Namespace: "v1", Virtualization: "container", Code: "acme/detect", Storage: 2048, VGPUs: 1, Priority: "urgent",
+		Name: "detect", Namespace: "v1", Virtualization: "container", Code: "acme/detect", Network: api.NetworkOverlay, Storage: 2048, VGPUs: 1, Priority: "urgent",
 		Devices: []api.Device{{Name: "acme.com/camera", Count: 2}, {Name: "can-bus", Count: 1}},
 		Constraints: []api.Constraint{
 			{Type: "addons", Needs: []string{"FLOps-learner", "model-cache"}},

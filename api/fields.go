@@ -361,6 +361,11 @@ var Fields = []Field{
 	},
 
 	{
+		Pointer: servicePath + "/network", Type: StringField, Status: Enforced, Enum: []string{"", NetworkOverlay, NetworkAny}, Default: "`overlay`; of a process `any`",
+		Doc:  "`overlay`: it runs only on nodes with an overlay network, where it has an address of its own and calls other services by name. `any`: it runs on other nodes, too, whose operators give it their machine's network or none; services' names are not known there (Treeline's own).",
+		Rule: "`overlay` not with `virtualization: process`; `any` not with `port`, `bandwidth_in`, `bandwidth_out`, `addresses`, `callers` or `calls`",
+	},
+	{
 		Pointer: servicePath + "/port", Type: StringField, Status: Enforced, Length: 4096,
 		Doc:  "Ports published on the node: `6080:80/tcp;5353:53/udp`, the node's before the instance's; `80` alone is `80:80/tcp`. It runs only where they are free.",
 		Rule: "1 to 65535, `tcp`, `udp` or `sctp`, none twice; not with `virtualization: process`",

@@ -146,12 +146,13 @@ type Cluster struct {
 // Aggregate is the distribution of a cluster's free capacity, ⟨Σ, μ, σ⟩ of the
 // Oakestra paper §3.2, over its nodes that take work. It names no node.
 type Aggregate struct {
-	Nodes    int       `json:"nodes"`    // that take work
-	Capacity Resources `json:"capacity"` // Σ of what they have
-	Free     Resources `json:"free"`     // Σ of what is not reserved
-	Mean     Resources `json:"mean"`     // μ of free
-	StdDev   Resources `json:"std_dev"`  // σ of free
-	Largest  Resources `json:"largest"`  // part by part the most that one node has free
+	Nodes    int       `json:"nodes"`                   // that take work
+	Overlay  *int      `json:"overlay_nodes,omitempty"` // of Nodes, have an overlay network; nil: a release before that does not say
+	Capacity Resources `json:"capacity"`                // Σ of what they have
+	Free     Resources `json:"free"`                    // Σ of what is not reserved
+	Mean     Resources `json:"mean"`                    // μ of free
+	StdDev   Resources `json:"std_dev"`                 // σ of free
+	Largest  Resources `json:"largest"`                 // part by part the most that one node has free
 	// BandwidthUnknown is the number of these nodes whose bandwidth is unknown. The
 	// sums do not count their bandwidth, and its mean and deviation are those of the others.
 	BandwidthUnknown int    `json:"bandwidth_unknown,omitempty"`

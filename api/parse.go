@@ -16,7 +16,8 @@ import (
 //
 // What it returns has the units of the types' comments, which are not always those
 // of documents, and is complete: an absent arch follows the platform, the
-// virtualization "docker" reads "container", areas and targets are in lower case,
+// virtualization "docker" reads "container", what is no process and does not opt out
+// needs the overlay network, areas and targets are in lower case,
 // services of the application are "name.namespace", and an empty list is nil.
 func ParseSLA(doc []byte) (SLA, error) {
 	root, err := readTree(doc)
@@ -65,6 +66,9 @@ func (m *Microservice) complete() {
 	}
 	if m.Virtualization == "docker" {
 		m.Virtualization = "container" // Oakestra's name for it within the system
+	}
+	if m.Network == "" && m.Virtualization != "process" {
+		m.Network = NetworkOverlay
 	}
 	if len(m.Arch) == 0 && m.Platform != "" {
 		m.Arch = []string{strings.TrimPrefix(m.Platform, "linux/")}

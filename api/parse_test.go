@@ -68,7 +68,7 @@ func TestAcceptedDocumentIsComplete(t *testing.T) {
 	three, none := 3, 0
 	wantWeb := api.Microservice{
 		Name: "web", Namespace: "v1", Virtualization: "container", Code: "docker.io/library/nginx:1.27",
-		Memory: 100, VCPUs: 0.25, Environment: []string{"MODE=fast", "EMPTY="}, Arch: []string{"arm64"}, Platform: "linux/arm64",
+		Memory: 100, VCPUs: 0.25, Network: api.NetworkOverlay, Environment: []string{"MODE=fast", "EMPTY="}, Arch: []string{"arm64"}, Platform: "linux/arm64",
 		Constraints: []api.Constraint{{Type: "clusters", Allowed: []string{"c1", "c2"}}, {Type: "direct", Cluster: "c2;c3"}},
 		Replicas:    &three, Exclusive: true, StopGrace: 30,
 	}
@@ -200,6 +200,13 @@ func TestFaults(t *testing.T) {
 		{"port with a typo", placed(`"port":"80:80/tpc"`), at + "/port", "tcp, udp or sctp"},
 		{"port twice", placed(`"port":"80:80;80:81/tcp"`), at + "/port", "published twice"},
 		{"process with a port", placed(`"virtualization":"process","code":"/bin/web","port":"80"`), at + "/port", "run it as a container"},
+		{"process on the overlay", placed(`"virtualization":"process","code":"/bin/web","network":"overlay"`), at + "/network", "run it as a container"},
+		{"opted out, with a port", placed(`"network":"any","port":"80"`), at + "/network", "leave port out"},
+		{"opted out, with bandwidth", placed(`"network":"any","bandwidth_out":"10Mbit"`), at + "/network", "leave bandwidth_out out"},
+		{"opted out, with an address", placed(`"network":"any","addresses":{"rr_ip":"auto"}`), at + "/network", "leave addresses out"},
+		{"opted out, with callers", placed(`"network":"any","callers":["app"]`), at + "/network", "leave callers out"},
+		{"opted out, with calls", placed(`"network":"any","calls":["acme/shop.prod"]`), at + "/network", "leave calls out"},
+		{"no such network", placed(`"network":"host"`), at + "/network", "one of overlay, any"},
 		{"process with an address", placed(`"virtualization":"process","code":"/bin/web","addresses":{"rr_ip":"auto"}`), at + "/addresses", "run it as a container"},
 		{"address of no network", placed(`"addresses":{"rr_ip":"10.30.1.256"}`), at + "/addresses/rr_ip", "no IPv4 address"},
 		{"address in words", placed(`"addresses":{"closest_ip":"any"}`), at + "/addresses/closest_ip", "auto, or an IPv4 address"},

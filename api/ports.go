@@ -155,10 +155,12 @@ func (n *NodePorts) ranges() string {
 // String is "6080:80/tcp".
 func (p PortMap) String() string { return fmt.Sprintf("%d:%d/%s", p.Host, p.Instance, p.Protocol) }
 
-// NeedsNetwork reports whether the service asks for what only an overlay network
-// gives; it runs on nodes that have one, and nowhere else.
+// NeedsNetwork reports whether the service runs only on nodes that have an overlay
+// network. ParseSLA writes NetworkOverlay for what does not opt out. Services that a
+// release before that stored say nothing: they need it if they use what only an
+// overlay network has.
 func (m Microservice) NeedsNetwork() bool {
-	return m.Port != "" || m.BandwidthIn > 0 || m.BandwidthOut > 0 || len(m.Callers) > 0 || len(m.Calls) > 0 || m.Addresses != nil
+	return m.Network == NetworkOverlay || m.Port != "" || m.BandwidthIn > 0 || m.BandwidthOut > 0 || len(m.Callers) > 0 || len(m.Calls) > 0 || m.Addresses != nil
 }
 
 // TakesAddress reports whether each instance takes an address on its node's overlay

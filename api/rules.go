@@ -84,6 +84,7 @@ func serviceRule(c checker, at string, v *value) {
 	}
 	platformRule(c, at, v)
 	processRule(c, at, v)
+	networkRule(c, at, v)
 	totalDevicesRule(c, at, v)
 }
 
@@ -98,6 +99,9 @@ func processRule(c checker, at string, v *value) {
 			c.fault(at+"/"+name, name, "run it as a container, or leave "+name+" out", "%s cannot be honoured for a process, which has its node's network and none of its own", name)
 		}
 	}
+	if v.get("network").text == NetworkOverlay {
+		c.fault(at+"/network", "network", "run it as a container, or leave network out", "network: overlay cannot be honoured for a process, which has its node's network and none of its own")
+	}
 	for _, name := range []string{"vgpus", "vtpus", "devices"} {
 		if !neutral(v.get(name)) {
 			c.fault(at+"/"+name, name, "run it as a container, or leave "+name+" out", "%s cannot be honoured for a process, which is not kept from its node's other devices", name)
@@ -109,6 +113,23 @@ func processRule(c checker, at string, v *value) {
 				c.fault(at+"/connectivity/"+itoa(i)+"/con_constraints/"+itoa(k)+"/type", "type", "run it as a container, or leave it out",
 					"bandwidth cannot be honoured for a process, which has its node's network and none of its own")
 			}
+		}
+	}
+}
+
+// networkRule refuses what only an overlay network has for a service that opts out
+// of it.
+func networkRule(c checker, at string, v *value) {
+	if v.get("network").text != NetworkAny || v.get("virtualization").text == "process" {
+		return
+	}
+	for _, name := range []string{"port", "bandwidth_in", "bandwidth_out", "addresses", "callers", "calls"} {
+		asks := !neutral(v.get(name))
+		if name == "addresses" {
+			asks = slices.ContainsFunc(v.get(name).members, func(m member) bool { return !neutral(&m.value) })
+		}
+		if asks {
+			c.fault(at+"/network", "network", "leave network out, or leave "+name+" out", "network: any cannot be together with %s, which only the overlay network has", name)
 		}
 	}
 }

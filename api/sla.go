@@ -40,6 +40,7 @@ type Microservice struct {
 	Privileged     bool         `json:"privileged,omitempty"`
 	Arch           []string     `json:"arch,omitempty"`     // GOARCH names; any of them
 	Platform       string       `json:"platform,omitempty"` // the image's platform, "linux/amd64"
+	Network        string       `json:"network,omitempty"`  // NetworkOverlay or NetworkAny; empty: see NeedsNetwork
 	Port           string       `json:"port,omitempty"`     // "6080:80/tcp;5353:53/udp", see Ports
 	Addresses      *Addresses   `json:"addresses,omitempty"`
 	BandwidthIn    int64        `json:"bandwidth_in,omitempty"`  // Mbit/s to each instance; 0 bounds nothing
@@ -60,6 +61,10 @@ type Microservice struct {
 	Priority     string         `json:"priority,omitempty"` // one of Priorities; empty: "normal"
 	Connectivity []Connectivity `json:"connectivity,omitempty"`
 }
+
+// NetworkAny is the value of `network` of a service that runs on nodes without an
+// overlay network, too. The other one is NetworkOverlay.
+const NetworkAny = "any"
 
 // OnDisconnect says what a node does with an instance when it loses its cluster.
 type OnDisconnect string

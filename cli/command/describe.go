@@ -285,7 +285,11 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 	d.line("Version", "%s", cl.Version)
 	d.line("Joined", "%s ago", d.Age(cl.Joined))
 	d.line("Trouble", "%s", cl.NetworkError)
-	d.line("Nodes", "%d that take work", cl.Aggregate.Nodes)
+	nodes := fmt.Sprintf("%d that take work", cl.Aggregate.Nodes)
+	if n := cl.Aggregate.Overlay; n != nil {
+		nodes += fmt.Sprintf(", %d with an overlay network", *n)
+	}
+	d.line("Nodes", "%s", nodes)
 	d.line("Instances", "%d", cl.Instances)
 	d.line("Capacity", "%s", cl.Aggregate.Capacity)
 	d.line("Free", "%s; most on one node: %s", cl.Aggregate.Free, cl.Aggregate.Largest)

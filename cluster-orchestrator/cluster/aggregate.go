@@ -33,6 +33,7 @@ type aggregated struct {
 // sums are what an aggregate is made of.
 type sums struct {
 	api.Aggregate
+	overlay int // of the nodes, have an overlay network
 	squares [5]float64
 	slots   map[slotKey]*slot
 	places  []api.Geo
@@ -63,6 +64,7 @@ func (c *Core) aggregate() api.Aggregate {
 		}
 	}
 	a := &s.Aggregate
+	a.Overlay = new(s.overlay)
 	capacity, left := c.offered()
 	all := parts(a.Free)
 	if c.cfg.Offer.share() < 1 {
@@ -145,6 +147,9 @@ func (c *Core) yields() (out []api.Yield) {
 func (s *sums) add(cand *sched.Candidate, detail string) {
 	free := atLeastZero(cand.Free)
 	s.Nodes++
+	if slices.ContainsFunc(cand.Rooms, func(r sched.Room) bool { return r.Network }) {
+		s.overlay++
+	}
 	s.Capacity, s.Free, s.Largest = s.Capacity.Plus(cand.Capacity), s.Free.Plus(free), s.Largest.Max(free)
 	for i, p := range parts(free) {
 		s.squares[i] += float64(p) * float64(p)

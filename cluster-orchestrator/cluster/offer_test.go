@@ -80,6 +80,9 @@ func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
 		w := line(t, 0, func(c *Config) { c.Offer = o })
 		for i, id := range []api.NodeID{"n0", "n1", "n2"} {
 			info := nodeInfo(id, api.Resources{MilliCPU: 4000, MemoryMB: 4100})
+			if id == "n2" {
+				info.Network = api.NetworkHost
+			}
 			info.Location, info.Areas, info.Devices = &api.Geo{Lat: 48.1 + float64(i), Lon: 11.6}, []string{"de", "munich"}, gpus("a", "b")[:i%2+1]
 			w.nodes[id] = &twin{id: id, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]api.Assignment{}}
 			w.step(JoinNode{Info: info})
@@ -92,16 +95,21 @@ func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
 	if len(full.Hull) == 0 || full.Latency == nil || full.Latency.Nodes != 3 || full.Latency.Radius < 10*time.Millisecond || full.Unplaced != 0 {
 		t.Errorf("in full %+v", full)
 	}
-	if len(full.Slots) != 1 || full.Slots[0].Devices[0] != (api.SlotDevice{Name: "gpu", Free: 4, Largest: 2}) || len(full.Slots[0].Areas) != 2 {
+	if len(full.Slots) != 2 || !full.Slots[1].Network || full.Slots[1].Nodes != 2 || full.Slots[1].Devices[0] != (api.SlotDevice{Name: "gpu", Free: 3, Largest: 2}) || len(full.Slots[1].Areas) != 2 {
 		t.Errorf("in full %+v", full.Slots)
 	}
 	slots := told(Offer{Detail: DetailSlots})
-	if slots.Hull != nil || slots.Latency != nil || len(slots.Slots) != 1 || slots.Slots[0].Areas[0] != "*" {
+	if slots.Hull != nil || slots.Latency != nil || len(slots.Slots) != 2 || slots.Slots[0].Areas[0] != "*" {
 		t.Errorf("by slots %+v", slots)
 	}
 	sums := told(Offer{Detail: DetailSums})
 	if len(sums.Slots) != 0 || sums.Hull != nil || sums.StdDev != (api.Resources{}) || sums.Free.MemoryMB != 12300 {
 		t.Errorf("by sums %+v", sums)
+	}
+	for _, a := range []api.Aggregate{full, slots, sums} {
+		if a.Overlay == nil || *a.Overlay != 2 {
+			t.Errorf("%+v does not say that 2 nodes have an overlay network", a)
+		}
 	}
 	coarse := told(Offer{Round: 0.5})
 	if coarse.Free.MemoryMB != 12300 && coarse.Free.MemoryMB%2050 != 0 || coarse.Largest.MemoryMB%2050 != 0 {

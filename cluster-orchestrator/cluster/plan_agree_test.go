@@ -233,3 +233,38 @@ func (w *world) digest() string {
 	}
 	return s
 }
+
+// TestThePlanKnowsWhoHasTheOverlayNetwork: what does not opt out waits where no node
+// has one, in the plan, when it is applied and as it is explained.
+func TestThePlanKnowsWhoHasTheOverlayNetwork(t *testing.T) {
+	for network, node := range map[string]api.NodeID{api.NetworkOverlay: "n1", api.NetworkAny: "n0"} {
+		for _, has := range []bool{true, false} {
+			w := newWorld(t, 0)
+			w.join("n0", api.Resources{MilliCPU: 8000, MemoryMB: 4000}) // the better one
+			w.join("n1", api.Resources{MilliCPU: 2000, MemoryMB: 200})
+			for id, n := range w.c.nodes {
+				n.info.Network, n.described = api.NetworkHost, false
+				if has && id == "n1" {
+					n.info.Network = api.NetworkOverlay
+				}
+				w.c.refresh(n)
+			}
+			m := spec(1, 100)
+			m.Network = network
+			a := assignment(0, 1, m)
+			plan := w.plans(nil, a)[0]
+			w.wants(a)
+			in, _ := w.c.Instance(a.Instance)
+			if places := has || network == api.NetworkAny; places {
+				if plan.Node != node || in.Node != node {
+					t.Errorf("%s: planned on %q and placed on %q, want %s", network, plan.Node, in.Node, node)
+				}
+				continue
+			}
+			why, _ := w.c.Why(a.Instance)
+			if got := constraints(&why); plan.Node != "" || in.Node != "" || !slices.Equal(got, []string{"network"}) || !slices.Equal(constraints(plan.Why), got) {
+				t.Errorf("%s: planned on %q for %v, placed on %q for %v", network, plan.Node, constraints(plan.Why), in.Node, got)
+			}
+		}
+	}
+}

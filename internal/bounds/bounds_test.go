@@ -62,7 +62,7 @@ func goodReport() api.Report {
 	return api.Report{
 		Cluster: "munich", Boot: 1_790_000_000, Seq: 7, Gen: 12, Desired: math.MaxUint64, Known: 1,
 		Aggregate: api.Aggregate{
-			Nodes: 2, Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 8000}, Free: api.Resources{MilliCPU: -500, MemoryMB: 10},
+			Nodes: 2, Overlay: new(1), Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 8000}, Free: api.Resources{MilliCPU: -500, MemoryMB: 10},
 			Slots:   []api.Slot{{Runtime: "container", Arch: "amd64", Nodes: 2, Devices: []api.SlotDevice{{Name: "gpu", Free: 2, Largest: 1}}}, {Runtime: "process", Arch: "amd64", Nodes: 2}},
 			Hull:    []api.Geo{{Lat: 48, Lon: 11}},
 			Latency: &api.CoordSpread{Center: api.Coordinate{Vec: make([]float64, 8)}, Nodes: 2},
@@ -169,6 +169,8 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"negative nodes":      aggregate(func(a *api.Aggregate) { a.Nodes = -5 }),
 		"too many nodes":      aggregate(func(a *api.Aggregate) { a.Nodes = 1e9 }),
+		"negative overlay":    aggregate(func(a *api.Aggregate) { a.Overlay = new(-1) }),
+		"too many on overlay": aggregate(func(a *api.Aggregate) { a.Overlay = new(int(1e9)) }),
 		"2^40 MiB":            aggregate(func(a *api.Aggregate) { a.Capacity.MemoryMB = 1 << 40 }),
 		"10^12 vCPU":          aggregate(func(a *api.Aggregate) { a.Free.MilliCPU = 1e15 }),
 		"largest":             aggregate(func(a *api.Aggregate) { a.Largest.StorageMB = math.MaxInt64 }),

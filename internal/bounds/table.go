@@ -150,6 +150,7 @@ var table = map[string]check{
 	"Notice.Times":  between(0, 1<<31),
 
 	"Aggregate.Nodes":            between(0, mostNodes),
+	"Aggregate.Overlay":          between(0, mostNodes),
 	"Aggregate.Capacity":         ofCluster,
 	"Aggregate.Free":             freeOfCluster,
 	"Aggregate.Mean":             freeOfCluster,
@@ -293,7 +294,8 @@ var table = map[string]check{
 // required are the pointers whose nil allows more than any value: what refers to
 // them is refused with them.
 var required = map[string]bool{
-	"NodeInfo.Ports": true, // nil: all ports may be published
+	"NodeInfo.Ports":    true, // nil: all ports may be published
+	"Aggregate.Overlay": true, // nil: any of its nodes may have an overlay network
 }
 
 // wholes judge a struct whose fields are within their bounds but may not fit

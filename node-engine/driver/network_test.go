@@ -226,9 +226,15 @@ func TestBothSidesAreCompared(t *testing.T) {
 func TestWhatNeedsANetworkIsRefusedWithoutOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
-		f.Order(api.CreateWorkload{Key: k1, Spec: api.Microservice{Port: "80"}})
-		if e := f.event(t); e.Reason != api.ReasonNoNetwork {
-			t.Errorf("told %+v", e)
+		for _, m := range []api.Microservice{{Port: "80"}, {Network: api.NetworkOverlay}} {
+			f.Order(api.CreateWorkload{Key: k1, Spec: m})
+			if e := f.event(t); e.Reason != api.ReasonNoNetwork {
+				t.Errorf("%+v: told %+v", m, e)
+			}
+		}
+		f.Order(api.CreateWorkload{Key: k1, Spec: api.Microservice{Network: api.NetworkAny}})
+		if e := f.event(t); e.Reason == api.ReasonNoNetwork {
+			t.Errorf("it opted out: told %+v", e)
 		}
 	})
 }

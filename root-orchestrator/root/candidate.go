@@ -45,13 +45,14 @@ func (cl *cluster) out() string {
 }
 
 // rooms are the cluster's kinds of nodes. One that tells of no kinds, as its
-// operator may choose, may have any.
+// operator may choose, may have any, but an overlay network only on the nodes that
+// it says have one.
 func (cl *cluster) rooms() []sched.Room {
 	agg := &cl.Agg
 	if len(agg.Slots) == 0 && agg.Nodes > 0 {
 		free := agg.Free.Minus(cl.reserved)
 		return []sched.Room{{
-			Runtimes: untold, Arch: sched.Untold, Privileged: !cl.grant().Caps.NoPrivileged, Network: true, Areas: untold, Addons: untold,
+			Runtimes: untold, Arch: sched.Untold, Privileged: !cl.grant().Caps.NoPrivileged, Network: agg.Overlay == nil || *agg.Overlay > 0, Areas: untold, Addons: untold,
 			Free: free, Largest: agg.Largest.Min(free), Devices: cl.untoldDevices(),
 			BandwidthUnknown: agg.BandwidthUnknown,
 		}}
@@ -137,6 +138,9 @@ func farther(was, is *api.Coordinate, grown time.Duration) bool {
 // kindsDiffer reports whether a cluster's nodes are others than they were, whatever
 // is free on them.
 func kindsDiffer(was, is *api.Aggregate) bool {
+	if (was.Overlay == nil) != (is.Overlay == nil) || was.Overlay != nil && *was.Overlay != *is.Overlay {
+		return true
+	}
 	return was.Nodes != is.Nodes || was.Capacity != is.Capacity || was.BandwidthUnknown != is.BandwidthUnknown || !slices.EqualFunc(was.Slots, is.Slots, func(a, b api.Slot) bool {
 		return a.Runtime == b.Runtime && a.Arch == b.Arch && a.Privileged == b.Privileged && a.Network == b.Network &&
 			a.Nodes == b.Nodes && a.BandwidthUnknown == b.BandwidthUnknown && slices.Equal(a.Areas, b.Areas) && slices.Equal(a.Addons, b.Addons)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // In one step, before any report, the root promises no more than clusters have.
@@ -80,6 +81,49 @@ func TestClusterThatTellsOfNoKindsMayHaveAny(t *testing.T) {
 	if w.on("a") != 1 {
 		why, _ := w.c.Why(web.Instance(0), w.now)
 		t.Errorf("%+v", why.Root)
+	}
+}
+
+// A cluster that tells of no kinds says how many of its nodes have an overlay network.
+func TestClusterThatTellsOfNoKindsHasTheOverlayNetworkThatItSays(t *testing.T) {
+	for _, tt := range []struct {
+		says    *int
+		network string
+		takes   int
+	}{
+		{new(0), api.NetworkOverlay, 0},
+		{new(0), api.NetworkAny, 1},
+		{new(1), api.NetworkOverlay, 1},
+		{nil, api.NetworkOverlay, 1}, // a release before
+	} {
+		w := newWorld(t, "a")
+		r := w.twins["a"].report()
+		r.Aggregate.Slots, r.Aggregate.Overlay = nil, tt.says
+		w.do(r)
+		w.apply(1, func(m *api.Microservice) { m.Network = tt.network })
+		why, _ := w.c.Why(web.Instance(0), w.now)
+		if w.on("a") != tt.takes || (tt.takes == 0) != (why.Root.Nearest != nil && why.Root.Nearest.Constraint == sched.ConstraintNetwork) {
+			t.Errorf("%v %s: %d placed, %+v", tt.says, tt.network, w.on("a"), why.Root)
+		}
+	}
+}
+
+// A cluster that had no overlay network is asked again when a node has one.
+func TestAnOverlayNetworkLetsWaitingInstancesIn(t *testing.T) {
+	w := newWorld(t, "a")
+	tw := w.twins["a"]
+	tw.noOverlay = true
+	w.settle()
+	w.apply(1, func(m *api.Microservice) { m.Network = api.NetworkOverlay })
+	w.settle()
+	why, _ := w.c.Why(web.Instance(0), w.now)
+	if w.on("a") != 0 || why.Root.Nearest == nil || why.Root.Nearest.Constraint != sched.ConstraintNetwork {
+		t.Fatalf("%d placed, %+v", w.on("a"), why.Root)
+	}
+	tw.noOverlay = false
+	w.settle()
+	if w.on("a") != 1 {
+		t.Errorf("it waits though a node has an overlay network")
 	}
 }
 

@@ -120,6 +120,9 @@ func (c *Core) limit(cl *cluster, a api.Aggregate) api.Aggregate {
 	if caps.Nodes > 0 && a.Nodes > caps.Nodes {
 		a.Nodes, above = caps.Nodes, append(above, "nodes")
 		a.Unplaced = min(a.Unplaced, a.Nodes)
+		if a.Overlay != nil {
+			a.Overlay = new(min(*a.Overlay, a.Nodes))
+		}
 	}
 	a.Yields = slices.Clone(a.Yields)
 	for i := range a.Yields {

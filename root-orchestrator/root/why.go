@@ -185,7 +185,7 @@ func wouldHelp(r *api.Rejection) string {
 	case sched.ConstraintCluster, sched.ConstraintNode:
 		return "name other places in the SLA's constraints"
 	case sched.ConstraintNetwork:
-		return "join a node with a netmanager"
+		return "join a node whose containers are on the overlay network (a netmanager beside the node engine; plain processes and containerd.network host or none have none), or, if it needs neither an address nor other services' names, write network: any in its SLA"
 	case sched.ConstraintAddress:
 		return "join a node, or end an instance: the nodes' subnets have no address left (network.subnet_bits of the root says how many)"
 	case sched.ConstraintPort:

@@ -48,6 +48,28 @@ func TestEveryConstraintSaysWhatWouldHelp(t *testing.T) {
 	}
 }
 
+// An instance that no node can take for want of an overlay network is told how its
+// service opts out.
+func TestWhyOfTheOverlayNetworkSaysHowToOptOut(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.twins["a"].noOverlay, w.twins["b"].noOverlay = true, true
+	w.settle()
+	w.apply(1, func(m *api.Microservice) { m.Network = api.NetworkOverlay })
+	w.settle()
+	why, _ := w.c.Why(web.Instance(0), w.now)
+	if len(why.Root.Causes) != 1 || why.Root.Causes[0].Constraint != sched.ConstraintNetwork || why.Root.Causes[0].Count != 2 {
+		t.Errorf("%+v", why.Root.Causes)
+	}
+	if len(why.WouldHelp) != 1 || !strings.Contains(why.WouldHelp[0], "network: any") || !strings.Contains(why.WouldHelp[0], "plain processes") {
+		t.Errorf("%q", why.WouldHelp)
+	}
+	w.apply(1, func(m *api.Microservice) { m.Network = api.NetworkAny })
+	w.settle()
+	if why, _ = w.c.Why(web.Instance(0), w.now); why.Instance.Cluster == "" {
+		t.Errorf("it opted out and waits: %s", why.Summary)
+	}
+}
+
 func TestWhyOfWhatRunsComparesTheClusters(t *testing.T) {
 	w := newWorld(t, "a", "b", "c")
 	w.twins["a"].room = 1

@@ -46,6 +46,7 @@ type twin struct {
 	more      int    // nodes than one
 	known     map[api.InstanceID]api.Epoch
 	at        *api.Position // of all its nodes
+	noOverlay bool          // its nodes have no overlay network
 	devices   []api.SlotDevice
 	yields    []api.Yield
 	areas     []string
@@ -198,7 +199,7 @@ func (tw *twin) report() Report {
 		Cluster: tw.id, Boot: tw.boot, Seq: tw.seq, Gen: tw.gen, Whole: true,
 		Aggregate: api.Aggregate{
 			Nodes: 1 + tw.more, Capacity: api.Resources{MilliCPU: 10_000, MemoryMB: 1000}, Free: free, Largest: free,
-			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Free: free, Largest: free}},
+			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: !tw.noOverlay, Nodes: 1, Free: free, Largest: free}},
 		},
 	}
 	r.Aggregate.Yields = tw.yields

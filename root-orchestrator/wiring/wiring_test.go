@@ -214,7 +214,7 @@ func (c *cluster) report(seq uint64, observed ...api.Observed) (api.ReportAck, e
 		Cluster: c.id, Boot: 1, Seq: seq, Observed: observed,
 		Aggregate: api.Aggregate{
 			Nodes: 1, Capacity: room, Free: room, Mean: room, Largest: room,
-			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Nodes: 1, Free: room, Largest: room}},
+			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Free: room, Largest: room}},
 		},
 	}, &ack)
 	return ack, err

@@ -35,7 +35,10 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 		r.Constraint, r.Need = ConstraintArch, strings.Join(q.Arch, " or ")
 		r.Have = q.offered(c, s, func(r *Room) []string { return []string{r.Arch} })
 	case networkStage:
-		r.Constraint, r.Need, r.Have = ConstraintNetwork, "an overlay network", "none"
+		r.Constraint, r.Need, r.Have = ConstraintNetwork, "an overlay network", "none: its workloads have the node's own network or none at all"
+		if c.Level == Clusters {
+			r.Have = "none on its nodes"
+		}
 	case addonsStage:
 		r.Constraint, r.Need = ConstraintAddons, strings.Join(q.Addons, " and ")
 		r.Have = q.offered(c, s, func(r *Room) []string { return r.Addons })

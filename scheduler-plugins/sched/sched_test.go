@@ -90,7 +90,11 @@ func TestRejections(t *testing.T) {
 		},
 		{
 			"network", asking(func(r *sched.Request) { r.Network = true }), as(same),
-			api.Rejection{Constraint: "network", Need: "an overlay network", Have: "none", Shortfall: 1},
+			api.Rejection{Constraint: "network", Need: "an overlay network", Have: "none: its workloads have the node's own network or none at all", Shortfall: 1},
+		},
+		{
+			"network of a cluster", asking(func(r *sched.Request) { r.Network = true }), as(func(c *sched.Candidate) { c.Level = sched.Clusters }),
+			api.Rejection{Constraint: "network", Need: "an overlay network", Have: "none on its nodes", Shortfall: 1},
 		},
 		{
 			"no address left", asking(func(r *sched.Request) { r.Address, r.Devices = true, []api.Device{{Name: "gpu", Count: 1}} }),

@@ -95,6 +95,14 @@ func (o *Overlay) Ready(c *Cluster, n int) {
 	o.Wait("all nodes are on the network", Nodes(c.ID, n))
 }
 
+// Container is Lab.Container with what an SLA says of the network by default: that it
+// needs the overlay network.
+func (o *Overlay) Container(name string, replicas int) api.Microservice {
+	m := o.Lab.Container(name, replicas)
+	m.Network = ""
+	return m
+}
+
 // Server is a service whose instances answer HTTP on port 80 with who they are.
 func (o *Overlay) Server(name string, replicas int) api.Microservice {
 	m := o.Container(name, replicas)

@@ -25,10 +25,11 @@ func (l *Lab) Process(name string, replicas int) api.Microservice {
 	}
 }
 
-// Container is the same as a container, of the image that the lab's nodes have.
+// Container is the same as a container, of the image that the lab's nodes have. It
+// runs on nodes without a netmanager, too; see Overlay.Container.
 func (l *Lab) Container(name string, replicas int) api.Microservice {
 	m := l.Process(name, replicas)
-	m.Virtualization, m.Code, m.Cmd = "container", Image, []string{"/app", "sleep"}
+	m.Virtualization, m.Code, m.Cmd, m.Network = "container", Image, []string{"/app", "sleep"}, api.NetworkAny
 	return m
 }
 

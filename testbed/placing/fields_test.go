@@ -38,6 +38,9 @@ func TestEachFieldDecidesAloneAndIsNamedWhereItCannotBeMet(t *testing.T) {
 		{field: "platform", with: func(n *api.NodeInfo) { n.Arch = "arm64" }, ask: "platform: linux/arm64", cannot: "platform: linux/riscv64", blames: "arch"},
 		{field: "virtualization", with: func(n *api.NodeInfo) { n.Runtimes = []string{"container", "runsc"} }, ask: "virtualization: runsc", cannot: "virtualization: kata", blames: "virtualization"},
 		{field: "privileged", with: func(n *api.NodeInfo) { n.Privileged = true }, ask: "privileged: true", cannot: "privileged: true, vcpus: 99", blames: "vcpus"},
+		{field: "network, by default", both: onHost, with: onOverlay, ask: "one_shot: true", cannot: "constraints: [{type: direct, node: n1}]", blames: "network"},
+		{field: "network, as it is written", both: onHost, with: onOverlay, ask: "network: overlay", cannot: "network: overlay, constraints: [{type: direct, node: n1}]", blames: "network"},
+		{field: "network, any", both: onHost, ask: "network: any, constraints: [{type: direct, node: n2}]", cannot: "network: any, constraints: [{type: direct, node: n9}]", blames: "node"},
 		{field: "port", ask: "port: \"9090\"", cannot: "port: \"9090\", constraints: [{type: direct, node: n1}]", blames: "port", before: "first: {port: \"9090\", constraints: [{type: direct, node: n1}]}"},
 		{field: "direct.node", with: nil, ask: "constraints: [{type: direct, node: n2}]", cannot: "constraints: [{type: direct, node: n9}]", blames: "node"},
 		{field: "direct.node, a list", with: nil, ask: "constraints: [{type: direct, node: n7;n2}]", cannot: "constraints: [{type: direct, node: n8;n9}]", blames: "node"},
@@ -173,6 +176,57 @@ func TestWhatDecidesAmongClusters(t *testing.T) {
 				checkCounts(t, why)
 			}
 		})
+	}
+}
+
+func onHost(n *api.NodeInfo)    { n.Network = api.NetworkHost }
+func onOverlay(n *api.NodeInfo) { n.Network = api.NetworkOverlay }
+
+// Services that call each other by name and publish no port are placed on nodes with
+// the overlay network alone, at both tiers, however much room others have. Where there
+// is none, why says so and how to opt out.
+func TestServicesThatCallEachOtherAreOnTheOverlayNetwork(t *testing.T) {
+	for _, kind := range []func(*api.NodeInfo){
+		onHost, func(n *api.NodeInfo) { n.Network = api.NetworkNone }, func(n *api.NodeInfo) { n.Network = "" },
+		func(n *api.NodeInfo) { n.Network, n.Runtimes = api.NetworkHost, []string{"process"} },
+	} {
+		w := placing.New()
+		plain := placing.Node("plain", kind, func(n *api.NodeInfo) { n.Capacity.MilliCPU, n.Capacity.MemoryMB = 64_000, 65_536 })
+		w.Cluster(cluster.Config{ID: "c1"}, plain)
+		w.Cluster(cluster.Config{ID: "c2"}, placing.Node("n1"), placing.Node("plain2", kind))
+		if err := w.Apply("front: {replicas: 3, environment: [\"ASK=http://back\"]}\nback: {replicas: 3}"); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []string{"front", "back"} {
+			for i := range 3 {
+				if c, n := w.Place(s, i); c != "c2" || n != "n1" {
+					t.Errorf("%s#%d is on %q of %q", s, i, n, c)
+				}
+			}
+		}
+
+		w = placing.New()
+		w.Cluster(cluster.Config{ID: "c1"}, plain)
+		if err := w.Apply("stuck: {}"); err != nil {
+			t.Fatal(err)
+		}
+		why, _ := w.Root.Why(placing.ID("stuck", 0), w.Now)
+		blames, helps := "network", "network: any"
+		if slices.Contains(plain.Runtimes, "process") {
+			blames, helps = "virtualization", "virtualization container"
+		}
+		if !slices.Contains(blamed(why), blames) || !slices.ContainsFunc(why.WouldHelp, func(s string) bool { return strings.Contains(s, helps) }) {
+			t.Errorf("why blames %v and advises %q", blamed(why), why.WouldHelp)
+		}
+		if blames != "network" {
+			continue
+		}
+		if err := w.Apply("stuck: {network: any}"); err != nil {
+			t.Fatal(err)
+		}
+		if c, n := w.Place("stuck", 0); c != "c1" || n != "plain" {
+			t.Errorf("it opted out and is on %q of %q", n, c)
+		}
 	}
 }
 

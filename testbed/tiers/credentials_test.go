@@ -76,7 +76,7 @@ func (h *hostile) serve(name api.ClusterID) (stop func()) {
 	room := api.Resources{MilliCPU: 64000, MemoryMB: 65536, StorageMB: 65536}
 	check(h.t, call.JSON(h.t.Context(), h.http, h.url+"/v1/cluster/report", api.Report{Cluster: name, Boot: 1, Seq: 1, Aggregate: api.Aggregate{
 		Nodes: 1, Capacity: room, Free: room, Mean: room, Largest: room,
-		Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Nodes: 1, Free: room, Largest: room}},
+		Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Free: room, Largest: room}},
 	}}, nil))
 	ended := make(chan struct{})
 	go func() {

@@ -13,7 +13,7 @@ import (
 )
 
 const shop = `{"sla_version":"v2.0","applications":[{"application_name":"shop","application_namespace":"prod","microservices":[
-	{"microservice_name":"web","microservice_namespace":"v1","virtualization":"container","code":"example.org/web:1","memory":64,"vcpus":0.5}]}]}`
+	{"microservice_name":"web","microservice_namespace":"v1","virtualization":"container","network":"any","code":"example.org/web:1","memory":64,"vcpus":0.5}]}]}`
 
 func TestMongoKeepsRootAndCluster(t *testing.T) {
 	db := mongotest.Start(t)

@@ -98,9 +98,9 @@ applications:
   - application_name: tasks
     application_namespace: prod
     microservices:
-      - {microservice_name: good, microservice_namespace: v1, virtualization: container, code: "good:1", one_shot: true}
-      - {microservice_name: bad, microservice_namespace: v1, virtualization: container, code: "bad:1", one_shot: true, max_attempts: 2}
-      - {microservice_name: web, microservice_namespace: v1, virtualization: container, code: "web:1"}
+      - {microservice_name: good, microservice_namespace: v1, virtualization: container, network: any, code: "good:1", one_shot: true}
+      - {microservice_name: bad, microservice_namespace: v1, virtualization: container, network: any, code: "bad:1", one_shot: true, max_attempts: 2}
+      - {microservice_name: web, microservice_namespace: v1, virtualization: container, network: any, code: "web:1"}
 `
 
 // TestTasksEndForPeople: what completed and what failed for good is shown as such,
@@ -167,7 +167,7 @@ applications:
   - application_name: hello
     application_namespace: prod
     microservices:
-      - {microservice_name: web, microservice_namespace: v1, virtualization: container, code: "web:1", vcpus: 1, stop_grace: 1}
+      - {microservice_name: web, microservice_namespace: v1, virtualization: container, network: any, code: "web:1", vcpus: 1, stop_grace: 1}
 `
 
 // TestOperatorsDrainAndNameNodes: a drain says what is stuck and why, ends at its
