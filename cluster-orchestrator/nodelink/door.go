@@ -18,9 +18,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/enrol"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/refusals"
 	"github.com/treeline-edge/treeline/internal/streams"
 )
 
@@ -45,9 +47,10 @@ type DoorOptions struct {
 
 // Door serves nodes over HTTP: joining, renewing, streams.
 type Door struct {
-	opt   DoorOptions
-	mux   *http.ServeMux
-	joins *jointoken.Attempts
+	opt     DoorOptions
+	mux     *http.ServeMux
+	joins   *jointoken.Attempts
+	refused *refusals.Log
 }
 
 // NewDoor is a door that is open.
@@ -58,7 +61,7 @@ func NewDoor(o DoorOptions) *Door {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	d := &Door{opt: o, mux: http.NewServeMux(), joins: jointoken.NewAttempts(o.Now)}
+	d := &Door{opt: o, mux: http.NewServeMux(), joins: jointoken.NewAttempts(o.Now), refused: refusals.New(o.Log, "node not let in")}
 	d.mux.HandleFunc("POST /v1/join/node", d.join)
 	d.mux.HandleFunc("POST /v1/node/renew", d.asNode(d.renew))
 	d.mux.HandleFunc("POST /v1/node/brokers", d.asNode(func(w http.ResponseWriter, _ *http.Request, _ api.NodeID) error {
@@ -83,7 +86,7 @@ func (d *Door) join(w http.ResponseWriter, r *http.Request) {
 		return err
 	})
 	if err != nil {
-		d.opt.Log.Warn("node not let in", "node", req.Info.ID, "hostname", req.Info.Hostname, "from", r.RemoteAddr, "err", err)
+		d.refused.Warn(fairshare.Remote(r.RemoteAddr), "node", req.Info.ID, "hostname", req.Info.Hostname, "from", r.RemoteAddr, "err", err)
 		call.Write(w, err)
 		return
 	}

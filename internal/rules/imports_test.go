@@ -29,7 +29,7 @@ var direction = []struct {
 	{"internal/lifecycle", []string{"api"}, "the table of states decides nothing else"},
 	{"internal/store", []string{"api", "internal/store"}, "stores keep documents and know nothing of what is in them"},
 	{"internal/fairshare", []string{"api"}, "bounds are the same for all daemons and know what none of them bounds"},
-	{"internal/bus", []string{"api", "internal/bus", "internal/fairshare", "internal/gate", "internal/identity"}, "buses carry bytes; who may connect is identity's to say"},
+	{"internal/bus", []string{"api", "internal/bus", "internal/fairshare", "internal/gate", "internal/identity", "internal/refusals"}, "buses carry bytes; who may connect is identity's to say"},
 	{"internal/step", []string{"api", "internal/store"}, "what a core is, is said in terms of the contract and the store's documents"},
 	{"internal/probe", nil, "what may be probed is the same for cores and for those who send"},
 	{"internal/bounds", []string{"api", "internal/vivaldi"}, "what a lower tier may say is decided without knowing who reads it"},

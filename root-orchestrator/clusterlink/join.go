@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/docs"
@@ -144,7 +145,7 @@ func (l *Link) join(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, out)
 		return
 	}
-	l.opt.Log.Warn("cluster not let in", "cluster", req.Info.ID, "from", r.RemoteAddr, "err", err)
+	l.refused.Warn(fairshare.Remote(r.RemoteAddr), "cluster", req.Info.ID, "from", r.RemoteAddr, "err", err)
 	l.fail(w, r, err)
 }
 

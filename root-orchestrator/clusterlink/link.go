@@ -33,6 +33,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/revoke"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/refusals"
 	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
@@ -77,6 +78,7 @@ type Link struct {
 	opt     Options
 	streams streams.Registry
 	joins   *jointoken.Attempts
+	refused *refusals.Log // joins
 	mux     *http.ServeMux
 
 	mu    sync.Mutex // guards all below
@@ -100,7 +102,10 @@ func New(o Options) *Link {
 	if o.Revoked == nil {
 		o.Revoked = revoke.NewLog(o.Now)
 	}
-	l := &Link{opt: o, mux: http.NewServeMux(), joins: jointoken.NewAttempts(o.Now), conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan api.ReportAck{}}
+	l := &Link{
+		opt: o, mux: http.NewServeMux(), joins: jointoken.NewAttempts(o.Now), refused: refusals.New(o.Log, "cluster not let in"),
+		conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan api.ReportAck{},
+	}
 	o.Revoked.Subscribe(l.tellRevoked)
 	l.mux.HandleFunc("POST /v1/join/cluster", l.join)
 	l.mux.HandleFunc("GET /v1/cluster/desired", l.asCluster(l.desired))

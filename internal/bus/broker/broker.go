@@ -26,6 +26,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/gate"
+	"github.com/treeline-edge/treeline/internal/refusals"
 )
 
 // Options describes a broker.
@@ -110,7 +111,7 @@ func New(o Options) (*Broker, error) {
 	})
 	// The engine's own Serve is never called: it only adds tickers that publish
 	// $SYS, stop the world to measure memory, and expire what never expires here.
-	if err := b.srv.AddHook(&guard{srv: b.srv, stats: &b.stats, log: o.Log, sessions: map[string]*mqtt.Client{}}, nil); err != nil {
+	if err := b.srv.AddHook(&guard{srv: b.srv, stats: &b.stats, refused: refusals.New(o.Log, "refused a node"), sessions: map[string]*mqtt.Client{}}, nil); err != nil {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
 	b.bus = newInline(b.srv)

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/treeline-edge/treeline/api/topic"
+	"github.com/treeline-edge/treeline/internal/refusals"
 )
 
 // maxKeepAlive is what a client's keepalive is cut to, in seconds; none means this.
@@ -22,9 +22,9 @@ const discard = "$discard"
 // guard is the broker engine's hook: rights, limits, counters.
 type guard struct {
 	mqtt.HookBase
-	srv   *mqtt.Server
-	stats *Stats
-	log   *slog.Logger
+	srv     *mqtt.Server
+	stats   *Stats
+	refused *refusals.Log
 
 	mu       sync.Mutex // guards both below
 	sessions map[string]*mqtt.Client
@@ -143,11 +143,11 @@ func (g *guard) OnPacketSent(_ *mqtt.Client, pk packets.Packet, _ []byte) {
 
 func (g *guard) OnPublishDropped(*mqtt.Client, packets.Packet) { g.stats.Dropped.Add(1) }
 
-// refuse counts a refusal and logs the first of each connection: a hostile node
-// must not fill the log either.
+// refuse counts a refusal and logs the first of each connection, a few lines of
+// each node: a hostile node must not fill the log either.
 func (g *guard) refuse(c *conn, what, name string) {
 	g.stats.Refusals.Add(1)
 	if c.complained.CompareAndSwap(false, true) {
-		g.log.Warn("refused a node", "node", c.id, "remote", c.RemoteAddr(), "what", what, "name", name)
+		g.refused.Warn([]string{string(c.id)}, "node", c.id, "remote", c.RemoteAddr(), "what", what, "name", name)
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/revoke"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/refusals"
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
@@ -128,6 +129,7 @@ type Service struct {
 	signer   jwt.Signer
 	verifier *jwt.Verifier
 	revoked  *revoke.Log
+	refused  *refusals.Log // sign-ins
 
 	tenants *docs.Table[Tenant]
 	users   *docs.Table[userDoc]
@@ -158,7 +160,8 @@ func New(o Options) (*Service, error) {
 	}
 	s := &Service{
 		opt: o, hasher: newHasher(o.Cost), revoked: revoke.NewLog(o.Now),
-		signer: jwt.Signer{Ring: o.Ring, Issuer: o.Issuer, Now: o.Now},
+		refused: refusals.New(o.Log, "sign-in refused"),
+		signer:  jwt.Signer{Ring: o.Ring, Issuer: o.Issuer, Now: o.Now},
 		verifier: jwt.NewVerifier(jwt.VerifierOptions{
 			Keys: o.Ring.Key, Issuer: o.Issuer, Audience: o.Audience, Now: o.Now,
 		}),

@@ -1,10 +1,12 @@
 package account_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
@@ -47,12 +50,13 @@ type fixture struct {
 	st   store.Store
 	ring *jwt.Ring
 	now  time.Time
+	log  *slog.Logger // discards what it gets unless a test reads it
 }
 
 const pw = "correct horse battery"
 
 func newFixture() *fixture {
-	f := &fixture{st: mem.New(), now: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}
+	f := &fixture{st: mem.New(), log: slog.New(slog.DiscardHandler), now: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}
 	f.ring = must(jwt.NewRing(f.now))
 	f.restart()
 	return f
@@ -63,7 +67,7 @@ func (f *fixture) restart() {
 	f.Service = must(account.New(account.Options{
 		Store: f.st, Loaded: must(store.Load(ctx, f.st)), Ring: f.ring, Issuer: "root", Audience: "treeline",
 		Cost: account.Cost{MemoryKiB: 64, Passes: 1, Lanes: 1}, // tests log in often
-		Now:  func() time.Time { return f.now }, Log: slog.New(slog.DiscardHandler),
+		Now:  func() time.Time { return f.now }, Log: f.log,
 	}))
 }
 
@@ -460,5 +464,29 @@ func TestNoSecretIsStored(t *testing.T) {
 				t.Errorf("%s %s holds a secret", d.Kind, d.Key)
 			}
 		}
+	}
+}
+
+// Whoever guesses without an end does not fill the log.
+func TestRefusedSignInsDoNotFillTheLog(t *testing.T) {
+	f := newFixture()
+	f.alice(t)
+	var out bytes.Buffer
+	f.log = slog.New(slog.NewTextHandler(&out, nil))
+	f.restart()
+	login := func(addr, user string) {
+		path := fairshare.Address(netip.MustParseAddr(addr))
+		_, err := f.Login(account.From(ctx, path, true), account.UserID(user), "a wrong password")
+		is(t, err, api.ErrUnauthenticated)
+	}
+	for range 500 {
+		login("192.0.2.1", strings.Repeat("x", 10_000))
+	}
+	if n := strings.Count(out.String(), "sign-in refused"); n == 0 || n > 20 || out.Len() > 20_000 {
+		t.Errorf("500 refused sign-ins of one address wrote %d lines and %d bytes, want a few", n, out.Len())
+	}
+	login("192.0.2.2", "acme/alice")
+	if !strings.Contains(out.String(), "user=acme/alice from=192.0.2.2/32") {
+		t.Error("the refused sign-in of another address is not in the log")
 	}
 }

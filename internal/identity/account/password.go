@@ -54,6 +54,14 @@ func From(ctx context.Context, path []string, clean bool) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller{path, clean})
 }
 
+// callerOf returns where the sign-in comes from.
+func callerOf(ctx context.Context) caller {
+	if c, ok := ctx.Value(callerKey{}).(caller); ok {
+		return c
+	}
+	return caller{[]string{"local", "local"}, true}
+}
+
 const (
 	saltSize    = 16
 	hashSize    = 32
@@ -72,10 +80,7 @@ func newHasher(c Cost) *hasher {
 
 // enter waits for its turn; leave ends it.
 func (h *hasher) enter(ctx context.Context) (leave func(), err error) {
-	c, ok := ctx.Value(callerKey{}).(caller)
-	if !ok {
-		c = caller{[]string{"local", "local"}, true}
-	}
+	c := callerOf(ctx)
 	return h.turns.Enter(ctx, time.Now(), c.path, c.clean)
 }
 

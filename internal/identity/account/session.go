@@ -55,7 +55,8 @@ func (s *Service) check(ctx context.Context, id UserID, password string) (userDo
 		return userDoc{}, err
 	}
 	if !ok || d.Disabled {
-		s.opt.Log.Warn("sign-in refused", "user", string(id))
+		from := callerOf(ctx)
+		s.refused.Warn(from.path, "user", id, "from", from.path[len(from.path)-1])
 		return userDoc{}, errRefused
 	}
 	return d, nil
