@@ -21,6 +21,9 @@ type ProbeOrder struct {
 	// Deny are networks that may not be probed, public or not.
 	Deny []netip.Prefix `json:"deny,omitempty"`
 	Wait time.Duration  `json:"wait"` // give up after
+	// For stands for the tenant that asks, so that nodes can divide their probes among
+	// tenants. It is empty where the cluster's release does not know it.
+	For string `json:"for,omitempty"`
 }
 
 // Probed answers a ProbeOrder. RTT is the least of several, 0 with an Error.

@@ -336,7 +336,7 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 		for _, of := range w.c.tied {
 			tied += len(of)
 		}
-		if left := len(w.c.users) + len(w.c.probes) + w.c.underWay + len(w.c.asks.open) + len(w.c.asks.next.why) + len(w.c.apps) + len(w.c.linkers) + tied; left != 0 || w.c.used != (api.Resources{}) {
+		if left := len(w.c.users) + len(w.c.probes) + w.c.rounds.Size() + len(w.c.asks.open) + len(w.c.asks.next.why) + len(w.c.apps) + len(w.c.linkers) + tied; left != 0 || w.c.used != (api.Resources{}) {
 			t.Fatalf("seed %d: %d things are left, %v is taken", seed, left, w.c.used)
 		}
 		if len(w.c.waiting.List())+len(w.c.services) > 0 {

@@ -18,6 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/nodecaps"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/rollcall"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/rounds"
 	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -107,8 +108,7 @@ type Core struct {
 	users     map[string]*user
 	probes    map[uint64]string // users by the probes that have no answer
 	lastProbe uint64
-	underWay  int                // users that are being measured
-	rounds    step.Queue[string] // users to be measured when others are done
+	rounds    *rounds.Line // users that are being measured, and that wait for it
 	asks      asks
 	notices   notices
 
@@ -189,6 +189,7 @@ func New(cfg Config) *Core {
 		stirs:     map[api.AppID]uint64{},
 		users:     map[string]*user{},
 		probes:    map[uint64]string{},
+		rounds:    rounds.New(maxRounds, tenantRounds),
 		asks:      asks{open: map[string]*ask{}},
 		beyond:    map[api.InstanceID]bool{},
 		grown:     map[api.NodeID]bool{},

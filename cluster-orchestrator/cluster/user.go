@@ -3,9 +3,12 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -32,6 +35,7 @@ type user struct {
 	measured map[string]time.Duration // by node, in the last round
 	wrong    string                   // why nothing is known, after a round
 	round    uint64
+	holder   string // whose round is or was under way: a tenant
 
 	asked    map[api.NodeID]uint64 // orders without an answer; nil: no round is under way
 	refines  bool                  // the round's second half is: those are asked that seem nearest
@@ -48,7 +52,9 @@ const (
 	probeSlack = time.Second      // for the order and the answer to travel
 	userFresh  = 10 * time.Minute // until a user is measured again
 	userRetry  = time.Minute      // after a round that told nothing
-	maxRounds  = 64               // under way at once; more wait
+	maxRounds  = 64               // under way at once; more wait, and tenants take turns
+
+	tenantRounds = maxRounds / 4 // of one tenant
 )
 
 func (u *user) known() bool { return u != nil && (u.at != nil || len(u.measured) > 0) }
@@ -110,6 +116,9 @@ func (c *Core) refersTo(targets []string, id api.InstanceID, does bool) {
 			delete(c.users, t)
 		}
 	}
+	if !does {
+		c.nextRounds()
+	}
 }
 
 // measure begins a round of probes for each of the users that nothing is known of.
@@ -122,7 +131,7 @@ func (c *Core) measure(targets []string) (waits bool) {
 		case u == nil || u.known() || u.wrong != "":
 		default:
 			c.round(t)
-			waits = waits || u.asked != nil || c.rounds.Has(t)
+			waits = waits || u.asked != nil || c.rounds.Waits(t)
 		}
 	}
 	return waits
@@ -138,26 +147,47 @@ func (c *Core) round(t string) {
 		c.again(t, userFresh)
 		return
 	}
-	if c.underWay >= maxRounds {
-		c.rounds.Add(t)
+	holder := c.holderOf(u)
+	if !c.rounds.Begin(holder, t) {
 		return
 	}
 	nodes := c.probers(t, u.round)
 	if len(nodes) == 0 {
+		c.rounds.End(holder)
 		u.wrong = "no node can measure the way to it now"
 		c.again(t, userRetry)
 		return
 	}
-	c.rounds.Remove(t)
 	u.round++
+	u.holder = holder
 	u.tried, u.answers, u.refused = map[api.NodeID]bool{}, map[string]time.Duration{}, ""
 	c.ask(t, nodes)
+}
+
+// holderOf returns the tenant whose share of the rounds a user's round takes: of
+// those whose SLAs name it the one with fewest rounds under way.
+func (c *Core) holderOf(u *user) string {
+	best, least := "", -1
+	for _, id := range step.Keys(u.of) {
+		top, _, _ := strings.Cut(string(id.Tenant()), "/")
+		if n := c.rounds.UnderWay(top); least < 0 || n < least {
+			best, least = top, n
+		}
+	}
+	return best
+}
+
+// shareOf names a tenant towards nodes, which divide their probes by it and need not
+// know who it is.
+func shareOf(tenant string) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(tenant))
+	return strconv.FormatUint(h.Sum64(), 36)
 }
 
 // ask has nodes measure a user.
 func (c *Core) ask(t string, nodes []api.NodeID) {
 	u := c.users[t]
-	c.underWay++
 	u.asked = map[api.NodeID]uint64{}
 	for _, id := range nodes {
 		u.tried[id] = true
@@ -165,7 +195,7 @@ func (c *Core) ask(t string, nodes []api.NodeID) {
 		u.asked[id] = c.boot<<24 | c.lastProbe&(1<<24-1)
 		c.probes[u.asked[id]] = t
 		c.emit(id.Addr(), api.ProbeOrder{
-			ID: u.asked[id], Target: t, Allow: c.cfg.Probe.Allow, Deny: c.cfg.Probe.Deny, Wait: probeWait,
+			ID: u.asked[id], Target: t, For: shareOf(u.holder), Allow: c.cfg.Probe.Allow, Deny: c.cfg.Probe.Deny, Wait: probeWait,
 		})
 	}
 	u.deadline = c.now.Add(probeWait + probeSlack)
@@ -288,6 +318,7 @@ func (c *Core) concluded(t string) {
 	if found && !refined && u.refused == "" {
 		if more := c.closest(at, u.tried); len(more) > 0 {
 			u.at, u.measured, u.refines = &at, maps.Clone(u.answers), true // whose time is over before takes that
+			c.rounds.Take(u.holder)
 			c.ask(t, more)
 			return
 		}
@@ -311,11 +342,16 @@ func (c *Core) concluded(t string) {
 	for _, id := range step.Keys(u.of) {
 		c.searched(c.instances[id])
 	}
-	for _, more := range c.rounds.List() {
-		if c.underWay >= maxRounds {
-			break
+	c.nextRounds()
+}
+
+// nextRounds begins the rounds that waited for those that have ended.
+func (c *Core) nextRounds() {
+	for {
+		more, ok := c.rounds.Next()
+		if !ok {
+			return
 		}
-		c.rounds.Remove(more)
 		if c.users[more] != nil {
 			c.round(more)
 		}
@@ -330,7 +366,7 @@ func (c *Core) endRound(u *user) {
 		delete(c.probes, order)
 	}
 	u.asked, u.refines = nil, false
-	c.underWay--
+	c.rounds.End(u.holder)
 }
 
 // again has a user measured after a while, if anybody still asks for it then.

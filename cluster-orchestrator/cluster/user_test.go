@@ -75,8 +75,8 @@ func TestAUserIsFoundByProbes(t *testing.T) {
 			if !c.node && (n != "" || !in.Offered || in.why == nil || !strings.Contains(in.Detail, c.why)) {
 				t.Errorf("it is on %q: %s %+v", n, in.Detail, in.why)
 			}
-			if len(w.c.probes) != 0 || w.c.underWay != 0 {
-				t.Errorf("%d probes are open, %d rounds under way", len(w.c.probes), w.c.underWay)
+			if len(w.c.probes) != 0 || w.c.rounds.Size() != 0 {
+				t.Errorf("%d probes are open, %d rounds under way or waiting", len(w.c.probes), w.c.rounds.Size())
 			}
 			w.checkBooks()
 			// What is known is known to the next, and nobody is asked for it.
@@ -122,8 +122,8 @@ func TestThoseThatSeemNearestAreAskedToo(t *testing.T) {
 	if n := w.at(0).Node; n != "n20" && n != "n21" {
 		t.Errorf("it is on %q", n)
 	}
-	if len(w.c.probes) != 0 || w.c.underWay != 0 {
-		t.Errorf("%d probes are open, %d rounds under way", len(w.c.probes), w.c.underWay)
+	if len(w.c.probes) != 0 || w.c.rounds.Size() != 0 {
+		t.Errorf("%d probes are open, %d rounds under way or waiting", len(w.c.probes), w.c.rounds.Size())
 	}
 	w.checkBooks()
 }
@@ -135,6 +135,7 @@ func TestOfAFewNodesAllAreAsked(t *testing.T) {
 		if n := len(w.probed(w.last.Send, 20, nil)); n != probers {
 			t.Errorf("of %d nodes %d are asked for the user %d", probers, n, i)
 		}
+		w.pass(probeWait + 2*probeSlack) // the round ends: one tenant has a share of them only
 	}
 }
 
@@ -190,5 +191,47 @@ func TestTheOperatorSaysWhoMayBeProbed(t *testing.T) {
 		if in := w.c.instances[web.Instance(0)]; !c.asked && (!in.Offered || in.why.Nearest == nil || in.why.Nearest.Constraint != "latency") {
 			t.Errorf("%s: %s %+v", name, in.Detail, in.why)
 		}
+	}
+}
+
+// A tenant whose SLAs name any number of users leaves rounds to the others, and its
+// own are measured one after the other.
+func TestProbesOfOneTenantLeaveRoomForOthers(t *testing.T) {
+	w := line(t, probers, nil)
+	loud, quiet := api.ServiceID("loud/shop.prod.web.v1"), api.ServiceID("quiet/shop.prod.web.v1")
+	targets := map[string]bool{}
+	asked := func(envs []api.Envelope) {
+		for _, e := range envs {
+			if o, ok := e.Msg.(api.ProbeOrder); ok {
+				targets[o.Target] = true
+			}
+		}
+	}
+	var all []api.Assignment
+	for i := range 2 * maxRounds {
+		all = append(all, of(loud, i, 1, toUser(fmt.Sprintf("%s:%d", there, 1000+i), 12)))
+	}
+	w.wants(all...)
+	asked(w.last.Send)
+	if n := len(targets); n != tenantRounds {
+		t.Errorf("%d of %d users of one tenant are measured at once, want %d", n, len(all), tenantRounds)
+	}
+	w.wants(append(all, of(quiet, 0, 1, toUser(there+":99", 12)))...)
+	asked(w.last.Send)
+	if !targets[there+":99"] {
+		t.Error("the user of another tenant is not measured at once")
+	}
+	// Once all that is measured is deleted, those that waited have their turn.
+	var gone []api.InstanceID
+	for _, a := range all {
+		if targets[a.Spec.Constraints[0].Target] {
+			gone = append(gone, a.Instance)
+		}
+	}
+	before := len(targets)
+	w.drops(gone...)
+	asked(w.last.Send)
+	if n := len(targets) - before; n != tenantRounds {
+		t.Errorf("%d users of the tenant are measured once the first ones are deleted, want %d", n, tenantRounds)
 	}
 }

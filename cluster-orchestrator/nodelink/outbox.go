@@ -87,9 +87,7 @@ func (o *outbox) put(n api.NodeID, msg any) {
 			o.dropped++
 		}
 	case api.ProbeOrder:
-		if len(l.probes) < maxProbes {
-			l.probes = append(l.probes, m)
-		} else {
+		if !l.putProbe(m) {
 			o.dropped++
 		}
 	case forget:

@@ -13,8 +13,26 @@ const (
 	// second; those that overflow are lost, and the core does without the answer.
 	maxProbes = 32
 
+	tenantProbes = maxProbes / 4 // of one tenant
+
 	maxProbed = 4 << 10 // bytes of an answer
 )
+
+// putProbe adds an order to those that wait for the node. It reports whether there
+// was room.
+func (l *letters) putProbe(o api.ProbeOrder) bool {
+	own := 0
+	for _, p := range l.probes {
+		if p.For == o.For {
+			own++
+		}
+	}
+	if len(l.probes) >= maxProbes || own >= tenantProbes {
+		return false
+	}
+	l.probes = append(l.probes, o)
+	return true
+}
 
 // probed reads a node's answer. The core judges what it says (internal/bounds).
 func probed(id api.NodeID, payload []byte) (cluster.Input, error) {

@@ -3,6 +3,7 @@ package nodelink
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -66,10 +67,18 @@ func TestAProbeGoesOutAndItsAnswerComesIn(t *testing.T) {
 func TestProbesOfOneNodeAreBounded(t *testing.T) {
 	o := newOutbox()
 	for i := range 3 * maxProbes {
-		o.put("n1", api.ProbeOrder{ID: uint64(i)})
+		o.put("n1", api.ProbeOrder{ID: uint64(i), For: "loud"})
 	}
-	if _, l, _ := o.next(); len(l.probes) != maxProbes || o.lost() != 2*maxProbes {
+	o.put("n1", api.ProbeOrder{ID: 1000, For: "quiet"})
+	for i := range 3 * maxProbes {
+		o.put("n1", api.ProbeOrder{ID: uint64(2000 + i), For: fmt.Sprint("t", i)})
+	}
+	_, l, _ := o.next()
+	if len(l.probes) != maxProbes || o.lost() != 5*maxProbes+1 {
 		t.Errorf("%d wait, %d were lost", len(l.probes), o.lost())
+	}
+	if l.probes[tenantProbes].ID != 1000 {
+		t.Errorf("the order of another tenant is not among those that wait: %+v", l.probes)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/probe"
 )
 
@@ -38,21 +39,36 @@ const (
 // that nobody listens on answers as well, unless a firewall keeps silent.
 var webPorts = []uint16{443, 80}
 
+var (
+	probePlaces = fairshare.Declare(fairshare.Bound{
+		Resource: "probes of latency targets under way at a node", Total: 6, Per: "tenant",
+		Beyond: "the cluster is told so and asks again a minute later; a tenant gets a further place only while more are free than it holds",
+		Attack: "TestProbesOfOneTenantLeaveTheNodeToOthers",
+	})
+	probeRates = fairshare.Declare(fairshare.Bound{
+		Resource: "probe rates remembered at a node", Total: 1024, Per: "tenant",
+		Beyond: "6 probes at once and 1.5 a second per tenant, of 8 and 2 a second in all; the cluster is told so and asks again a minute later",
+		Attack: "TestProbesOfOneTenantLeaveTheNodeToOthers",
+	})
+)
+
 // Options are what it needs. Zero values mean the defaults.
 type Options struct {
 	// Resolve looks a name up: net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	AtOnce  int           // probes under way: 4
+	AtOnce  int           // probes under way: 6; one holder leaves as many to others as it has
 	Every   time.Duration // one more probe may begin: 500 ms
-	Burst   int           // that may begin at once after a rest: 8
+	Burst   int           // that may begin at once after a rest: 8; of one holder three quarters
 }
 
 // Pinger probes. It is safe for concurrent use.
 type Pinger struct {
 	opt Options
 
-	mu     sync.Mutex // guards the fields below
-	busy   int
+	places *fairshare.Pool
+	rates  *fairshare.Rates
+
+	mu     sync.Mutex    // guards the fields below
 	credit time.Duration // Every for each probe that may begin now
 	at     time.Time     // when credit was true
 	counts Counts
@@ -69,7 +85,7 @@ func New(o Options) *Pinger {
 		}
 	}
 	if o.AtOnce <= 0 {
-		o.AtOnce = 4
+		o.AtOnce = 6
 	}
 	if o.Every <= 0 {
 		o.Every = 500 * time.Millisecond
@@ -77,7 +93,13 @@ func New(o Options) *Pinger {
 	if o.Burst <= 0 {
 		o.Burst = 8
 	}
-	return &Pinger{opt: o, credit: time.Duration(o.Burst) * o.Every, at: time.Now()}
+	underWay := probePlaces
+	underWay.Total = o.AtOnce
+	return &Pinger{
+		opt: o, credit: time.Duration(o.Burst) * o.Every, at: time.Now(),
+		places: fairshare.NewPool(underWay, fairshare.Policy{Fixed: true}),
+		rates:  fairshare.NewRates(probeRates, 0.75/o.Every.Seconds(), max(1, o.Burst*3/4)),
+	}
 }
 
 // Counts are those since New.
@@ -91,11 +113,13 @@ func (p *Pinger) Counts() Counts {
 // many are asked for it answers at once that it does not.
 func (p *Pinger) Probe(ctx context.Context, o api.ProbeOrder) api.Probed {
 	out := api.Probed{ID: o.ID}
-	if !p.begin(time.Now()) {
-		out.Error = fmt.Sprintf("too many probes: this node does %d at a time, and one each %s", p.opt.AtOnce, p.opt.Every)
-		p.end(&p.counts.Excess, false)
+	place := p.begin(time.Now(), o.For)
+	if place == nil {
+		out.Error = fmt.Sprintf("too many probes: this node does %d at a time, and one each %s, and a part of that for one tenant", p.opt.AtOnce, p.opt.Every)
+		p.count(&p.counts.Excess)
 		return out
 	}
+	defer place.Release()
 	wait := o.Wait
 	if wait <= 0 {
 		wait = defaultWait
@@ -106,38 +130,39 @@ func (p *Pinger) Probe(ctx context.Context, o api.ProbeOrder) api.Probed {
 	switch {
 	case err == nil:
 		out.RTT, out.How = rtt, how
-		p.end(&p.counts.Answered, true)
+		p.count(&p.counts.Answered)
 	case errors.Is(err, api.ErrForbidden):
 		out.Error, out.Refused = err.Error(), true
-		p.end(&p.counts.Refused, true)
+		p.count(&p.counts.Refused)
 	default:
 		out.Error = err.Error()
-		p.end(&p.counts.Silent, true)
+		p.count(&p.counts.Silent)
 	}
 	return out
 }
 
-// begin reports whether one more probe may begin, and counts it as under way.
-func (p *Pinger) begin(now time.Time) bool {
+// begin takes a place for one more probe of the holder, nil where it is too many.
+func (p *Pinger) begin(now time.Time, holder string) *fairshare.Place {
+	place, err := p.places.Take(now, []string{holder}, nil)
+	if err != nil {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.credit = min(p.credit+now.Sub(p.at), time.Duration(p.opt.Burst)*p.opt.Every)
 	p.at = now
-	if p.busy >= p.opt.AtOnce || p.credit < p.opt.Every {
-		return false
+	if p.credit < p.opt.Every || p.rates.Allow(now, holder, holder) != nil {
+		place.Release()
+		return nil
 	}
 	p.credit -= p.opt.Every
-	p.busy++
-	return true
+	return place
 }
 
-func (p *Pinger) end(count *uint64, begun bool) {
+func (p *Pinger) count(n *uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	*count++
-	if begun {
-		p.busy--
-	}
+	*n++
 }
 
 func (p *Pinger) probe(ctx context.Context, o *api.ProbeOrder) (time.Duration, string, error) {

@@ -247,6 +247,48 @@ func TestANameThatMovesIsProbedWhereItWasChecked(t *testing.T) {
 	}
 }
 
+// A tenant with any number of targets leaves probes of each node to the others.
+func TestProbesOfOneTenantLeaveTheNodeToOthers(t *testing.T) {
+	hold := make(chan struct{})
+	reached := make(chan struct{}, 100)
+	p := New(Options{Every: time.Hour, Resolve: func(context.Context, string) ([]netip.Addr, error) {
+		reached <- struct{}{}
+		<-hold
+		return nil, nil
+	}})
+	var all sync.WaitGroup
+	try := func(tenant string) (begun bool) {
+		done := make(chan api.Probed, 1)
+		all.Go(func() { done <- p.Probe(t.Context(), api.ProbeOrder{Target: "user.example", For: tenant}) })
+		select {
+		case <-reached:
+			return true
+		case <-done:
+			return false
+		}
+	}
+	begun := 0
+	for range 50 {
+		if try("loud") {
+			begun++
+		}
+	}
+	if begun != 3 {
+		t.Errorf("%d probes of one tenant are under way, want 3 of 6", begun)
+	}
+	if !try("quiet") {
+		t.Error("another tenant's probe is refused while one fills its share")
+	}
+	close(hold)
+	all.Wait()
+	for range 50 { // all that its rate grants
+		try("loud")
+	}
+	if !try("quiet") {
+		t.Error("another tenant's probe is refused when one has used up its rate")
+	}
+}
+
 func TestFloodIsAnsweredByRefusals(t *testing.T) {
 	var under, most atomic.Int32
 	release := make(chan struct{})
@@ -272,20 +314,20 @@ func TestFloodIsAnsweredByRefusals(t *testing.T) {
 				}
 			})
 		}
-		for p.Counts().Excess%496 != 0 || p.Counts().Excess == 0 {
+		for p.Counts().Excess%497 != 0 || p.Counts().Excess == 0 {
 			runtime.Gosched()
 		}
 		close(release)
 		g.Wait()
 		return int(answered.Load())
 	}
-	if n := flood(); n != 4 || most.Load() != 4 {
-		t.Errorf("%d probes of 500 began, %d at once; want 4 and 4", n, most.Load())
+	if n := flood(); n != 3 || most.Load() != 3 {
+		t.Errorf("%d probes of 500 began, %d at once; want 3 and 3", n, most.Load())
 	}
-	// Four of the burst are left, and no more for an hour.
+	// Three of the holder's burst are left, and no more for an hour.
 	release = make(chan struct{})
 	close(release)
-	for range 4 {
+	for range 3 {
 		if o := p.Probe(t.Context(), api.ProbeOrder{Target: "user.example"}); strings.Contains(o.Error, "too many") {
 			t.Errorf("it says %q", o.Error)
 		}

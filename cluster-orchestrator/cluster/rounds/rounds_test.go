@@ -1,0 +1,100 @@
+package rounds
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestWaitingHoldersTakeTurns(t *testing.T) {
+	l := New(8, 4)
+	begun := 0
+	for i := range 100 {
+		if l.Begin("loud", fmt.Sprint("l", i)) {
+			begun++
+		}
+	}
+	if begun != 4 {
+		t.Errorf("%d rounds of one holder began, want its share of 4", begun)
+	}
+	for i := range 4 {
+		if !l.Begin("other", fmt.Sprint("o", i)) {
+			t.Errorf("round %d of another holder waits", i)
+		}
+	}
+	if l.Begin("late", "late") {
+		t.Error("a ninth round began")
+	}
+	l.End("loud")
+	if target, ok := l.Next(); !ok || target != "late" {
+		t.Errorf("next is %q, want the target of the holder with nothing under way", target)
+	}
+}
+
+// Under any sequence of calls nothing is over its bound, nobody with nothing under
+// way waits while a place is free, and nothing is left behind.
+func TestNoHolderTakesTheRoundsFromOthers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		total := rapid.IntRange(1, 8).Draw(t, "total")
+		share := rapid.IntRange(1, total).Draw(t, "share")
+		l := New(total, share)
+		of := map[string]string{} // holder by target: under way
+		all := map[string]string{}
+		next := func() {
+			for {
+				target, ok := l.Next()
+				if !ok {
+					return
+				}
+				if !l.Begin(all[target], target) {
+					t.Fatalf("%s is next and waits", target)
+				}
+				of[target] = all[target]
+			}
+		}
+		for i := range rapid.IntRange(1, 100).Draw(t, "steps") {
+			if len(of) > 0 && rapid.Bool().Draw(t, "end") {
+				for target, name := range of {
+					delete(of, target)
+					l.End(name)
+					break
+				}
+			} else {
+				name, target := fmt.Sprint("h", rapid.IntRange(0, 4).Draw(t, "holder")), fmt.Sprint("t", i)
+				all[target] = name
+				if l.Begin(name, target) {
+					of[target] = name
+				}
+			}
+			next()
+			count := map[string]int{}
+			for _, name := range of {
+				count[name]++
+			}
+			for name, n := range count {
+				if n > share || n != l.UnderWay(name) {
+					t.Fatalf("%s has %d rounds under way, counted as %d, want at most %d", name, n, l.UnderWay(name), share)
+				}
+			}
+			if len(of) > total {
+				t.Fatalf("%d rounds are under way, want at most %d", len(of), total)
+			}
+			for target, name := range l.waiting {
+				if len(of) < total && count[name] < share {
+					t.Fatalf("%s of %s waits while a place is free", target, name)
+				}
+			}
+		}
+		for target, name := range of {
+			delete(of, target)
+			l.End(name)
+		}
+		for target := range all {
+			l.Remove(target)
+		}
+		if l.Size() != 0 || len(l.holders) != 0 {
+			t.Fatalf("%d rounds and %d holders are left", l.Size(), len(l.holders))
+		}
+	})
+}
