@@ -40,6 +40,17 @@ type NodeBrokers struct {
 	Brokers []string `json:"brokers"`
 }
 
+// NodePurging asks a node's cluster whether the node is to delete all that it has:
+// POST /v1/node/purge.
+type NodePurging struct {
+	Failed string `json:"failed,omitempty"` // why the last attempt failed
+}
+
+// NodePurge answers NodePurging. It holds for the node whose certificate was shown.
+type NodePurge struct {
+	Purge bool `json:"purge"`
+}
+
 // Renew asks for a fresh certificate for the identity of the connection.
 type Renew struct {
 	CSR string `json:"csr"`

@@ -81,6 +81,10 @@ type Node struct {
 	// Capped is what the node claims above the caps that its cluster's operator set.
 	// NodeInfo has what counts.
 	Capped []Capped `json:"capped,omitempty"`
+	// Purging says that the node is to delete all that it has, and is removed once it
+	// has acknowledged that. PurgeError is why its last attempt failed.
+	Purging    bool   `json:"purging,omitempty"`
+	PurgeError string `json:"purge_error,omitempty"`
 }
 
 // Capped is one part of what a node claims that does not count as claimed.

@@ -78,6 +78,10 @@ type Desired struct {
 	// Brokers are for a node: where its cluster's broker is now and may be next, in
 	// the order in which to try them. Empty: nothing is said, and what was said holds.
 	Brokers []string `json:"brokers,omitempty"`
+	// Purge tells a node that its operator removes it with its data. It deletes nothing by
+	// this alone: once it has stopped everything, it asks its cluster over HTTPS, with its
+	// certificate, whether it is to purge itself (NodePurge).
+	Purge bool `json:"purge,omitempty"`
 }
 
 // EmbeddedBroker stands in Desired.Brokers for the broker within the cluster

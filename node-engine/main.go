@@ -2,6 +2,7 @@
 //
 //	node-engine join --token-file FILE   joins the token's cluster and ends; - is stdin
 //	node-engine [run]                    runs; with a token it joins first if it has to
+//	node-engine purge --yes              deletes all that the machine has as a node
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
 
 	"github.com/treeline-edge/treeline/internal/daemon"
@@ -39,6 +41,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	context.AfterFunc(ctx, stop) // a second signal ends the process the hard way
 	args, run := os.Args[1:], wiring.Run
+	left, purging := false, false
 	switch {
 	case len(args) > 0 && args[0] == "run":
 		args = args[1:]
@@ -47,10 +50,34 @@ func main() {
 		if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
 			args = append([]string{"--token=" + args[0]}, args[1:]...)
 		}
+	case len(args) > 0 && args[0] == "purge":
+		purging = true
+		args, run = args[1:], purge
+		if i := slices.Index(args, "--yes"); i >= 0 {
+			args, run = slices.Delete(args, i, i+1), wiring.Purge
+		}
 	}
+	defaults := wiring.Defaults()
+	defaults.File = daemon.ConfigFile(args, os.Getenv)
 	src := daemon.Source{Args: args, Env: os.Getenv, Stdout: os.Stdout}
-	os.Exit(daemon.Run(ctx, "node-engine", wiring.Defaults(), src, os.Stderr, run))
+	code := daemon.Run(ctx, "node-engine", defaults, src, os.Stderr, func(ctx context.Context, cfg wiring.Config, log *slog.Logger) error {
+		err := run(ctx, cfg, log)
+		if errors.Is(err, wiring.ErrLeft) {
+			log.Warn(err.Error())
+			left = true
+			return nil
+		}
+		return err
+	})
+	if left && !purging {
+		code = exitLeft
+	}
+	os.Exit(code)
 }
+
+// exitLeft is the exit code of an engine whose node was purged. Its service does not
+// start it again (RestartPreventExitStatus).
+const exitLeft = 9
 
 func join(ctx context.Context, cfg wiring.Config, log *slog.Logger) error {
 	if cfg.Token == "" {
@@ -62,4 +89,9 @@ func join(ctx context.Context, cfg wiring.Config, log *slog.Logger) error {
 	}
 	fmt.Println(id)
 	return nil
+}
+
+// purge says what would be deleted.
+func purge(_ context.Context, cfg wiring.Config, _ *slog.Logger) error {
+	return fmt.Errorf("this stops all workloads of the node in %s and deletes them with their images, logs, keys and data, and the secrets in its configuration; add --yes to do it", cfg.Data)
 }

@@ -41,6 +41,11 @@ func (c *Client) ForgetNode(ctx context.Context, cluster api.ClusterID, id api.N
 	return c.onNode(ctx, http.MethodDelete, nodePath(cluster, id))
 }
 
+// PurgeNode has a node delete all that it has. It is removed once it has acknowledged that.
+func (c *Client) PurgeNode(ctx context.Context, cluster api.ClusterID, id api.NodeID) error {
+	return c.onNode(ctx, http.MethodPost, nodePath(cluster, id)+"/purge")
+}
+
 func (c *Client) onNode(ctx context.Context, method, path string) error {
 	_, err := c.Do(ctx, Request{Method: method, Path: path}, nil)
 	return err

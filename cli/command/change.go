@@ -95,13 +95,26 @@ func (c *cli) deleteCmd() *cobra.Command {
 		},
 	}
 	var of string
+	var purge bool
+	var purgeTime time.Duration
 	node := &cobra.Command{
 		Use: "node [CLUSTER/]NAME…", Aliases: []string{"nodes"}, Short: "Forget nodes for good", Args: cobra.MinimumNArgs(1),
+		Long: `Forget nodes for good: their certificates are refused from now on. The machines keep
+what they have, and what runs there goes on, unless --purge has each node stop and
+delete everything first. A node with --purge is removed once it has acknowledged that.
+For one that is not reachable the order is kept until it is back.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if purge {
+				ctx, cancel := context.WithTimeoutCause(cmd.Context(), purgeTime, errTimeout)
+				defer cancel()
+				return each(args, func(name string) error { return c.purgeNode(ctx, of, name, yes) })
+			}
 			return each(args, func(name string) error { return c.deleteNode(cmd.Context(), of, name, yes) })
 		},
 	}
 	c.clusterFlag(node, &of)
+	node.Flags().BoolVar(&purge, "purge", false, "have the node stop all processes and delete its containers, images, logs, keys and data first")
+	node.Flags().DurationVar(&purgeTime, "timeout", 5*time.Minute, "how long to wait at most, with --purge")
 	for _, sub := range []*cobra.Command{app, cluster, node} {
 		sub.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 		group.AddCommand(sub)
@@ -193,7 +206,7 @@ func (c *cli) deleteNode(ctx context.Context, cluster, name string, yes bool) er
 	if n.Status == api.NodeSilent && n.Instances > 0 {
 		c.say("it was not heard: %s may still run there, beside what is placed elsewhere", output.Plural(n.Instances, "instance"))
 	}
-	c.say("the machine keeps its data: images, logs, its certificate and registry passwords; remove its service there with deploy/install remove node, and then /etc/treeline and /var/lib/treeline/node")
+	c.say("the machine keeps its data: images, logs, its certificate and registry passwords; %s", purgeByHand)
 	return nil
 }
 

@@ -253,7 +253,13 @@ func (c *Core) take(in Input) error {
 	case Drain:
 		return c.drain(in.Node, in.Force)
 	case RemoveNode:
-		return c.removeNode(in.Node)
+		return c.removeNode(in.Node, false)
+	case PurgeNode:
+		return c.purgeNode(in.Node)
+	case NodePurging:
+		return c.nodePurging(in.Node, in.NodePurging)
+	case NodeLeft:
+		return c.nodeLeft(in.Node)
 	case LocalScale:
 		return c.localScale(in.Service, in.Replicas)
 	}

@@ -80,5 +80,17 @@ func (c *Core) remaining(n *node) (out []api.Remaining) {
 		}
 		out = append(out, r)
 	}
+	if !n.silent || !n.purging {
+		return out
+	}
+	for _, id := range step.Keys(n.observed) { // it may have been placed elsewhere since
+		o := n.observed[id]
+		if len(out) == api.MostRemaining {
+			break
+		}
+		if n.assigned[id] == nil && !n.leaving[id] && !api.Ended(o.State, o.Reason) {
+			out = append(out, api.Remaining{Instance: id, State: o.State, Why: "ran there when the node was last heard"})
+		}
+	}
 	return out
 }

@@ -34,6 +34,9 @@ func (c *Core) nodeAlive(id api.NodeID, a api.Alive) {
 	c.netLoad(n)
 	n.ack = max(n.ack, a.Gen)
 	c.back(n)
+	if n.purging && len(n.assigned) > 0 { // it came back with instances
+		c.vacate(n)
+	}
 	if a.Gen > n.gen {
 		// It holds a generation that this cluster never reached: the store was restored
 		// from an older copy. Go on above it.

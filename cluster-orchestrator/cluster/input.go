@@ -64,6 +64,18 @@ type (
 	// RemoveNode forgets a node. Refused with ErrNotFound, and with ErrConflict
 	// while it is heard and holds instances.
 	RemoveNode struct{ Node api.NodeID }
+	// PurgeNode has a node stop and delete all that it has. Its instances go elsewhere, or
+	// wait for room. Refused with ErrNotFound.
+	PurgeNode struct{ Node api.NodeID }
+	// NodePurging is a node that asks whether it is to purge itself. Its certificate was
+	// checked outside. Refused with ErrNotFound.
+	NodePurging struct {
+		Node api.NodeID
+		api.NodePurging
+	}
+	// NodeLeft is a node that has deleted all that it had and is removed, whether it was
+	// ordered to or its provider did it. Its certificate was checked outside.
+	NodeLeft struct{ Node api.NodeID }
 	// LocalScale sets how many instances of a service this cluster has, while the
 	// root is away. Refused with ErrConflict while the root is reachable, ErrNotFound
 	// for a service with no instance here, ErrInvalid for a bad number.
@@ -73,20 +85,23 @@ type (
 	}
 )
 
-func (Start) input()      {}
-func (Tick) input()       {}
-func (Desired) input()    {}
-func (Ack) input()        {}
-func (RootLink) input()   {}
-func (RootNet) input()    {}
-func (NetUp) input()      {}
-func (JoinNode) input()   {}
-func (NodeReport) input() {}
-func (NodeAlive) input()  {}
-func (NodeWill) input()   {}
-func (NodeProbed) input() {}
-func (Ranked) input()     {}
-func (Cordon) input()     {}
-func (Drain) input()      {}
-func (RemoveNode) input() {}
-func (LocalScale) input() {}
+func (Start) input()       {}
+func (Tick) input()        {}
+func (Desired) input()     {}
+func (Ack) input()         {}
+func (RootLink) input()    {}
+func (RootNet) input()     {}
+func (NetUp) input()       {}
+func (JoinNode) input()    {}
+func (NodeReport) input()  {}
+func (NodeAlive) input()   {}
+func (NodeWill) input()    {}
+func (NodeProbed) input()  {}
+func (Ranked) input()      {}
+func (Cordon) input()      {}
+func (Drain) input()       {}
+func (RemoveNode) input()  {}
+func (PurgeNode) input()   {}
+func (NodePurging) input() {}
+func (NodeLeft) input()    {}
+func (LocalScale) input()  {}

@@ -29,6 +29,8 @@ type node struct {
 	joined   time.Time
 	cordoned bool
 	draining bool
+	purging  bool   // it is to delete all that it has, and is removed when it says that it has
+	failing  string // why it could not yet
 
 	heard     bool // in this life
 	silent    bool
@@ -92,6 +94,7 @@ type nodeRecord struct {
 	Joined   time.Time    `json:"joined"`
 	Cordoned bool         `json:"cordoned,omitempty"`
 	Draining bool         `json:"draining,omitempty"`
+	Purging  bool         `json:"purging,omitempty"`
 	Subnet   netip.Prefix `json:"subnet,omitzero"`
 	Net      *api.NetSelf `json:"net,omitempty"` // so that routes are whole before it speaks again
 	// Existing says whether the node offered to run privileged workloads before there
@@ -126,7 +129,7 @@ func (c *Core) takeClaims(n *node, claims api.NodeInfo) {
 
 func (c *Core) saveNode(n *node) {
 	c.journal.Put(kindNode, string(n.info.ID), nodeRecord{
-		n.claims, n.joined, n.cordoned, n.draining, n.net.subnet, n.net.self, &n.caps.existing,
+		n.claims, n.joined, n.cordoned, n.draining, n.purging, n.net.subnet, n.net.self, &n.caps.existing,
 	})
 }
 
@@ -140,7 +143,7 @@ func (c *Core) restoreNode(d store.Doc) error {
 		existing = *r.Existing
 	}
 	n := c.newNode(r.Info, existing)
-	n.joined, n.cordoned, n.draining, n.net.self = r.Joined, r.Cordoned, r.Draining, r.Net
+	n.joined, n.cordoned, n.draining, n.purging, n.net.self = r.Joined, r.Cordoned, r.Draining, r.Purging, r.Net
 	c.restoreSubnet(n, r.Subnet)
 	c.addNode(n)
 	return nil
@@ -239,15 +242,17 @@ const (
 	removedDetail = "its node was removed"
 )
 
-func (c *Core) removeNode(id api.NodeID) error {
+// removeNode forgets a node. gone says that it has deleted all that it had, so that
+// nothing of it can run twice.
+func (c *Core) removeNode(id api.NodeID, gone bool) error {
 	n := c.nodes[id]
 	if n == nil {
 		return c.noNode(id)
 	}
-	if !n.silent && n.heard && len(n.assigned)+len(n.leaving) > 0 {
+	if !gone && !n.silent && n.heard && len(n.assigned)+len(n.leaving) > 0 {
 		return fmt.Errorf("node %s is alive and has %d instances; drain it first: %w", id, len(n.assigned)+len(n.leaving), api.ErrConflict)
 	}
-	if !n.silent && c.now.Sub(n.lastAlive) < c.dead() && n.leased+len(n.leaving) > 0 {
+	if !gone && !n.silent && c.now.Sub(n.lastAlive) < c.dead() && n.leased+len(n.leaving) > 0 {
 		return fmt.Errorf("node %s may still run instances that must not run twice; try again in %s: %w", id, c.dead(), api.ErrConflict)
 	}
 	for _, lid := range step.Keys(n.leaving) {

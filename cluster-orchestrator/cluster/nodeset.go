@@ -36,7 +36,7 @@ func (c *Core) flushNodes() {
 			c.sendWhole(n)
 		} else {
 			timing := c.timing()
-			d := api.Desired{Gen: n.gen, From: n.from, Digest: n.wanted, Timing: &timing}
+			d := api.Desired{Gen: n.gen, From: n.from, Digest: n.wanted, Timing: &timing, Purge: n.purging}
 			for _, i := range step.Keys(n.put) {
 				d.Put = append(d.Put, n.assigned[i].assignment())
 			}
@@ -52,7 +52,7 @@ func (c *Core) flushNodes() {
 
 func (c *Core) sendWhole(n *node) {
 	timing := c.timing()
-	d := api.Desired{Gen: n.gen, Digest: n.wanted, Timing: &timing, Brokers: c.cfg.Brokers}
+	d := api.Desired{Gen: n.gen, Digest: n.wanted, Timing: &timing, Brokers: c.cfg.Brokers, Purge: n.purging}
 	for _, in := range n.sorted() {
 		d.Put = append(d.Put, in.assignment())
 	}

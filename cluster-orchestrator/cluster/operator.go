@@ -15,6 +15,10 @@ func (c *Core) cordon(id api.NodeID, on bool) error {
 		return c.noNode(id)
 	}
 	n.cordoned = on
+	if !on && n.purging { // one that was told already may go on all the same
+		n.purging, n.failing = false, ""
+		c.touch(n)
+	}
 	c.nodeNetChanged(n)
 	if !on {
 		n.draining = false

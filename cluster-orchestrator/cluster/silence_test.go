@@ -258,7 +258,7 @@ func TestRootIsToldNoNode(t *testing.T) {
 			said = append(said, in.view())
 		}
 	}
-	if err := w.c.removeNode("n1"); err != nil {
+	if err := w.c.removeNode("n1", false); err != nil {
 		t.Fatal(err)
 	}
 	for _, in := range w.c.instances {

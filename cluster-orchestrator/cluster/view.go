@@ -45,6 +45,7 @@ func (c *Core) Node(id api.NodeID) (api.Node, bool) {
 	if n.draining {
 		v.Remaining = c.remaining(n)
 	}
+	v.Purging, v.PurgeError = n.purging, n.failing
 	return v, true
 }
 

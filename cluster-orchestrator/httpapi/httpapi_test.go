@@ -30,6 +30,7 @@ func TestWhoMayWhat(t *testing.T) {
 		{"GET", "/v1/nodes", nil, map[string]int{"": 401, "otto": 0, "admin": 0, "alice": 403, "rival": 404, "operator": 404}},
 		{"GET", "/v1/nodes/n1", nil, map[string]int{"": 401, "otto": 0, "alice": 403, "operator": 404}},
 		{"POST", "/v1/nodes/n1/uncordon", nil, map[string]int{"": 401, "otto": 0, "alice": 403, "operator": 404}},
+		{"POST", "/v1/nodes/n1/purge", nil, map[string]int{"": 401, "alice": 403, "operator": 404}},
 		{"DELETE", "/v1/nodes/n1", nil, map[string]int{"": 401, "alice": 403, "operator": 404}},
 		{"GET", "/v1/tokens", nil, map[string]int{"": 401, "otto": 0, "alice": 403, "operator": 404}},
 		{"POST", "/v1/tokens", api.TokenRequest{}, map[string]int{"": 401, "alice": 403, "operator": 404}},
@@ -103,6 +104,11 @@ func TestOrdersToNodes(t *testing.T) {
 		t.Errorf("on %q, and n2 is drained", i.Node)
 	}
 	r.ask("otto", "POST", "/v1/nodes/n2/uncordon", nil, 200, &n)
+	r.join("n5")
+	r.ask("otto", "POST", "/v1/nodes/n5/purge", nil, 200, &n)
+	if !n.Purging {
+		t.Errorf("purged: %+v", n)
+	}
 	r.join("n4")
 	r.ask("otto", "DELETE", "/v1/nodes/n4", nil, http.StatusNoContent, nil)
 	if len(r.removed) != 1 || r.removed[0] != "n4" {

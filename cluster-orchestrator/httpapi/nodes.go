@@ -36,6 +36,7 @@ func (a *API) registerNodes() {
 		"drain":    func(n api.NodeID) cluster.Input { return cluster.Drain{Node: n} },
 
 		"force-drain": func(n api.NodeID) cluster.Input { return cluster.Drain{Node: n, Force: true} },
+		"purge":       func(n api.NodeID) cluster.Input { return cluster.PurgeNode{Node: n} },
 	} {
 		handle(a, huma.Operation{
 			OperationID: strings.ReplaceAll(name, "-", "") + "Node", Method: http.MethodPost, Path: "/v1/nodes/{id}/" + name,
@@ -56,6 +57,7 @@ var orders = map[string]string{
 	"drain":    "Cordon a node and move its instances elsewhere, as far as there is room",
 
 	"force-drain": "Drain a node, and stop what fits nowhere else",
+	"purge":       "Have a node stop and delete all that it has, and remove it when it has acknowledged that",
 }
 
 func (a *API) status(ctx context.Context, p rights.Principal, _ *none) (*body[Status], error) {

@@ -39,10 +39,15 @@ type DoorOptions struct {
 	Members   *Members
 	Streams   *streams.Registry
 	Admit     func(context.Context, cluster.Input) error // hands in cluster.JoinNode, durably
-	MQTT      string                                     // the broker's URL for nodes; empty: this port
-	Brokers   []string                                   // where nodes find the broker, as api.Desired has it
-	Now       func() time.Time                           // time.Now
-	Log       *slog.Logger                               // slog.Default
+	// Purging hands in that a node asks whether it is to purge itself, and reports
+	// whether it is. Left removes a node that has deleted all that it had; it may be
+	// called twice.
+	Purging func(context.Context, api.NodeID, api.NodePurging) (bool, error)
+	Left    func(context.Context, api.NodeID) error
+	MQTT    string           // the broker's URL for nodes; empty: this port
+	Brokers []string         // where nodes find the broker, as api.Desired has it
+	Now     func() time.Time // time.Now
+	Log     *slog.Logger     // slog.Default
 }
 
 // Door serves nodes over HTTP: joining, renewing, streams.
@@ -68,6 +73,8 @@ func NewDoor(o DoorOptions) *Door {
 		writeJSON(w, api.NodeBrokers{Brokers: o.Brokers})
 		return nil
 	}))
+	d.mux.HandleFunc("POST /v1/node/purge", d.asNode(d.purge))
+	d.mux.HandleFunc("POST /v1/node/left", d.asNode(d.left))
 	d.mux.HandleFunc("POST /v1/node/streams/{id}", d.asNode(d.stream))
 	return d
 }
@@ -177,6 +184,33 @@ func (d *Door) renew(w http.ResponseWriter, r *http.Request, n api.NodeID) error
 		return err
 	}
 	writeJSON(w, out)
+	return nil
+}
+
+// purge answers whether the node that shows its certificate is to delete all that it
+// has. The order goes by this alone, and not over the broker: a message that was kept
+// or repeated there, and a certificate from before the node's latest join, purge nothing.
+func (d *Door) purge(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
+	var req api.NodePurging
+	if err := readJSON(w, r, &req); err != nil {
+		return err
+	}
+	ordered, err := d.opt.Purging(r.Context(), n, req)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, api.NodePurge{Purge: ordered})
+	return nil
+}
+
+// left takes a node's word that it has deleted all that it had. A node can only
+// remove itself.
+func (d *Door) left(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
+	if err := d.opt.Left(r.Context(), n); err != nil {
+		return err
+	}
+	d.opt.Log.Info("node has purged itself and is removed", "node", n)
+	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 

@@ -194,7 +194,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	}
 	o.door = nodelink.NewDoor(nodelink.DoorOptions{
 		Cluster: info.ID, Authority: o.id.authority, Desk: o.desk, Members: members, Streams: &o.nodes.streams,
-		Admit: deliver, MQTT: mqttURL, Brokers: o.cfg.Broker.known(), Log: o.log,
+		Purging: o.purging, Left: o.left, Admit: deliver, MQTT: mqttURL, Brokers: o.cfg.Broker.known(), Log: o.log,
 	})
 	o.api = httpapi.New(httpapi.Options{
 		Core: o.core, Owner: o.loop, Nodes: o.nodes, Desk: o.desk, Info: o.id.info,

@@ -20,7 +20,7 @@ import (
 
 // Message is what a lower tier sends.
 type Message interface {
-	api.NodeReport | api.NodeInfo | api.Alive | api.NetUp | api.Probed | // node to cluster
+	api.NodeReport | api.NodeInfo | api.Alive | api.NetUp | api.Probed | api.NodePurging | // node to cluster
 		api.Report | api.Hello | api.ClusterInfo // cluster to root
 }
 

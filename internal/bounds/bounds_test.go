@@ -107,6 +107,7 @@ func TestHonestMessagesAreKeptAsTheyAre(t *testing.T) {
 	same(t, api.Hello{Cluster: "munich", Since: 4, Digest: 9})
 	same(t, api.Alive{Boot: 1, Seq: 2, Gen: 3, CPUUsed: 100, MemUsed: 4})
 	same(t, api.Probed{ID: math.MaxUint64, RTT: time.Millisecond, How: "icmp"})
+	same(t, api.NodePurging{Failed: "remove image x: containerd does not answer"})
 	same(t, api.Probed{ID: 1, Error: "refused", Refused: true})
 	same(t, api.ClusterInfo{ID: "munich", Location: "48.1,11.5", Tenant: "acme", Version: "v1"})
 }

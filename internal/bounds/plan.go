@@ -10,7 +10,7 @@ import (
 
 // messages are the types that Take accepts.
 var messages = []reflect.Type{
-	reflect.TypeFor[api.NodeReport](), reflect.TypeFor[api.NodeInfo](), reflect.TypeFor[api.Alive](), reflect.TypeFor[api.NetUp](), reflect.TypeFor[api.Probed](),
+	reflect.TypeFor[api.NodeReport](), reflect.TypeFor[api.NodeInfo](), reflect.TypeFor[api.Alive](), reflect.TypeFor[api.NetUp](), reflect.TypeFor[api.Probed](), reflect.TypeFor[api.NodePurging](),
 	reflect.TypeFor[api.Report](), reflect.TypeFor[api.Hello](), reflect.TypeFor[api.ClusterInfo](),
 }
 

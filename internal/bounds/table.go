@@ -123,6 +123,8 @@ var table = map[string]check{
 	"Probed.How":   oneOf("", "icmp", "tcp"),
 	"Probed.Error": text(512),
 
+	"NodePurging.Failed": text(sentence),
+
 	// Cluster to root.
 	"Hello.Cluster": machine[api.ClusterID](),
 	"Hello.Since":   between(0, mostCount),

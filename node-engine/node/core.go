@@ -65,6 +65,7 @@ type Core struct {
 	dial    *Dial    // as the dialer was told; nil: nothing yet
 	journal step.Journal
 	timers  step.Timers[timerKey]
+	purge   bool // the cluster removes the node with its data, see purge.go
 	blind   bool // the runtime has not said what it has: it is silent, or was since this life began
 
 	// unclaimed are workloads that the runtime had before the first desired set
@@ -216,10 +217,11 @@ type metaRecord struct {
 	Timing api.Timing     `json:"timing"`
 
 	Brokers []string `json:"brokers,omitempty"`
+	Purge   bool     `json:"purge,omitempty"`
 }
 
 func (c *Core) saveMeta() {
-	c.journal.Put(kindMeta, metaNode, metaRecord{Boot: c.boot, Gen: c.gen, Timing: c.timing, Brokers: c.brokers})
+	c.journal.Put(kindMeta, metaNode, metaRecord{Boot: c.boot, Gen: c.gen, Timing: c.timing, Brokers: c.brokers, Purge: c.purge})
 }
 
 // Restore takes in what an earlier life saved. Kinds that are not the node's are
@@ -236,7 +238,7 @@ func (c *Core) Restore(docs []store.Doc) error {
 			}
 			var m metaRecord
 			if err = json.Unmarshal(d.Data, &m); err == nil {
-				c.boot, c.gen, c.brokers = m.Boot, m.Gen, m.Brokers
+				c.boot, c.gen, c.brokers, c.purge = m.Boot, m.Gen, m.Brokers, m.Purge
 				if m.Timing.Beat > 0 {
 					c.timing = m.Timing
 				}

@@ -201,7 +201,7 @@ func (c *Core) desired(d api.Desired) {
 		c.stray(c.unclaimed[id])
 	}
 	clear(c.unclaimed)
-	c.gen = d.Gen
+	c.gen, c.purge = d.Gen, d.Purge
 	if d.Timing != nil && d.Timing.Beat > 0 && d.Timing.Lease > 0 {
 		c.timing = *d.Timing
 	}

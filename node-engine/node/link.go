@@ -60,6 +60,7 @@ func (c *Core) beat() {
 	if !c.link.up {
 		return
 	}
+	c.mayPurge()
 	l := &c.link
 	l.beatSeq++
 	l.sentAt[l.beatSeq%beatsKept] = sentBeat{l.beatSeq, c.now}

@@ -47,6 +47,9 @@ type Config struct {
 
 	Log daemon.Log `yaml:",inline"`
 
+	// File is the configuration file, whose secrets a purge deletes; empty: none.
+	File string `yaml:"-"`
+
 	// For tests: a runtime that is there already, and is closed by whoever made it.
 	Fake runtime.Runtime `yaml:"-"`
 }

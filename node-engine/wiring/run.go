@@ -66,18 +66,38 @@ type engine struct {
 	net     *network.Network // nil: no overlay network
 	ports   *ports.Ports     // nil: the same
 	link    *clusterlink.Link
+	empty   chan struct{} // signalled when the node may be purged and is empty
 	meter   counters
 }
 
 // Run is the node engine until ctx ends. Its workloads live on. What fails
 // before it serves says what is missing; a node that has not joined and has no
 // token is ErrNotFound.
+// A purge that had begun is completed, and one that the cluster orders is carried out;
+// then Run returns ErrLeft.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
+	err := run(ctx, cfg, log)
+	if errors.Is(err, errOrdered) {
+		return Purge(ctx, cfg, log)
+	}
+	return err
+}
+
+func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	dir, err := openData(cfg)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
+	switch _, purging, err := begun(dir); {
+	case err != nil:
+		return err
+	case purging:
+		return errOrdered
+	}
+	if err := cfg.mayJoin(dir); err != nil {
+		return err
+	}
 	if cfg.Runtime, err = cfg.keptRuntime(dir); err != nil {
 		return err
 	}
@@ -105,7 +125,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	info.Network = networkOf(cfg, rt)
 	log = log.With("node", creds.ID)
 
-	st, err := embedded.Open(filepath.Join(cfg.Data, "node.db"))
+	st, err := embedded.Open(filepath.Join(cfg.Data, storeFile))
 	if err != nil {
 		return err
 	}
@@ -118,7 +138,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := core.Restore(docs); err != nil {
 		return fmt.Errorf("restore the node: %w", err)
 	}
-	e := &engine{cfg: cfg, log: log, creds: creds, core: core, devices: found, pinger: pinger.New(pinger.Options{})}
+	e := &engine{cfg: cfg, log: log, creds: creds, core: core, devices: found, pinger: pinger.New(pinger.Options{}), empty: make(chan struct{}, 1)}
 	if err := e.connect(dir); err != nil {
 		return err
 	}
@@ -158,6 +178,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "status", Run: e.serveStatus},
 		daemon.Part{Name: "network", Run: e.network},
 		daemon.Part{Name: "node", Run: e.live},
+		daemon.Part{Name: "purge", Run: func(ctx context.Context) error { return e.awaitPurge(ctx, dir) }},
 		daemon.Part{Name: "memory", Run: daemon.Slim},
 	)
 }
@@ -195,6 +216,15 @@ func Join(ctx context.Context, cfg Config, log *slog.Logger) (api.NodeID, error)
 		return "", err
 	}
 	defer dir.Close()
+	switch _, purging, err := begun(dir); {
+	case err != nil:
+		return "", err
+	case purging:
+		return "", fmt.Errorf("this machine is being purged; complete that first with node-engine purge --yes: %w", api.ErrConflict)
+	}
+	if err := cfg.mayJoin(dir); err != nil {
+		return "", err
+	}
 	if cfg.Runtime, err = cfg.keptRuntime(dir); err != nil {
 		return "", err
 	}
@@ -334,6 +364,11 @@ func (e *engine) send(envs []api.Envelope) {
 		case node.ToDialer:
 			if d, ok := env.Msg.(node.Dial); ok {
 				e.dialer.set(d)
+			}
+		case node.ToPurger:
+			select {
+			case e.empty <- struct{}{}:
+			default:
 			}
 		}
 	}

@@ -49,7 +49,7 @@ func (a *API) registerClusters() {
 	handle(a, huma.Operation{
 		Method: http.MethodGet, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Get node", Tags: tags, Errors: []int{404, 503, 504},
 	}, rights.NodesRead, a.getNode)
-	for _, verb := range []string{"cordon", "uncordon", "drain", "force-drain"} {
+	for _, verb := range []string{"cordon", "uncordon", "drain", "force-drain", "purge"} {
 		handle(a, huma.Operation{
 			Method: http.MethodPost, Path: "/v1/clusters/{id}/nodes/{node}/" + verb, OperationID: strings.ReplaceAll(verb, "-", "") + "Node",
 			Summary: "Have the cluster " + verb + " a node", Tags: tags, Errors: []int{404, 503, 504},

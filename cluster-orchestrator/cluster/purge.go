@@ -1,0 +1,66 @@
+package cluster
+
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+)
+
+// purgeNode drains a node by force and says in its desired set that it is to delete
+// all that it has. The order is kept for a node that is silent.
+func (c *Core) purgeNode(id api.NodeID) error {
+	n := c.nodes[id]
+	if n == nil {
+		return c.noNode(id)
+	}
+	if !n.purging {
+		n.purging = true
+		c.touch(n)
+	}
+	if err := c.drain(id, true); err != nil {
+		return err
+	}
+	c.vacate(n)
+	return nil
+}
+
+// vacate takes everything off a node that is being purged: what has ended, for good
+// too, has its logs there.
+func (c *Core) vacate(n *node) {
+	if n.silent {
+		return // what it runs is on its way already, and it is vacated when it is back
+	}
+	for _, in := range n.sorted() {
+		switch {
+		case in.ended():
+			c.unassign(in, true)
+			c.changed(in)
+		case !in.Leaving && !in.Withdrawn:
+			c.stopFirst(in, api.ReasonDrained)
+		}
+	}
+	for _, i := range step.Keys(n.stays) {
+		if in := c.instances[i]; in != nil {
+			c.breakOff(in)
+		}
+	}
+}
+
+func (c *Core) nodePurging(id api.NodeID, p api.NodePurging) error {
+	n := c.nodes[id]
+	if n == nil {
+		return c.noNode(id)
+	}
+	return within(c, id, p, func(p api.NodePurging) {
+		if n.purging {
+			n.failing = p.Failed
+		}
+	})
+}
+
+// nodeLeft removes a node that has deleted all that it had. It may be told twice.
+func (c *Core) nodeLeft(id api.NodeID) error {
+	if c.nodes[id] == nil {
+		return nil
+	}
+	return c.removeNode(id, true)
+}

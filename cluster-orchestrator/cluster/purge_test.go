@@ -1,0 +1,90 @@
+package cluster
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// ordered is whether the newest desired set that the node was sent has the order to purge.
+func (w *world) ordered(id api.NodeID) bool {
+	all := w.told(w.nodes[id].got)
+	return len(all) > 0 && all[len(all)-1].Purge
+}
+
+func TestPurgedNodeIsEmptiedAndRemovedWhenItHasLeft(t *testing.T) {
+	w := newWorld(t, 1)
+	w.wants(assignment(0, 1, spec(1, 256)))
+	w.pass(5 * time.Second)
+	w.expect(0, api.Running, "n0")
+	w.step(PurgeNode{Node: "n0"}) // nowhere else is room
+	w.pass(5 * time.Second)
+	if got := w.at(0); got.Node != "" {
+		t.Errorf("it is still on %s", got.Node)
+	}
+	if len(w.nodes["n0"].want) != 0 || !w.ordered("n0") {
+		t.Errorf("the node is to have %v, ordered: %v", w.nodes["n0"].want, w.ordered("n0"))
+	}
+	w.restart()
+	w.pass(5 * time.Second)
+	n, ok := w.c.Node("n0")
+	if !ok || !n.Purging || !w.ordered("n0") {
+		t.Errorf("the order is lost by a restart: %+v", n)
+	}
+	w.step(NodePurging{Node: "n0", NodePurging: api.NodePurging{Failed: "disk"}})
+	if n, _ := w.c.Node("n0"); n.PurgeError != "disk" {
+		t.Errorf("why it failed is not shown: %q", n.PurgeError)
+	}
+	for range 2 { // it may be told twice
+		if eff := w.step(NodeLeft{Node: "n0"}); eff.Err != nil {
+			t.Fatal(eff.Err)
+		}
+	}
+	if _, ok := w.c.Node("n0"); ok {
+		t.Error("the node is still there")
+	}
+	if eff := w.step(NodePurging{Node: "n0"}); !errors.Is(eff.Err, api.ErrNotFound) {
+		t.Errorf("a node that was removed asks: %v", eff.Err)
+	}
+}
+
+func TestNodeThatJoinsAnewIsNotPurged(t *testing.T) {
+	w := newWorld(t, 1)
+	w.step(PurgeNode{Node: "n0"})
+	w.step(NodeLeft{Node: "n0"})
+	w.join("n0", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+	w.pass(5 * time.Second)
+	if n, ok := w.c.Node("n0"); !ok || n.Purging || w.ordered("n0") {
+		t.Errorf("the order of the earlier join holds for the new one: %+v", n)
+	}
+}
+
+func TestSilentNodeIsPurgedWhenItIsBack(t *testing.T) {
+	w := newWorld(t, 1)
+	w.wants(assignment(0, 1, spec(1, 256)))
+	w.pass(5 * time.Second)
+	w.expect(0, api.Running, "n0")
+	w.nodes["n0"].off = true
+	w.pass(2 * time.Minute)
+	w.step(PurgeNode{Node: "n0"})
+	n, _ := w.c.Node("n0")
+	if n.Status != api.NodeSilent || !n.Purging || len(n.Remaining) != 1 {
+		t.Errorf("what may run on the silent node is not shown: %+v", n)
+	}
+	w.nodes["n0"].off = false
+	w.pass(30 * time.Second)
+	if len(w.nodes["n0"].want) != 0 || !w.ordered("n0") {
+		t.Errorf("the node that is back is to have %v, ordered: %v", w.nodes["n0"].want, w.ordered("n0"))
+	}
+}
+
+func TestUncordonTakesPurgeBack(t *testing.T) {
+	w := newWorld(t, 1)
+	w.step(PurgeNode{Node: "n0"})
+	w.step(Cordon{Node: "n0"})
+	if n, _ := w.c.Node("n0"); n.Purging || w.ordered("n0") {
+		t.Errorf("it is still to be purged: %+v", n)
+	}
+}

@@ -1,0 +1,25 @@
+package wiring
+
+import (
+	"context"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+)
+
+// purging is nodelink.DoorOptions.Purging.
+func (o *orchestrator) purging(ctx context.Context, id api.NodeID, p api.NodePurging) (ordered bool, err error) {
+	err = o.loop.Do(ctx, cluster.NodePurging{Node: id, NodePurging: p}, func() {
+		n, ok := o.core.Node(id)
+		ordered = ok && n.Purging
+	})
+	return ordered, err
+}
+
+// left is nodelink.DoorOptions.Left. What a crash cuts in two is completed by expel.
+func (o *orchestrator) left(ctx context.Context, id api.NodeID) error {
+	if err := o.loop.Do(ctx, cluster.NodeLeft{Node: id}, nil); err != nil {
+		return err
+	}
+	return o.nodes.Remove(ctx, id)
+}

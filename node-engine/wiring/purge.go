@@ -1,0 +1,308 @@
+package wiring
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/store/embedded"
+	"github.com/treeline-edge/treeline/node-engine/clusterlink"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// ErrLeft says that the node has been purged: it is a node no more.
+var ErrLeft = errors.New("this machine has left its cluster; what it had as a node is deleted")
+
+// errOrdered ends the engine when its cluster has ordered the purge.
+var errOrdered = errors.New("the cluster removes this node")
+
+const (
+	// purgeFile says that a purge has begun and is to be completed. It is the last file
+	// to go.
+	purgeFile = "purge.json"
+	// leftFile remembers the token that a purged node had joined with, so that one that
+	// is left in the configuration does not join the machine again.
+	leftFile  = "left"
+	storeFile = "node.db"
+)
+
+// purgeRecord is what purgeFile holds.
+type purgeRecord struct {
+	Ordered bool `json:"ordered,omitempty"` // by the cluster, which waits to be told
+	Told    bool `json:"told,omitempty"`    // the cluster has been, or cannot be
+}
+
+// begun reads whether a purge has begun.
+func begun(dir *os.Root) (rec purgeRecord, ok bool, err error) {
+	text, err := dir.ReadFile(purgeFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return rec, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &rec)
+	}
+	if err != nil {
+		return rec, false, fmt.Errorf("read %s: %w", filepath.Join(dir.Name(), purgeFile), err)
+	}
+	return rec, true, nil
+}
+
+func (p purgeRecord) save(dir *os.Root) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return ca.WriteFile(dir, purgeFile, text, 0o600)
+}
+
+// awaitPurge asks the cluster, whenever the core says that the node is empty, whether
+// it is to be purged, and ends the engine when it is.
+func (e *engine) awaitPurge(ctx context.Context, dir *os.Root) error {
+	for {
+		select {
+		case <-e.empty:
+		case <-ctx.Done():
+			return nil
+		}
+		ordered, err := clusterlink.Purging(ctx, e.client, e.creds.URL, "")
+		switch {
+		case err != nil:
+			if ctx.Err() == nil {
+				e.log.Warn("the cluster says that this node is to be purged, and cannot be asked", "err", err)
+			}
+		case ordered:
+			if err := (purgeRecord{Ordered: true}).save(dir); err != nil {
+				return err
+			}
+			e.log.Warn("the cluster removes this node; all that it has is deleted")
+			return errOrdered
+		}
+	}
+}
+
+// Purge deletes all that this machine has as a node: workloads, images, logs, its keys
+// and its data directory, and the secrets in its configuration file. The cluster is
+// told, so that it removes the node. One that ordered the purge is told before the
+// keys go, however long that takes; else one attempt is made. A purge that was cut off
+// is completed by the next. The engine must not run (ErrConflict). It returns ErrLeft
+// when nothing is left.
+func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
+	dir, err := openData(cfg)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	rec, resumed, err := begun(dir)
+	if err != nil {
+		return err
+	}
+	if !resumed && !clusterlink.Joined(dir) {
+		return fmt.Errorf("this machine has not joined a cluster: there is no node in %s: %w", cfg.Data, api.ErrNotFound)
+	}
+	st, err := embedded.Open(filepath.Join(cfg.Data, storeFile)) // its lock keeps an engine away
+	if err != nil {
+		return fmt.Errorf("purge this node: stop its engine first: %w", err)
+	}
+	defer st.Close()
+	if err := rec.save(dir); err != nil {
+		return err
+	}
+	creds, credsErr := clusterlink.Load(dir)
+	p := &purge{cfg: cfg, dir: dir, log: log}
+	if credsErr == nil {
+		p.until = creds.Pair.Chain[0].NotAfter
+		p.client, p.url = clusterlink.Client(trust.New(creds.Pair.Root()), creds, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return creds.Pair.TLS(false), nil
+		}), creds.URL
+		defer p.client.CloseIdleConnections()
+	}
+	if err := p.run(ctx, rec); err != nil {
+		return err
+	}
+	if err := p.wipe(creds.Token); err != nil {
+		return err
+	}
+	return ErrLeft
+}
+
+// purge is one purge.
+type purge struct {
+	cfg    Config
+	dir    *os.Root
+	client *http.Client // nil: the node's keys are gone
+	url    string
+	until  time.Time // when the node's certificate ends, and the cluster cannot be told any more
+	log    *slog.Logger
+}
+
+// The pauses between attempts of a purge that the cluster has ordered.
+const (
+	purgeAgain = time.Second
+	purgeSlow  = time.Minute
+)
+
+// run removes what the runtime has and tells the cluster. What the cluster has ordered
+// is tried until it succeeds; what the provider has, once.
+func (p *purge) run(ctx context.Context, rec purgeRecord) error {
+	for pause := purgeAgain; !rec.Told; pause = min(2*pause, purgeSlow) {
+		err := p.runtime(ctx)
+		switch {
+		case err != nil:
+		case p.client == nil || !time.Now().Before(p.until):
+			p.log.Warn("the cluster is not told, for the node has no valid certificate; its operator removes the node with treeline delete node")
+		default:
+			if err = clusterlink.Left(ctx, p.client, p.url); err != nil && !rec.Ordered && ctx.Err() == nil {
+				p.log.Warn("the cluster is not told; its operator removes the node with treeline delete node", "err", err)
+				err = nil
+			}
+		}
+		switch {
+		case err == nil:
+			rec.Told = true
+			return rec.save(p.dir)
+		case !rec.Ordered || ctx.Err() != nil:
+			return fmt.Errorf("purge this node: %w", err)
+		}
+		p.log.Error("purge is not complete and is tried again", "err", err, "retry_in", pause)
+		if p.client != nil {
+			_, _ = clusterlink.Purging(ctx, p.client, p.url, err.Error()) // for whoever waits for it
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// runtime removes all that the runtime has.
+func (p *purge) runtime(ctx context.Context) error {
+	cfg := p.cfg
+	var err error
+	if cfg.Runtime, err = cfg.keptRuntime(p.dir); err != nil {
+		return err
+	}
+	found, err := openDevices(cfg, p.log)
+	if err != nil {
+		return err
+	}
+	rt, closeRuntime, err := runtimeOf(cfg, found, p.log)
+	if err != nil {
+		return err
+	}
+	defer closeRuntime()
+	return runtime.Purge(ctx, rt)
+}
+
+// wipe removes the secrets in the configuration file and all files of the data
+// directory, the record of the purge last.
+func (p *purge) wipe(token string) error {
+	if err := p.cfg.wipeSecrets(); err != nil {
+		return err
+	}
+	entries, err := fs.ReadDir(p.dir.FS(), ".")
+	if err != nil {
+		return fmt.Errorf("delete the node's data: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() == purgeFile || e.Name() == leftFile {
+			continue
+		}
+		if err := p.dir.RemoveAll(e.Name()); err != nil {
+			return fmt.Errorf("delete the node's data: %w", err)
+		}
+	}
+	if _, err := p.dir.Stat(leftFile); token != "" || err != nil { // else it was kept before a crash
+		if err := ca.WriteFile(p.dir, leftFile, []byte(token), 0o600); err != nil {
+			return err
+		}
+	}
+	if err := p.dir.Remove(purgeFile); err != nil {
+		return fmt.Errorf("delete the node's data: %w", err)
+	}
+	return nil
+}
+
+// secretLine is a line of a configuration file that has a secret.
+var secretLine = regexp.MustCompile(`(?m)^(\s*(?:-\s+)?(?:token|password)\s*:).*$`)
+
+// wipeSecrets removes the join token and the registries' passwords from the
+// configuration file. A file that is written so that they are not found by line is
+// removed.
+func (c Config) wipeSecrets() error {
+	if c.File == "" {
+		return nil
+	}
+	text, err := os.ReadFile(c.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("delete the secrets in the configuration: %w", err)
+	}
+	secrets := []string{c.Token.Reveal()}
+	for _, r := range c.Containerd.Registries {
+		secrets = append(secrets, r.Password.Reveal())
+	}
+	has := func(text string) bool {
+		for _, s := range secrets {
+			if s != "" && strings.Contains(text, s) {
+				return true
+			}
+		}
+		return false
+	}
+	if !has(string(text)) {
+		return nil
+	}
+	clean := secretLine.ReplaceAllString(string(text), `$1 ""`)
+	if has(clean) {
+		err = os.Remove(c.File)
+	} else {
+		err = os.WriteFile(c.File, []byte(clean), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("delete the secrets in the configuration: %w", err)
+	}
+	return nil
+}
+
+// mayJoin refuses to join again with the token of a node that was purged (ErrLeft).
+func (c Config) mayJoin(dir *os.Root) error {
+	if clusterlink.Joined(dir) {
+		return nil
+	}
+	last, err := dir.ReadFile(leftFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read which token this machine had: %w", err)
+	}
+	if c.Token == "" {
+		return ErrLeft
+	}
+	t, err := jointoken.Parse(c.Token.Reveal())
+	if err != nil {
+		return err
+	}
+	if t.ID() == string(last) {
+		return fmt.Errorf("%w: to join again, use a new token", ErrLeft)
+	}
+	return nil
+}
