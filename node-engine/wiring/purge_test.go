@@ -32,8 +32,10 @@ type kept struct {
 	down   error
 }
 
-func (k *kept) Info(context.Context) (runtime.Info, error)             { return runtime.Info{}, nil }
-func (k *kept) Create(context.Context, runtime.Workload) error         { return errors.ErrUnsupported }
+func (k *kept) Info(context.Context) (runtime.Info, error) { return runtime.Info{}, nil }
+
+func (k *kept) Create(context.Context, runtime.Workload) error { return errors.ErrUnsupported }
+
 func (k *kept) Start(context.Context, api.Key) error                   { return errors.ErrUnsupported }
 func (k *kept) Watch(ctx context.Context, _ chan<- runtime.Exit) error { <-ctx.Done(); return nil }
 func (k *kept) Logs(context.Context, api.Key, int, bool) (io.ReadCloser, error) {
