@@ -477,10 +477,7 @@ func takesOver(t *testing.T, s System, _ Deviations) {
 	<-lost
 	second := node(t, s, Node{ID: "n1"})
 	select {
-	case up := <-lost:
-		if up {
-			t.Error("the first connection reports up")
-		}
+	case <-lost: // down, or already up again: it dials anew at once, and only the newest state is kept
 	case <-time.After(patience):
 		t.Fatal("the first connection was left alone")
 	}
