@@ -55,6 +55,7 @@ type Runtime struct {
 	fetching singleflight.Group
 	known    library
 	stops    *slots
+	starts   *slots // of tasks
 	log      *slog.Logger
 	diskUsed func(dir string) (percent int, err error)
 	openMost atomic.Int64    // the limit of open files that was logged last
@@ -89,7 +90,7 @@ func New(cfg Config, log *slog.Logger) (*Runtime, error) {
 		l.Close()
 		return nil, fmt.Errorf("containerd runtime: %w", err)
 	}
-	r := &Runtime{cfg: cfg, c: c, cg: cg, logs: l, log: log, diskUsed: diskUsed, archives: archives{dirs: cfg.ImageDirs}, stops: newSlots(stopsPerShim, stopsAtOnce)}
+	r := &Runtime{cfg: cfg, c: c, cg: cg, logs: l, log: log, diskUsed: diskUsed, archives: archives{dirs: cfg.ImageDirs}, stops: newSlots(stopsPerShim, stopsAtOnce), starts: newSlots(startsPerShim, startsAtOnce)}
 	r.ctx, r.end = context.WithCancel(namespaces.WithNamespace(context.Background(), cfg.Namespace))
 	return r, nil
 }
@@ -173,7 +174,7 @@ func (r *Runtime) make(ctx context.Context, w runtime.Workload, h Handler, img k
 	}
 	files, err := r.files(ctx, c.ID, img.parent)
 	if err == nil {
-		err = r.newTask(ctx, c.ID, files)
+		err = r.newTask(ctx, c.ID, r.cfg.group(w.Instance), files)
 	}
 	if err != nil {
 		// The next attempt starts afresh, and nothing is left meanwhile.
@@ -257,11 +258,17 @@ func (r *Runtime) makeRoom(ctx context.Context, id string, w runtime.Workload) (
 	return false, r.remove(ctx, id)
 }
 
-func (r *Runtime) newTask(ctx context.Context, id string, files []mount.Mount) error {
+// newTask makes the task of a container, one of a shim at a time.
+func (r *Runtime) newTask(ctx context.Context, id, shim string, files []mount.Mount) error {
 	path, err := r.logs.Create(id)
 	if err != nil {
 		return err
 	}
+	leave, err := r.starts.enter(ctx, shim)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	out, err := cio.LogURIGenerator("file", path, nil)
 	if err != nil {
 		return err
@@ -273,6 +280,12 @@ func (r *Runtime) newTask(ctx context.Context, id string, files []mount.Mount) e
 		return errgrpc.ToNative(err)
 	}
 	err = create()
+	for range socketRetries {
+		if !socketWent(err) {
+			break
+		}
+		err = create()
+	}
 	if stale := staleBundle(err, r.cfg.Namespace, id); stale != "" {
 		if task, terr := r.task(ctx, id); terr != nil || task != nil {
 			return err
@@ -373,7 +386,7 @@ func (r *Runtime) makeTask(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return r.newTask(ctx, id, files)
+	return r.newTask(ctx, id, r.cfg.group(rec.Workload.Instance), files)
 }
 
 // Stop implements runtime.Runtime. A few stops are carried out at once, fewer of

@@ -5,13 +5,19 @@ import (
 	"sync"
 )
 
-// How many stops may be under way at once: of the containers of one shim, and of
-// all. A shim of containerd 1.6 stalls when more than 32 processes of it end while
+// How many stops and starts may be under way at once: of the containers of one shim,
+// and of all. A shim of containerd 1.6 stalls when more than 32 processes of it end while
 // it waits for a runc of its own: each further end takes it a second then. A stop
 // has up to three ends, its container's and those of two runcs.
 const (
 	stopsPerShim = 4
 	stopsAtOnce  = 16
+
+	// One task of a shim is made at a time. Two that are made while the shim's socket
+	// is left of an earlier one both remove it: one of them fails, or both start a shim
+	// and one shim stays without containers for good.
+	startsPerShim = 1
+	startsAtOnce  = 64
 )
 
 // slots bound what is under way at once, in each group and in all. The zero value

@@ -12,6 +12,15 @@ import (
 // bundles is the directory in containerd's state in which each task has one.
 const bundles = "io.containerd.runtime.v2.task"
 
+// socketRetries is how often a task is made again whose shim's socket went meanwhile.
+const socketRetries = 3
+
+// socketWent reports whether no shim was started because the socket of the shim
+// before, which is ending, was removed by that one first.
+func socketWent(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "remove pre-existing socket") && strings.Contains(err.Error(), "no such file or directory")
+}
+
 // staleBundle is the directory of an earlier task of the container that containerd
 // did not remove, if that is why it makes no new one; else empty. containerd that was
 // killed while it made a task leaves the directory behind, cannot clean it up when it

@@ -41,3 +41,18 @@ func TestStaleBundleIsRemoved(t *testing.T) {
 		t.Errorf("it is still there: %v", err)
 	}
 }
+
+func TestASocketThatWentIsToldFromOtherFaults(t *testing.T) {
+	for text, want := range map[string]bool{
+		"failed to start shim: start failed: io.containerd.runc.v2: remove pre-existing socket: remove /run/containerd/s/84f7: no such file or directory: exit status 1": true,
+		"failed to start shim: start failed: io.containerd.runc.v2: remove pre-existing socket: remove /run/containerd/s/84f7: permission denied":                        false,
+		"exec: /no/such/program: no such file or directory": false,
+	} {
+		if got := socketWent(errors.New(text)); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+	if socketWent(nil) {
+		t.Error("no error is taken for one")
+	}
+}
