@@ -15,9 +15,9 @@ applications:
   - application_name: greedy
     application_namespace: prod
     microservices:
-      - {microservice_name: large, microservice_namespace: v1, virtualization: container, code: "web:1", memory: 2048}
-      - {microservice_name: deep, microservice_namespace: v1, virtualization: container, code: "web:1", memory: 16, privileged: true}
-      - {microservice_name: web, microservice_namespace: v1, virtualization: container, code: "web:1", memory: 16}
+      - {microservice_name: large, microservice_namespace: v1, virtualization: container, network: any, code: "web:1", memory: 2048}
+      - {microservice_name: deep, microservice_namespace: v1, virtualization: container, network: any, code: "web:1", memory: 16, privileged: true}
+      - {microservice_name: web, microservice_namespace: v1, virtualization: container, network: any, code: "web:1", memory: 16}
 `
 
 // TestAnOperatorCapsWhatANodeClaims: describe, why and the events show what counts of a
