@@ -86,7 +86,7 @@ func TestPlansAreMeasuredBeforeTheyAreDecoded(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	code := r.raw("alice", "POST", "/v1/plan", `{"instances":[`+strings.Repeat(`{},`, 49_990)+`{}]}`).Code
 	runtime.ReadMemStats(&after)
-	if used := (after.TotalAlloc - before.TotalAlloc) >> 20; code < 400 || used > 320 {
+	if used := (after.TotalAlloc - before.TotalAlloc) >> 20; code < 400 || used > 320 && !raceDetector {
 		t.Errorf("49,991 empty instances: %d after %d MiB", code, used)
 	} else {
 		t.Logf("49,991 empty instances: %d after allocating %d MiB", code, used)
