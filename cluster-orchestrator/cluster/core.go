@@ -127,10 +127,9 @@ type Core struct {
 	grown   map[api.NodeID]bool
 	left    map[api.ServiceID][]api.ServiceID // an instance left its node; those that it may have kept out
 	touched map[api.NodeID]bool
-	scale   int         // what the timing is multiplied with; it never shrinks
-	unheard int         // nodes that have not reported since the start
-	silent  int         // nodes that are silent
-	lately  []time.Time // when nodes fell silent, within the last dead time
+	scale   int // what the timing is multiplied with; it never shrinks
+	unheard int // nodes that have not reported since the start
+	silent  int // nodes that are silent
 	roll    rollcall.Roll
 	settled bool
 

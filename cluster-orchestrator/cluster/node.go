@@ -34,8 +34,9 @@ type node struct {
 
 	heard     bool // in this life
 	silent    bool
-	suspect   bool // its connection ended without a goodbye, or a sign of life is missing
-	answers   bool // it answers a roll call
+	suspect   bool      // its connection ended without a goodbye, or a sign of life is missing
+	answers   bool      // it answers a roll call
+	silentAt  time.Time // when it was last declared silent
 	lastAlive time.Time
 
 	boot      uint64

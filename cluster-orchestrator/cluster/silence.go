@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -79,7 +78,7 @@ func (c *Core) checkSilence(n *node) {
 	if n.silent {
 		return
 	}
-	n.silent = true
+	n.silent, n.silentAt = true, c.now
 	n.synced, n.complete = false, false // it may return with what it never told of
 	c.netSilent(n)
 	c.silent++
@@ -212,14 +211,18 @@ func (c *Core) lost(n *node, overdue int) {
 	}
 }
 
-// doubtsItself reports whether half of the nodes that were heard have fallen
-// silent within a dead time, or are overdue and about to. Those that are gone for
-// long say nothing about us.
+// doubtsItself reports whether half of the nodes are silent since less than a dead
+// time, or are overdue and about to be. Nodes that are silent for longer, and nodes
+// that have returned, say nothing about this cluster's own connection.
 func (c *Core) doubtsItself(overdue int) bool {
-	since := c.now.Add(-c.dead())
-	c.lately = append(slices.DeleteFunc(c.lately, func(t time.Time) bool { return t.Before(since) }), c.now)
-	heard := len(c.nodes) - c.silent + len(c.lately)
-	return heard >= 4 && 2*(len(c.lately)+overdue) >= heard
+	since, lately := c.now.Add(-c.dead()), 0
+	for _, n := range c.nodes {
+		if n.silent && !n.silentAt.Before(since) {
+			lately++
+		}
+	}
+	heard := len(c.nodes) - c.silent + lately
+	return heard >= 4 && 2*(lately+overdue) >= heard
 }
 
 // The pace at which the instances of many nodes that fell silent are placed again.

@@ -118,6 +118,44 @@ func TestClusterThatFallsSilentAtOnceIsPacedBackIn(t *testing.T) {
 	}
 }
 
+// TestReturnedNodesDoNotCountAsSilent: three of nine nodes fall silent and return, and
+// within the same dead time three others fall silent. At no time are more than three
+// silent, so the cluster has no reason to suspect itself and to wait.
+func TestReturnedNodesDoNotCountAsSilent(t *testing.T) {
+	w := newWorld(t, 9)
+	for i := range 9 {
+		w.want[web.Instance(i)] = assignment(i, 1, spec(0.1, 10))
+	}
+	w.desire()
+	w.beat()
+	cut := func(off bool, ids ...api.NodeID) {
+		for _, id := range ids {
+			w.nodes[id].off = off
+		}
+	}
+	cut(true, "n0", "n1", "n2")
+	w.pass(7500 * time.Millisecond)
+	cut(true, "n3", "n4", "n5") // heard for the last time before the first three were silent
+	cut(false, "n0", "n1", "n2")
+	w.beat()
+	victims := map[api.InstanceID]api.Epoch{}
+	for i := range 9 {
+		if in := w.at(i); in.Node == "n3" || in.Node == "n4" || in.Node == "n5" {
+			victims[in.ID] = in.Epoch
+		}
+	}
+	if len(victims) < 3 {
+		t.Fatalf("%d instances on the nodes that are cut off, want at least 3", len(victims))
+	}
+	w.pass(8 * time.Second)
+	for i := range 9 {
+		in := w.at(i)
+		if old, ok := victims[in.ID]; ok && (in.State != api.Running || in.Epoch <= old) {
+			t.Errorf("%s is %s on %s with epoch %s 8 s after its node was cut off; want it to run elsewhere", in.ID, in.State, in.Node, in.Epoch)
+		}
+	}
+}
+
 func TestPauseOfTheProcessIsNobodysSilence(t *testing.T) {
 	w := newWorld(t, 2)
 	w.wants(assignment(0, 1, spec(1, 100)))
