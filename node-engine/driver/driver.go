@@ -346,16 +346,6 @@ func (d *Driver) moveGuard(q *queue) {
 func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 	switch o := order.(type) {
 	case api.CreateWorkload:
-		top, _, _ := strings.Cut(string(k.Instance.Tenant()), "/")
-		leave, err := d.creates.Enter(ctx, time.Now(), []string{top}, false)
-		if err != nil {
-			if ctx.Err() == nil {
-				d.result(ctx, api.WorkloadEvent{Key: k, Attempt: o.Attempt, Phase: api.WorkloadCreated}, err)
-			}
-			return
-		}
-		defer leave()
-		defer d.expect(ctx, patience)()
 		d.create(ctx, q, o)
 	case api.StartWorkload:
 		defer d.expect(ctx, patience)()
@@ -438,10 +428,12 @@ func (d *Driver) inquire(ctx context.Context) {
 	}
 }
 
-// create, like a stop, may take long, and holds the calm only while its result is
-// told: to the core, what is listed of a placement in the making is no contradiction.
+// create creates a workload when it is its tenant's turn. A stop that is ordered
+// meanwhile ends the wait and the creation. The calm is held only while the result is
+// delivered: to the core, a listed placement that is still being created is no
+// contradiction.
 func (d *Driver) create(ctx context.Context, q *queue, o api.CreateWorkload) {
-	call, cancel := context.WithTimeout(ctx, createTime)
+	call, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.mu.Lock()
 	for _, next := range q.orders {
@@ -452,19 +444,34 @@ func (d *Driver) create(ctx context.Context, q *queue, o api.CreateWorkload) {
 	}
 	q.cancel = cancel
 	d.mu.Unlock()
-	err := d.hasNetworkFor(o.Spec)
-	if err == nil {
-		err = d.opt.Runtime.Create(call, runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec, Addresses: o.Addresses, Devices: o.Devices})
-	}
+	err := d.createInTurn(call, o)
 	d.mu.Lock()
 	q.cancel = nil
 	d.mu.Unlock()
-	if err != nil && call.Err() != nil && ctx.Err() == nil && !errors.Is(call.Err(), context.DeadlineExceeded) {
-		return // overtaken by a stop, whose result follows
+	if err != nil && call.Err() != nil && ctx.Err() == nil {
+		return // the stop that ended it reports the result
 	}
 	d.calm.RLock()
 	defer d.calm.RUnlock()
 	d.result(ctx, api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated}, err)
+}
+
+// createInTurn waits for the tenant's turn, and then creates the workload within
+// createTime.
+func (d *Driver) createInTurn(ctx context.Context, o api.CreateWorkload) error {
+	top, _, _ := strings.Cut(string(o.Instance.Tenant()), "/")
+	leave, err := d.creates.Enter(ctx, time.Now(), []string{top}, false)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	defer d.expect(ctx, patience)()
+	if err := d.hasNetworkFor(o.Spec); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, createTime)
+	defer cancel()
+	return d.opt.Runtime.Create(ctx, runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec, Addresses: o.Addresses, Devices: o.Devices})
 }
 
 func (d *Driver) guard(ctx context.Context, o api.GuardWorkload) {

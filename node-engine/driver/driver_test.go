@@ -277,6 +277,33 @@ func TestSlowPullsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	})
 }
 
+// A workload that is deleted while its creation waits behind slow ones of its tenant
+// is gone at once.
+func TestStopEndsACreationThatWaitsForItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, nil)
+		f.rt.slow = make(chan struct{})
+		var last api.Key
+		for i := range 20 {
+			last = api.Key{Instance: k1.Instance.Service().Instance(i), Epoch: 1}
+			f.Order(api.CreateWorkload{Key: last})
+			synctest.Wait()
+		}
+		began := time.Now()
+		f.Order(api.StopWorkload{Key: last})
+		if e := f.event(t); e.Key != last || e.Phase != api.WorkloadGone {
+			t.Errorf("first event %+v, want that %v is gone", e, last)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("gone after %s, want at once", took)
+		}
+		close(f.rt.slow)
+		for range 19 {
+			f.event(t)
+		}
+	})
+}
+
 func TestWhatHappenedIsToldUntilItIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
