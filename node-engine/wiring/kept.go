@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 )
 
@@ -51,12 +52,7 @@ func (c Config) keepRuntime(dir *os.Root) error {
 	if _, err := dir.Stat(runtimeFile); err == nil {
 		return nil
 	}
-	// Written whole or not at all: an empty file would keep the engine from starting.
-	tmp := runtimeFile + ".new"
-	if err := dir.WriteFile(tmp, []byte(c.Runtime+"\n"), 0o600); err != nil {
-		return fmt.Errorf("note which runtime this node has: %w", err)
-	}
-	if err := dir.Rename(tmp, runtimeFile); err != nil {
+	if err := ca.WriteFile(dir, runtimeFile, []byte(c.Runtime+"\n"), 0o600); err != nil {
 		return fmt.Errorf("note which runtime this node has: %w", err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -9,9 +10,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +23,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
+	"github.com/treeline-edge/treeline/internal/yaml"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -215,6 +219,13 @@ func (p *purge) wipe(token string) error {
 	if err := p.cfg.wipeSecrets(); err != nil {
 		return err
 	}
+	// Before the credentials, which have the token's id, go. It was kept before a crash
+	// where these are gone.
+	if _, err := p.dir.Stat(leftFile); token != "" || err != nil {
+		if err := ca.WriteFile(p.dir, leftFile, []byte(token), 0o600); err != nil {
+			return err
+		}
+	}
 	entries, err := fs.ReadDir(p.dir.FS(), ".")
 	if err != nil {
 		return fmt.Errorf("delete the node's data: %w", err)
@@ -227,19 +238,17 @@ func (p *purge) wipe(token string) error {
 			return fmt.Errorf("delete the node's data: %w", err)
 		}
 	}
-	if _, err := p.dir.Stat(leftFile); token != "" || err != nil { // else it was kept before a crash
-		if err := ca.WriteFile(p.dir, leftFile, []byte(token), 0o600); err != nil {
-			return err
-		}
-	}
 	if err := p.dir.Remove(purgeFile); err != nil {
 		return fmt.Errorf("delete the node's data: %w", err)
 	}
 	return nil
 }
 
+// commentLine is a line of a configuration file that is only a comment.
+var commentLine = regexp.MustCompile(`(?m)^\s*#.*$`)
+
 // secretLine is a line of a configuration file that has a secret.
-var secretLine = regexp.MustCompile(`(?m)^(\s*(?:-\s+)?(?:token|password)\s*:).*$`)
+var secretLine = regexp.MustCompile(`(?m)^(\s*(?:-\s+)?["']?(?:token|password)["']?\s*:).*$`)
 
 // wipeSecrets removes the join token and the registries' passwords from the
 // configuration file. A file that is written so that they are not found by line is
@@ -255,31 +264,68 @@ func (c Config) wipeSecrets() error {
 	if err != nil {
 		return fmt.Errorf("delete the secrets in the configuration: %w", err)
 	}
-	secrets := []string{c.Token.Reveal()}
-	for _, r := range c.Containerd.Registries {
-		secrets = append(secrets, r.Password.Reveal())
-	}
-	has := func(text string) bool {
-		for _, s := range secrets {
-			if s != "" && strings.Contains(text, s) {
-				return true
-			}
-		}
-		return false
-	}
-	if !has(string(text)) {
+	if !c.hasSecrets(text) {
 		return nil
 	}
-	clean := secretLine.ReplaceAllString(string(text), `$1 ""`)
-	if has(clean) {
+	if clean := secretLine.ReplaceAll(text, []byte(`$1 ""`)); c.hasSecrets(clean) {
 		err = os.Remove(c.File)
 	} else {
-		err = os.WriteFile(c.File, []byte(clean), 0o600)
+		err = os.WriteFile(c.File, clean, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("delete the secrets in the configuration: %w", err)
 	}
 	return nil
+}
+
+// hasSecrets reports whether a configuration file has a secret, however it is written:
+// as the value of a key for one, or the text of one anywhere. One that cannot be read as
+// YAML may have any.
+func (c Config) hasSecrets(file []byte) bool {
+	secrets := []string{c.Token.Reveal()}
+	for _, r := range c.Containerd.Registries {
+		secrets = append(secrets, r.Password.Reveal())
+		for _, m := range r.Mirrors {
+			if u, err := url.Parse(m); err == nil {
+				password, _ := u.User.Password()
+				secrets = append(secrets, password)
+			}
+		}
+	}
+	has := func(text string) bool {
+		return slices.ContainsFunc(secrets, func(s string) bool { return s != "" && strings.Contains(text, s) })
+	}
+	if has(string(file)) {
+		return true
+	}
+	if len(bytes.TrimSpace(commentLine.ReplaceAll(file, nil))) == 0 {
+		return false
+	}
+	text, err := yaml.ToJSON(file)
+	if err != nil {
+		return true
+	}
+	var doc any
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return true
+	}
+	var within func(v any) bool
+	within = func(v any) bool {
+		switch v := v.(type) {
+		case map[string]any:
+			for key, value := range v {
+				if (key == "token" || key == "password") && value != "" && value != nil || within(value) {
+					return true
+				}
+			}
+		case []any:
+			return slices.ContainsFunc(v, within)
+		case string:
+			return has(v)
+		}
+		return false
+	}
+	return within(doc)
 }
 
 // mayJoin refuses to join again with the token of a node that was purged (ErrLeft).

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -282,4 +283,46 @@ func TestPurgeKeepsWhatItCannotDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.isEmpty()
+}
+
+// TestPurgeLeavesNoSecretInTheConfiguration: however the file is written, no part of a
+// secret stays, and what is no secret stays where it can.
+func TestPurgeLeavesNoSecretInTheConfiguration(t *testing.T) {
+	cfg := Defaults()
+	cfg.Token = "join-me"
+	cfg.Containerd.Registries = []RegistryConfig{
+		{Host: "r.example", Password: `hun"ter2`}, {Host: "m.example", Mirrors: []string{"https://u:mirror-me@m2.example"}},
+	}
+	for name, c := range map[string]struct{ file, want string }{
+		"plain":                       {"name: n1\ntoken: join-me\n", "name: n1\ntoken: \"\"\n"},
+		"in a list":                   {"containerd:\n  registries:\n  - password: 'hun\"ter2'\n    host: r.example\n", "containerd:\n  registries:\n  - password: \"\"\n    host: r.example\n"},
+		"escaped":                     {"name: n1\npassword: \"hun\\\"ter2\"\n", "name: n1\npassword: \"\"\n"},
+		"quoted key":                  {"name: n1\n\"token\": join-me\n", "name: n1\n\"token\": \"\"\n"},
+		"of an earlier configuration": {"name: n1\npassword: older\n", "name: n1\npassword: \"\"\n"},
+		"flow style":                  {"{name: n1, token: join-me}\n", ""},
+		"flow style, escaped":         {"{name: n1, password: \"hun\\x22ter2\"}\n", ""},
+		"block":                       {"name: n1\ntoken: |\n  join-me\n", ""},
+		"over two lines, escaped":     {"name: n1\npassword: \"hun\\\n  \\x22ter2\"\n", ""},
+		"within another value":        {"name: n1\nmirrors: [\"https://u:mirror-me@m2.example\"]\n", ""},
+		"within a comment":            {"name: n1 # was join-me\n", ""},
+		"none":                        {"name: n1\n# token: \"\"\n", "name: n1\n# token: \"\"\n"},
+		"nothing":                     {"", ""},
+		"not YAML":                    {"name: [n1\n", ""},
+		"only comments":               {"# the node's id\n#name: \"\"\n", "# the node's id\n#name: \"\"\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := cfg
+			cfg.File = filepath.Join(t.TempDir(), "node.yaml")
+			if err := os.WriteFile(cfg.File, []byte(c.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := cfg.wipeSecrets(); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(cfg.File)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) || string(got) != c.want {
+				t.Errorf("%q becomes %q (%v), want %q", c.file, got, err, c.want)
+			}
+		})
+	}
 }
