@@ -66,7 +66,7 @@ type ContainerdConfig struct {
 	CgroupMount      bool               `yaml:"cgroup_mount" usage:"show containers their own control group, read-only, at /sys/fs/cgroup"`
 	HighWater        int                `yaml:"high_water" usage:"percent of containerd's disk above which unused images go; 0: 85"`
 	Registries       []RegistryConfig   `yaml:"registries"`
-	RegistryNetworks []string           `yaml:"registry_networks" usage:"networks (CIDR) besides the public ones where registries may be that are not named; empty: none. A service names its registry, and could look around in them"`
+	RegistryNetworks []string           `yaml:"registry_networks" usage:"networks (CIDR) besides the public ones where registries may be that are not named; empty: none. A service names its registry and can reach any host in them, but no address of this machine unless it is listed by itself (10.1.0.5/32)"`
 	Handlers         map[string]Handler `yaml:"handlers"`
 }
 

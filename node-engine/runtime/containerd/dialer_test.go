@@ -41,7 +41,11 @@ func TestRegistriesAreReachedByPolicy(t *testing.T) {
 	}()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	targets := []string{"127.0.0.1:" + port, "127.8.8.8:" + port, "localhost:" + port, "0.0.0.0:" + port, "[::ffff:127.0.0.1]:" + port, "[::1]:" + port}
-	for _, a := range ownAddresses() {
+	own, err := ownAddresses()
+	if err != nil || len(own) == 0 {
+		t.Fatalf("this machine has the addresses %v (%v)", own, err)
+	}
+	for _, a := range own {
 		if a.Is4() {
 			targets = append(targets, netip.AddrPortFrom(a, netip.MustParseAddrPort("1.1.1.1:"+port).Port()).String())
 		}
@@ -81,7 +85,37 @@ func TestRegistriesAreReachedByPolicy(t *testing.T) {
 		t.Errorf("a named registry, by way of another registry: %v, want it refused", err)
 	}
 	if err := ask(Config{RegistryNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, "https", targets[0], targets[0]); errors.Is(err, errPolicy) {
-		t.Errorf("a network that the operator allows: %v", err)
+		t.Errorf("an address of this machine that the operator allows: %v", err)
+	}
+	// A network that the operator allows does not open the node itself, which lies in it.
+	before := reached.Load()
+	for _, at := range targets {
+		a, err := netip.ParseAddrPort(at)
+		if err != nil {
+			continue // a name
+		}
+		wide, err := a.Addr().Unmap().Prefix(8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ask(Config{RegistryNetworks: []netip.Prefix{wide}}, "https", at, at); !errors.Is(err, errPolicy) {
+			t.Errorf("%s, of this machine, with %s allowed: %v, want it refused", at, wide, err)
+		}
+	}
+	if n := reached.Load(); n != before {
+		t.Errorf("%d connections reached this machine", n-before)
+	}
+}
+
+// TestNoAddressIsPermittedWhileTheMachinesAreUnknown: any address may be the node's own.
+func TestNoAddressIsPermittedWhileTheMachinesAreUnknown(t *testing.T) {
+	d := newDialer(Config{RegistryNetworks: []netip.Prefix{netip.MustParsePrefix("10.9.9.9/32")}}, "elsewhere.example")
+	d.own = func() ([]netip.Addr, error) { return nil, errors.New("no descriptor") }
+	if d.permitted(netip.MustParseAddr("1.1.1.1")) {
+		t.Error("a public address is permitted")
+	}
+	if !d.permitted(netip.MustParseAddr("10.9.9.9")) {
+		t.Error("an address that the operator allows by itself is refused")
 	}
 }
 

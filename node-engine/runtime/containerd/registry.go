@@ -76,7 +76,7 @@ func (c Config) registryAt(host string) int {
 type dialer struct {
 	named map[string]bool // host:port that the operator named for this registry
 	allow []netip.Prefix
-	own   func() []netip.Addr
+	own   func() ([]netip.Addr, error)
 	proxy func(*http.Request) (*url.URL, error)
 
 	mu      sync.Mutex // guards proxies
@@ -114,10 +114,16 @@ func hostPort(u *url.URL) string {
 // errPolicy says that an address is not one that images are pulled from.
 var errPolicy = errors.New("registries at this address are not allowed by the node's operator")
 
+// permitted reports whether an address may be connected to for a host that the operator
+// did not name. An address of this machine may only where it is an allowed network by
+// itself: a wider network that is allowed must not open the node's own services. While
+// the machine's addresses cannot be listed, every address may be one of them.
 func (d *dialer) permitted(a netip.Addr) bool {
 	a = a.Unmap()
-	return !slices.Contains(d.own(), a) && probe.Permitted(a, d.allow, nil) ||
-		slices.ContainsFunc(d.allow, func(p netip.Prefix) bool { return p.Contains(a) })
+	if own, err := d.own(); err != nil || slices.Contains(own, a) || a.IsLoopback() {
+		return slices.ContainsFunc(d.allow, func(p netip.Prefix) bool { return p.IsSingleIP() && p.Addr().Unmap() == a })
+	}
+	return probe.Permitted(a, d.allow, nil)
 }
 
 func (d *dialer) transport() *http.Transport {
@@ -176,12 +182,13 @@ func (d *dialer) proxyFor(req *http.Request) (*url.URL, error) {
 	return u, nil
 }
 
-// ownAddresses are those of this machine.
-func ownAddresses() (out []netip.Addr) {
+// ownAddresses lists the addresses of this machine.
+func ownAddresses() ([]netip.Addr, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("list the machine's addresses: %w", err)
 	}
+	var out []netip.Addr
 	for _, a := range all {
 		if n, ok := a.(*net.IPNet); ok {
 			if ip, ok := netip.AddrFromSlice(n.IP); ok {
@@ -189,7 +196,7 @@ func ownAddresses() (out []netip.Addr) {
 			}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // unused are the images that nothing uses and nobody asked for since before,
