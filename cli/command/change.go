@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -217,7 +218,8 @@ func (c *cli) clusterFlag(cmd *cobra.Command, to *string) {
 }
 
 // findNode is the node that a reference means: CLUSTER/NODE, as -o name writes it,
-// or its name, of the given cluster or of the one that has such a node.
+// or its name, of the given cluster or of the one that has such a node. A name alone
+// is refused while a cluster does not answer: that one may have such a node, too.
 func (c *cli) findNode(ctx context.Context, cluster, reference string) (api.ClusterID, api.NodeID, error) {
 	of, name, cut := strings.Cut(reference, "/")
 	switch {
@@ -231,7 +233,8 @@ func (c *cli) findNode(ctx context.Context, cluster, reference string) (api.Clus
 	if cluster != "" {
 		return api.ClusterID(cluster), api.NodeID(name), nil
 	}
-	all, err := c.nodes(ctx, "")
+	all, failed := c.nodes(ctx, "")
+	err := unanswered(failed)
 	var found []string
 	for _, n := range all {
 		if string(n.ID) == name {
@@ -239,15 +242,35 @@ func (c *cli) findNode(ctx context.Context, cluster, reference string) (api.Clus
 		}
 	}
 	switch {
+	case len(found) > 1:
+		return "", "", &ref.Ambiguous{Kind: "node", Reference: reference, Candidates: found}
+	case err != nil && len(found) == 1:
+		return "", "", fmt.Errorf("node %q: is it %s? not all clusters answered; write CLUSTER/NODE: %w", reference, found[0], err)
+	case err != nil:
+		return "", "", fmt.Errorf("node %q: no cluster that answered has it; write CLUSTER/NODE: %w", reference, err)
 	case len(found) == 1:
 		of, _, _ := strings.Cut(found[0], "/")
 		return api.ClusterID(of), api.NodeID(name), nil
-	case len(found) > 1:
-		return "", "", &ref.Ambiguous{Kind: "node", Reference: reference, Candidates: found}
-	case err != nil:
-		return "", "", fmt.Errorf("node %q: no cluster that answered has it; name its cluster with --cluster: %w", reference, err)
+	}
+	if failed != nil {
+		return "", "", fmt.Errorf("node %q: %w", reference, failed)
 	}
 	return "", "", fmt.Errorf("no node is %q; see treeline get nodes: %w", reference, api.ErrNotFound)
+}
+
+// unanswered returns the errors of cli.nodes without those of clusters whose nodes the
+// user may not see.
+func unanswered(err error) error {
+	all, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err)
+	if !ok {
+		return err
+	}
+	return errors.Join(slices.DeleteFunc(slices.Clone(all.Unwrap()), func(e error) bool {
+		return errors.Is(e, api.ErrForbidden) || errors.Is(e, api.ErrNotFound)
+	})...)
 }
 
 func (c *cli) completeCluster(cmd *cobra.Command) {
