@@ -194,6 +194,9 @@ func TestInstallPutsFilesInPlace(t *testing.T) {
 	}
 
 	run(t, true, "remove", "node", "--root", into)
+	if text, err := os.ReadFile(filepath.Join(into, "etc/treeline/node.env")); err != nil || strings.Contains(string(text), "TOKEN") {
+		t.Errorf("after the removal node.env says %q (%v), want no token", text, err)
+	}
 	if _, err := os.Stat(filepath.Join(into, "usr/local/bin/node-engine")); !os.IsNotExist(err) {
 		t.Errorf("the program is still there: %v", err)
 	}
