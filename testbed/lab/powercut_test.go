@@ -85,9 +85,11 @@ func TestPowerCutsLeaveNothingBehind(t *testing.T) {
 }
 
 // TestClusterRestartsCostNoLeases ends the cluster orchestrator again and again and
-// has it away for more than a second: what stops when cut off goes on.
+// has it away for more than a second: what stops when cut off goes on. A restart that
+// takes a busy machine longer than is promised proves nothing and is repeated.
 func TestClusterRestartsCostNoLeases(t *testing.T) {
 	t.Parallel()
+	const promised = 2500 * time.Millisecond // docs/adr/0050
 	l := open(t, lab.Options{})
 	c := l.Cluster("munich", lab.ClusterOptions{})
 	c.Node("n1", lab.NodeOptions{})
@@ -96,15 +98,26 @@ func TestClusterRestartsCostNoLeases(t *testing.T) {
 	l.Apply(lab.App("bank", lab.Exclusive(l.Process("ledger", 4))))
 	l.Wait("all run", l.Running("bank", "ledger", 4))
 	was := l.Workloads()
-	n := repeats(t, "TREELINE_RESTARTS")
-	for i := range n {
+	n, late := repeats(t, "TREELINE_RESTARTS"), 0
+	for i := 0; i < n; {
+		away := lab.Stopwatch()
 		c.Kill9()
 		time.Sleep(1200 * time.Millisecond) // the cluster is away for this long, and starts
 		c.Start()
+		heard := away()
 		// A lease that was lost would end what it stood for before the next is over.
 		time.Sleep(time.Duration(3000+rand.IntN(3000)) * time.Millisecond)
-		if now := l.Workloads(); !slices.Equal(now, was) {
-			t.Fatalf("restart %d of %d: there run %+v, before there ran %+v\n%s", i+1, n, now, was, l.Story())
+		now := l.Workloads()
+		switch {
+		case slices.Equal(now, was):
+			i++
+		case heard > promised && late < 3*n:
+			late++
+			t.Logf("the cluster was away for %s, more than the promised %s: the restart is repeated", heard, promised)
+			lab.Within(t, settleWithin, "all run again", func() error { return l.AsShown("bank", 4) })
+			was = l.Workloads()
+		default:
+			t.Fatalf("restart %d of %d, away for %s: there run %+v, before there ran %+v\n%s", i+1, n, heard, now, was, l.Story())
 		}
 	}
 }

@@ -134,6 +134,7 @@ func TestTasksEndForPeople(t *testing.T) {
 			}
 		}
 	}
+	c.must("wait", "tasks/web", "--timeout", "3m")
 	if out := c.must("get", "apps"); !strings.Contains(out, "1/3, 1 completed, 1 failed") || !strings.Contains(out, "  failed") {
 		t.Errorf("the application: %s", out)
 	}
