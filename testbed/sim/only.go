@@ -45,7 +45,7 @@ func (c *chaos) only(o Only) {
 	case OnlyRestarts:
 		c.every(12*time.Second, c.restart)
 	case OnlySilence:
-		c.every(10*time.Second, c.silence)
+		c.every(250*time.Millisecond, c.silence)
 	}
 }
 
@@ -83,16 +83,26 @@ func (c *chaos) silence() {
 	w.chance.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
 	victims = victims[:2+w.chance.IntN(max(1, (len(victims)-1)/2-1))]
 	lost := map[*NodeMachine]bool{}
+	// Half of the time all are cut off at once, and the next ones as soon as these are
+	// back: a node that was silent a moment ago must not count as silent.
+	span, away, rest := silenceSpan, 25*time.Second, 10*time.Second
+	if w.chance.IntN(2) == 0 {
+		span, away, rest = 100*time.Millisecond, elsewhereBound+200*time.Millisecond, 0
+	}
 	for _, n := range victims {
 		lost[n] = true
-		w.after(w.between(0, silenceSpan), func() { c.cutOffNow(n, lost) })
+		w.after(w.between(0, span), func() {
+			if !c.ended {
+				c.cutOffNow(n, lost)
+			}
+		})
 	}
-	w.after(25*time.Second, func() {
+	w.after(away, func() {
 		for _, n := range victims {
 			n.link.sever(false, false)
 			n.start()
 		}
-		w.after(10*time.Second, func() { c.cutOff = false })
+		w.after(rest, func() { c.cutOff = false })
 	})
 }
 
