@@ -31,7 +31,7 @@ type Registry struct {
 	waiting map[string]*Wait
 	long    *fairshare.Pool // made at first use
 	short   *fairshare.Pool
-	open    map[*Wait]struct{} // those awaited, too
+	open    map[*Wait]struct{} // includes waiting
 }
 
 // Wait is one awaited stream. Its owner closes it.
@@ -52,8 +52,8 @@ type result struct {
 }
 
 // Expect awaits one stream from the peer that from names. Too many at once are
-// ErrTooMany or ErrUnavailable (a *fairshare.Full). A stream may end because
-// somebody else needs its place.
+// ErrTooMany or ErrUnavailable (a *fairshare.Full). A stream ends early if another
+// holder takes its place.
 func (r *Registry) Expect(from string, req api.StreamRequest) (*Wait, error) {
 	secret := make([]byte, 18)
 	if _, err := rand.Read(secret); err != nil {
@@ -63,13 +63,13 @@ func (r *Registry) Expect(from string, req api.StreamRequest) (*Wait, error) {
 		reg: r, id: base64.RawURLEncoding.EncodeToString(secret), from: from,
 		body: make(chan result, 1), closed: make(chan struct{}),
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock() // a newcomer may evict w before it is entered below; end waits for that
 	place, err := r.pool(req).Take(time.Now(), holder(req), func() { go r.end(w, errEvicted) })
 	if err != nil {
 		return nil, err
 	}
 	w.place = place
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.waiting == nil {
 		r.waiting, r.open = map[string]*Wait{}, map[*Wait]struct{}{}
 	}
@@ -78,12 +78,10 @@ func (r *Registry) Expect(from string, req api.StreamRequest) (*Wait, error) {
 	return w, nil
 }
 
-var errEvicted = fmt.Errorf("others needed the stream's place, try again: %w", api.ErrTooMany)
+var errEvicted = fmt.Errorf("stream ended: another tenant took its place, try again: %w", api.ErrTooMany)
 
-// pool is what the stream has its place in.
+// pool returns the pool that the stream has its place in. The caller holds mu.
 func (r *Registry) pool(req api.StreamRequest) *fairshare.Pool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.long == nil {
 		r.long, r.short = fairshare.NewPool(askedLong, fairshare.Keep), fairshare.NewPool(askedShort, fairshare.Keep)
 	}
@@ -93,7 +91,7 @@ func (r *Registry) pool(req api.StreamRequest) *fairshare.Pool {
 	return r.short
 }
 
-// end ends the stream, and tells who awaits it why.
+// end closes the stream; Body returns why if it has not returned yet.
 func (r *Registry) end(w *Wait, why error) {
 	r.mu.Lock()
 	if r.waiting[w.id] == w {
