@@ -32,8 +32,10 @@ func NewAttempts(now func() time.Time) *Attempts {
 // Try runs a join from the remote address, unless too many from there were refused.
 func (a *Attempts) Try(remote string, join func() error) error {
 	path := fairshare.Remote(remote)
-	if a.rates.Left(a.now(), path[0], path[1]) < 1 {
-		return a.rates.Allow(a.now(), path[0], path[1]) // says when to try again
+	if now := a.now(); a.rates.Left(now, path[0], path[1]) < 1 {
+		if err := a.rates.Allow(now, path[0], path[1]); err != nil {
+			return err
+		}
 	}
 	err := join()
 	if errors.Is(err, api.ErrUnauthenticated) || errors.Is(err, api.ErrForbidden) || errors.Is(err, api.ErrInvalid) {

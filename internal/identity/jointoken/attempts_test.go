@@ -59,3 +59,21 @@ func TestJoinTokensOfOneTenantLeaveRoomForOthers(t *testing.T) {
 		t.Errorf("a token of another tenant: %v", err)
 	}
 }
+
+// A join is either made or refused, also at the moment when its address may try again.
+func TestAJoinThatIsNotMadeIsRefused(t *testing.T) {
+	now := time.Now()
+	step := time.Duration(0)
+	a := jointoken.NewAttempts(func() time.Time { now = now.Add(step); return now })
+	for range 60 {
+		_ = a.Try("192.0.2.1:99", func() error { return api.ErrUnauthenticated })
+	}
+	step = 700 * time.Millisecond
+	for i := range 20 {
+		made := false
+		err := a.Try("192.0.2.1:99", func() error { made = true; return nil })
+		if made == (err != nil) {
+			t.Fatalf("try %d: made: %v, error: %v", i, made, err)
+		}
+	}
+}
