@@ -77,8 +77,8 @@ func (c *Core) turnOut(cl *cluster) {
 		switch {
 		case in.trialAt(cl) != nil:
 			c.endTrial(in)
-		case in.State == api.Completed:
-			continue // nothing of it runs
+		case in.ended():
+			continue // nothing of it runs, and it is not placed again
 		case in.Next != nil:
 			c.promote(in, api.ClusterScheduled)
 		default:
