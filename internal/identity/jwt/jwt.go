@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -122,8 +123,8 @@ const (
 	maxCached = 4096
 	maxSpent  = 65536
 
-	// maxSpentOf is how many of them one tenant may have, so that nobody makes the
-	// others' calls wait: 27 a second for DelegatedLife and MaxLeeway.
+	// maxSpentOf bounds those of one tenant with all tenants below it, so that the calls
+	// of others go on: 54 a second over DelegatedLife.
 	maxSpentOf = maxSpent / 4
 )
 
@@ -136,13 +137,14 @@ type Verifier struct {
 	mu     sync.Mutex // guards the maps
 	cached map[[sha256.Size]byte]entry
 	spent  map[string]once // tokens for one use, by id
-	count  map[api.Tenant]int
+	count  map[string]int  // of spent, by topmost tenant
+	forgot time.Time       // when expired ones were dropped last
 }
 
 // once is a token for one use that was used.
 type once struct {
-	until  time.Time // when it expires and may be forgotten
-	tenant api.Tenant
+	until time.Time // when it expires and may be forgotten
+	top   string    // the topmost tenant of its subject
 }
 
 type entry struct {
@@ -169,7 +171,7 @@ func NewVerifier(o VerifierOptions) *Verifier {
 		),
 		cached: map[[sha256.Size]byte]entry{},
 		spent:  map[string]once{},
-		count:  map[api.Tenant]int{},
+		count:  map[string]int{},
 	}
 }
 
@@ -198,27 +200,33 @@ func (v *Verifier) Spend(text string, use Use) (Claims, error) {
 	if _, ok := v.spent[c.ID]; ok {
 		return Claims{}, fmt.Errorf("token was used before: %w", api.ErrUnauthenticated)
 	}
-	if len(v.spent) >= maxSpent || v.count[c.Tenant] >= maxSpentOf {
+	top, _, _ := strings.Cut(string(c.Tenant), "/")
+	if len(v.spent) >= maxSpent || v.count[top] >= maxSpentOf {
 		v.forget(now)
-		if len(v.spent) >= maxSpent || v.count[c.Tenant] >= maxSpentOf {
+		if len(v.spent) >= maxSpent || v.count[top] >= maxSpentOf {
 			// Forgetting one would let it be used twice.
-			return Claims{}, fmt.Errorf("too many one-use tokens of tenant %q within %s, try again: %w", c.Tenant, DelegatedLife, api.ErrUnavailable)
+			return Claims{}, fmt.Errorf("too many one-use tokens of tenant %q within %s, try again: %w", top, DelegatedLife, api.ErrUnavailable)
 		}
 	}
-	v.spent[c.ID] = once{c.Expires.Add(time.Second), c.Tenant}
-	v.count[c.Tenant]++
+	v.spent[c.ID] = once{c.Expires.Add(time.Second), top}
+	v.count[top]++
 	return c, nil
 }
 
-// forget drops the used tokens that have expired. The caller holds mu.
+// forget drops the used tokens that have expired, at most once a second: it reads all
+// of them. The caller holds mu.
 func (v *Verifier) forget(now time.Time) {
+	if now.Sub(v.forgot) < time.Second {
+		return
+	}
+	v.forgot = now
 	for id, o := range v.spent {
 		if !o.until.Before(now) {
 			continue
 		}
 		delete(v.spent, id)
-		if v.count[o.tenant]--; v.count[o.tenant] == 0 {
-			delete(v.count, o.tenant)
+		if v.count[o.top]--; v.count[o.top] == 0 {
+			delete(v.count, o.top)
 		}
 	}
 }

@@ -277,8 +277,10 @@ func TestOneTenantDoesNotFillTheUsedTokens(t *testing.T) {
 		f.v.spent[fmt.Sprint("old", i)] = once{f.now.Add(time.Minute), "acme"}
 	}
 	f.v.count["acme"] = maxSpentOf
-	if err := spend("acme", "1"); !errors.Is(err, api.ErrUnavailable) {
-		t.Errorf("beyond a tenant's share: %v", err)
+	for _, tenant := range []api.Tenant{"acme", "acme/lab", "acme/lab/x"} {
+		if err := spend(tenant, "1 of "+string(tenant)); !errors.Is(err, api.ErrUnavailable) {
+			t.Errorf("beyond a tenant's share, as %s: %v", tenant, err)
+		}
 	}
 	if err := spend("rival", "2"); err != nil {
 		t.Errorf("another tenant: %v", err)
