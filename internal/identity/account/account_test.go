@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
+	"github.com/treeline-edge/treeline/internal/identity/revoke"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mem"
@@ -384,6 +386,88 @@ func TestAnOldTokenOfTheSameSecondIsRefused(t *testing.T) {
 	must(f.CreateUser(ctx, "acme/alice", "", []rights.Role{rights.ApplicationProvider}))
 	_, err = f.Authenticate(s.Access)
 	is(t, err, api.ErrUnauthenticated)
+}
+
+// A token that is delegated for a request that was authenticated before a revocation
+// is refused where the revocation is known, however long the request took.
+func TestARevocationReachesRequestsUnderWay(t *testing.T) {
+	f := newFixture()
+	who := must(f.Authenticate(f.alice(t).Access))
+	f.now = f.now.Add(time.Second)
+	ok(t, f.DeleteUser(ctx, "acme/alice"))
+	f.now = f.now.Add(time.Second)
+	text, _, err := f.Exchange(who, "cluster/munich")
+	ok(t, err)
+	v := jwt.NewVerifier(jwt.VerifierOptions{
+		Keys: f.ring.Public().Key, Issuer: "root", Audience: "cluster/munich", Now: func() time.Time { return f.now },
+	})
+	c := must(v.Verify(text, jwt.UseAccess))
+	var list revoke.List
+	list.Apply(f.now, f.Revocations().Since(0))
+	is(t, list.Check(c.Subject, c.PAT, c.Mark), api.ErrUnauthenticated)
+}
+
+// meddler runs a function within the save of a session's document.
+type meddler struct {
+	store.Store
+	within func()
+}
+
+func (m *meddler) Save(ctx context.Context, docs []store.Doc) error {
+	if docs[0].Kind == account.KindRefresh && docs[0].Data != nil && m.within != nil {
+		within := m.within
+		m.within = nil
+		within()
+	}
+	return m.Store.Save(ctx, docs)
+}
+
+// Whoever signs in with the old password while it is changed has no session
+// afterwards, whichever of the two comes first.
+func TestASignInWithAnOldPasswordLeavesNoSession(t *testing.T) {
+	f := newFixture()
+	f.alice(t)
+	m := &meddler{Store: f.st}
+	f.st = m
+	f.restart()
+	changed, done := make(chan struct{}, 1), make(chan error, 1)
+	f.Revocations().Subscribe(func() { changed <- struct{}{} })
+	m.within = func() {
+		go func() { done <- f.SetPassword(ctx, "acme/alice", pw, pw+"2") }()
+		<-changed // the password is another one now; its sessions are ended next
+		for range 1000 {
+			runtime.Gosched()
+		}
+	}
+	s, err := f.Login(ctx, "acme/alice", pw)
+	ok(t, err) // it was the right one when it was checked
+	ok(t, <-done)
+	_, err = f.Refresh(ctx, s.Refresh)
+	is(t, err, api.ErrUnauthenticated)
+	_, err = f.Authenticate(s.Access)
+	is(t, err, api.ErrUnauthenticated)
+}
+
+func TestSessionsOfOneUserAreBounded(t *testing.T) {
+	f := newFixture()
+	first := f.alice(t)
+	var last account.Session
+	for range 150 {
+		f.now = f.now.Add(time.Second)
+		last = must(f.Login(ctx, "acme/alice", pw))
+	}
+	n := 0
+	for _, d := range must(store.Load(ctx, f.st)) {
+		if d.Kind == account.KindRefresh {
+			n++
+		}
+	}
+	if n != 100 {
+		t.Errorf("one user has %d sessions after 151 sign-ins, want 100", n)
+	}
+	_, err := f.Refresh(ctx, first.Refresh)
+	is(t, err, api.ErrUnauthenticated)
+	must(f.Refresh(ctx, last.Refresh))
 }
 
 func TestUsersAndTenants(t *testing.T) {

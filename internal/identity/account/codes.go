@@ -103,9 +103,10 @@ func (s *Service) Redeem(ctx context.Context, id UserID, code, password string) 
 	if err := s.putHash(ctx, id, hash); err != nil {
 		return Session{}, err
 	}
+	mark := s.revoked.Mark()
 	d, ok := s.users.Get(string(id))
 	if !ok || d.Disabled {
 		return Session{}, errRefused
 	}
-	return s.open(ctx, d)
+	return s.open(ctx, d, mark)
 }

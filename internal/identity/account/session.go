@@ -41,11 +41,12 @@ var errRefused = fmt.Errorf("the name or the password is wrong: %w", api.ErrUnau
 // Login opens a session. A wrong name, a wrong password and a disabled user are
 // ErrUnauthenticated, all alike and after the same time.
 func (s *Service) Login(ctx context.Context, id UserID, password string) (Session, error) {
+	mark := s.revoked.Mark() // before the user is read: see Authenticated.Mark
 	d, err := s.check(ctx, id, password)
 	if err != nil {
 		return Session{}, err
 	}
-	return s.open(ctx, d)
+	return s.open(ctx, d, mark)
 }
 
 func (s *Service) check(ctx context.Context, id UserID, password string) (userDoc, error) {
@@ -62,23 +63,56 @@ func (s *Service) check(ctx context.Context, id UserID, password string) (userDo
 	return d, nil
 }
 
-func (s *Service) open(ctx context.Context, d userDoc) (Session, error) {
+// maxSessions bounds the sessions of one user. Beyond it the one that was used least
+// recently ends.
+const maxSessions = 100
+
+// open opens a session of the user, who was d when the password was checked. A user
+// whose password has changed since, or who is gone or disabled, is errRefused.
+func (s *Service) open(ctx context.Context, d userDoc, mark int64) (Session, error) {
 	now := s.opt.Now()
 	family, secret := newSecret(), newSecret()
 	r := refreshDoc{
 		Family: family, User: d.ID, Hash: hashSecret(secret),
 		Expires: now.Add(s.opt.RefreshLife), Ends: now.Add(s.opt.SessionLife),
 	}
-	err := s.refresh.Update(ctx, family, func(refreshDoc, bool) (refreshDoc, error) { return r, nil })
+	err := s.refresh.Update(ctx, family, func(refreshDoc, bool) (refreshDoc, error) {
+		// A change that comes after this ends the session by SignOut.
+		if is, ok := s.users.Get(string(d.ID)); !ok || is.Disabled || is.Hash != d.Hash {
+			return refreshDoc{}, errRefused
+		}
+		return r, nil
+	})
 	if err != nil {
 		return Session{}, err
 	}
-	return s.session(d, r, secret)
+	if err := s.endOldest(ctx, d.ID); err != nil {
+		return Session{}, err
+	}
+	return s.session(d, r, secret, mark)
 }
 
-func (s *Service) session(d userDoc, r refreshDoc, secret string) (Session, error) {
+// endOldest ends the sessions of the user beyond maxSessions.
+func (s *Service) endOldest(ctx context.Context, id UserID) error {
+	var own []refreshDoc
+	for r := range s.refresh.Each() {
+		if r.User == id {
+			own = append(own, r)
+		}
+	}
+	slices.SortFunc(own, func(a, b refreshDoc) int { return a.Expires.Compare(b.Expires) })
+	for _, r := range own[:max(0, len(own)-maxSessions)] {
+		if err := s.refresh.Delete(ctx, r.Family); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// session signs the session's access token, with a mark from before d was read.
+func (s *Service) session(d userDoc, r refreshDoc, secret string, mark int64) (Session, error) {
 	access, c, err := s.signer.Sign(jwt.Claims{
-		Subject: string(d.ID), Tenant: d.ID.Tenant(), Roles: d.Roles, Use: jwt.UseAccess, Mark: s.revoked.Mark(),
+		Subject: string(d.ID), Tenant: d.ID.Tenant(), Roles: d.Roles, Use: jwt.UseAccess, Mark: mark,
 	}, []string{s.opt.Audience}, s.opt.AccessLife)
 	if err != nil {
 		return Session{}, err
@@ -97,7 +131,7 @@ func (s *Service) Refresh(ctx context.Context, token string) (Session, error) {
 	if !ok || len(token) > 64 {
 		return Session{}, refused
 	}
-	next := newSecret()
+	next, mark := newSecret(), s.revoked.Mark()
 	var r refreshDoc
 	var user userDoc
 	var reused bool
@@ -128,7 +162,7 @@ func (s *Service) Refresh(ctx context.Context, token string) (Session, error) {
 		}
 		return Session{}, refused
 	}
-	return s.session(user, r, next)
+	return s.session(user, r, next, mark)
 }
 
 // SignOut ends all sessions of the user; access tokens live on for minutes.
@@ -147,16 +181,20 @@ func (s *Service) End(ctx context.Context, token string) error {
 	})
 }
 
-// Authenticated is who shows a token, and until when it counts.
+// Authenticated is the holder of a token.
 type Authenticated struct {
 	rights.Principal
-	Expires time.Time
+	Expires time.Time // of the token
+	// Mark is from before the user and the token were looked up. Tokens that are
+	// delegated carry it, so that a revocation after the look-up refuses them too.
+	Mark int64
 }
 
-// Authenticate says who shows the bearer token, an access token or a personal
+// Authenticate returns the holder of the bearer token, an access token or a personal
 // one, with the rights that both the token and the user have today. Anything
 // else is ErrUnauthenticated (or ErrForbidden for a token of another use).
 func (s *Service) Authenticate(bearer string) (Authenticated, error) {
+	mark := s.revoked.Mark()
 	c, err := s.verifier.Verify(bearer, jwt.UseAccess)
 	if err != nil {
 		return Authenticated{}, err
@@ -180,12 +218,12 @@ func (s *Service) Authenticate(bearer string) (Authenticated, error) {
 			p.Roles = append(p.Roles, r)
 		}
 	}
-	return Authenticated{Principal: p, Expires: c.Expires}, nil
+	return Authenticated{Principal: p, Expires: c.Expires, Mark: mark}, nil
 }
 
-// Still reports whether the token that was authenticated as who is good for all
-// that it was good for then. If not, it is ErrUnauthenticated: the requests that
-// it opened end, and may be made again with the rights that are left.
+// Still checks that the token is valid and that its holder has all rights that who
+// had when the token was authenticated. If not, it returns ErrUnauthenticated: the
+// requests that the token opened end, and may be repeated with the remaining rights.
 func (s *Service) Still(bearer string, who Authenticated) error {
 	now, err := s.Authenticate(bearer)
 	if err != nil {
@@ -193,7 +231,7 @@ func (s *Service) Still(bearer string, who Authenticated) error {
 	}
 	for _, r := range who.Roles {
 		if !now.Has(r) {
-			return fmt.Errorf("token of %s: the user is %s no more: %w", who.User, r, api.ErrUnauthenticated)
+			return fmt.Errorf("token of %s: the user no longer has the role %s: %w", who.User, r, api.ErrUnauthenticated)
 		}
 	}
 	return nil
@@ -209,16 +247,16 @@ func (s *Service) Sweep(ctx context.Context) error {
 	)
 }
 
-// Delegate signs a token with which the root makes one request of another
-// machine in the name of who: the object. It counts there once, nowhere else, and
-// for jwt.DelegatedLife or as long as who's own token, whichever is less.
+// Delegate signs a token with which the root sends one request, the object, to
+// another machine on behalf of who. It is valid once, at that machine alone, until
+// jwt.DelegatedLife has passed or who's own token expires, whichever is first.
 func (s *Service) Delegate(who Authenticated, audience, object string) (string, error) {
 	text, _, err := s.delegate(who, audience, jwt.Claims{Use: jwt.UseCall, Object: object})
 	return text, err
 }
 
 // Exchange signs a token with which who uses another machine's API directly. Its
-// audience is that machine alone. It lives as long as Delegate's.
+// audience is that machine alone. It expires like Delegate's.
 func (s *Service) Exchange(who Authenticated, audience string) (text string, expires time.Time, err error) {
 	text, c, err := s.delegate(who, audience, jwt.Claims{Use: jwt.UseAccess})
 	return text, c.Expires, err
@@ -233,6 +271,6 @@ func (s *Service) delegate(who Authenticated, audience string, c jwt.Claims) (st
 		return "", c, fmt.Errorf("delegate to %s: the token of %q has expired: %w", audience, who.User, api.ErrUnauthenticated)
 	}
 	c.Subject, c.Tenant, c.Roles, c.PAT = who.User, who.Tenant, who.Roles, who.PAT
-	c.Mark = s.revoked.Mark()
+	c.Mark = who.Mark
 	return s.signer.Sign(c, []string{audience}, life)
 }

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -85,16 +86,17 @@ func (t *Table[T]) Len() int {
 	return len(t.rows)
 }
 
-// Count counts the documents that match.
-func (t *Table[T]) Count(match func(T) bool) (n int) {
-	t.reading.RLock()
-	defer t.reading.RUnlock()
-	for _, r := range t.rows {
-		if match(r.val) {
-			n++
+// Each yields the documents in any order. The loop must not change the table.
+func (t *Table[T]) Each() iter.Seq[T] {
+	return func(yield func(T) bool) {
+		t.reading.RLock()
+		defer t.reading.RUnlock()
+		for _, r := range t.rows {
+			if !yield(r.val) {
+				return
+			}
 		}
 	}
-	return n
 }
 
 // Update changes one document: fn gets what is there and returns what shall be,
@@ -136,8 +138,10 @@ func (t *Table[T]) Delete(ctx context.Context, key string) error {
 	return t.Update(ctx, key, func(old T, _ bool) (T, error) { return old, ErrDelete })
 }
 
-// DeleteWhere removes the documents that match, one after the other.
+// DeleteWhere removes the documents that match, one after the other, including one
+// that is being saved when it is called.
 func (t *Table[T]) DeleteWhere(ctx context.Context, match func(T) bool) error {
+	t.writing.Lock() // until a save under way is visible
 	t.reading.RLock()
 	var keys []string
 	for key, r := range t.rows {
@@ -146,6 +150,7 @@ func (t *Table[T]) DeleteWhere(ctx context.Context, match func(T) bool) error {
 		}
 	}
 	t.reading.RUnlock()
+	t.writing.Unlock()
 	slices.Sort(keys)
 	for _, key := range keys {
 		err := t.Update(ctx, key, func(old T, ok bool) (T, error) {

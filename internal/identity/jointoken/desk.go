@@ -119,8 +119,13 @@ func (d *Desk) Create(ctx context.Context, o Order) (Token, Record, error) {
 	if d.table.Len() >= maxTokens {
 		return Token{}, Record{}, fmt.Errorf("%d join tokens are open, revoke some: %w", maxTokens, api.ErrConflict)
 	}
-	top := topOf(o.Tenant)
-	if d.table.Count(func(r Record) bool { return topOf(r.Tenant) == top }) >= maxOwn {
+	top, own := topOf(o.Tenant), 0
+	for r := range d.table.Each() {
+		if topOf(r.Tenant) == top {
+			own++
+		}
+	}
+	if own >= maxOwn {
 		return Token{}, Record{}, fmt.Errorf("tenant %q has %d open join tokens, revoke some: %w", top, maxOwn, api.ErrConflict)
 	}
 	now := d.now()
