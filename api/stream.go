@@ -36,18 +36,17 @@ func (r StreamRequest) CallObject() string {
 	return what + " " + base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// Revocations are the delegated tokens that no longer count, as the root says
-// to its clusters.
+// Revocations are the delegated tokens that have become invalid, as the root sends
+// them to its clusters.
 type Revocations struct {
-	Floor   int64        `json:"floor"` // tokens with this mark or a lower one are refused
+	Floor   int64        `json:"floor"` // tokens with this mark or a lower one are invalid
 	Mark    int64        `json:"mark"`  // the highest mark so far
 	Entries []Revocation `json:"entries,omitempty"`
 }
 
-// Revocation refuses the tokens of a user or of a personal token whose mark is
-// not higher.
+// Revocation makes the tokens of one holder with this mark or a lower one invalid. Of is
+// a digest of the holder: a user, a personal token, or all users of a topmost tenant.
 type Revocation struct {
-	User string `json:"user,omitempty"`
-	PAT  string `json:"pat,omitempty"`
+	Of   string `json:"of"`
 	Mark int64  `json:"mark"`
 }

@@ -89,7 +89,7 @@ func (s *Service) RevokePAT(ctx context.Context, id UserID, pat string) error {
 		return p, docs.ErrDelete
 	})
 	if err == nil {
-		s.revoked.PAT(pat)
+		s.revoked.PAT(string(id), pat)
 	}
 	return err
 }

@@ -1,45 +1,84 @@
-// Package revoke tells clusters which tokens of the root no longer count before
-// they expire: the root keeps a Log, each cluster a List.
+// Package revoke makes tokens of the root invalid at clusters before they expire: the
+// root keeps a Log, each cluster a List.
 //
-// Every token that the root delegates carries a mark, a number that only grows.
-// A revocation carries one too, and refuses the tokens of its user (or of its
-// personal token) with a lower mark. Both sides forget a revocation after Keep,
-// when no token that it concerns can be alive, so the size is bounded by the rate
-// of revocations; beyond MaxEntries all tokens up to a floor are refused, and
-// their holders exchange theirs again.
+// Every token that the root delegates carries a mark, a number that only grows. A
+// revocation carries a mark too, and makes the tokens of one holder with a lower or
+// equal mark invalid. A holder is a user, a personal token, or all users of a topmost
+// tenant. Clusters receive holders as digests, so that they do not learn the names of
+// users. Both sides drop a revocation after Keep, when all tokens that it concerns have
+// expired.
+//
+// The size is bounded. A tenant with more than maxOfTenant revocations has one for all
+// its users instead. Beyond MaxEntries in all, the tokens of everybody up to a floor
+// become invalid. The holders of tokens that become invalid this way exchange theirs
+// again.
 //
 //	log := revoke.NewLog(time.Now)
 //	claims.Mark = log.Mark()          // when a token is delegated
-//	log.User("acme/alice")            // when the user is deleted, say
-//	list.Apply(log.Since(0))          // at the cluster, over its stream from the root
+//	log.User("acme/alice")            // when the user is deleted, for example
+//	list.Apply(now, log.Since(0))     // at the cluster, over its stream from the root
 //	err := list.Check("acme/alice", "", claims.Mark)
 package revoke
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 )
 
 // Bounds of both sides.
 const (
 	Keep       = 15 * time.Minute // longer than any delegated token lives
 	MaxEntries = 4096
+
+	maxOfTenant = 64
 )
 
+var _ = fairshare.Declare(fairshare.Bound{
+	Resource: "revocations of users and personal tokens, kept for 15 min", Total: MaxEntries, Share: []int{maxOfTenant}, Per: "tenant",
+	Beyond: "all delegated tokens of the tenant's users become invalid; beyond the total, those of everybody",
+	Attack: "TestRevocationsOfOneTenantLeaveTheTokensOfOthersValid",
+})
+
+// digest names a holder to clusters.
+func digest(kind, id string) string {
+	sum := sha256.Sum256([]byte(kind + "\x00" + id))
+	return base64.RawURLEncoding.EncodeToString(sum[:18])
+}
+
+// topOf returns the topmost tenant of a user, "" for a user of the installation.
+func topOf(user string) string {
+	top, _, below := strings.Cut(user, "/")
+	if !below {
+		return ""
+	}
+	return top
+}
+
 // Log is the root's side. It is safe for concurrent use. It is in memory only:
-// its floor is the root's start, so that a revocation that a cluster missed
-// because the root restarted counts there, too.
+// its floor is the root's start, so that the tokens of revocations that were lost
+// with the previous process become invalid too.
 type Log struct {
 	now func() time.Time
 
 	mu      sync.Mutex // guards the fields below
 	floor   int64
 	last    int64
-	entries []api.Revocation // in the order of their marks
+	entries []logged // in the order of their marks
 	told    []func()
+}
+
+// logged is a revocation and the topmost tenant that it counts against.
+type logged struct {
+	api.Revocation
+	top string
 }
 
 // NewLog returns an empty log. Its floor is now.
@@ -61,37 +100,49 @@ func (l *Log) mark() int64 {
 	return l.last
 }
 
-// Raise has all later marks be above the given one, which an earlier process
-// made: the clock may have been set back meanwhile.
+// Raise makes all later marks higher than the given one, which an earlier process
+// made: the clock may have been set back since.
 func (l *Log) Raise(mark int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = max(l.last, mark)
 }
 
-// Subscribe has fn called after every revocation, on the goroutine that makes
-// it. It is called before the log is used.
+// Subscribe registers fn, which is called after every revocation, on the goroutine
+// that makes it. Subscribe is called before the log is used.
 func (l *Log) Subscribe(fn func()) { l.told = append(l.told, fn) }
 
-// User refuses the tokens that were delegated to the user until now.
-func (l *Log) User(id string) { l.add(api.Revocation{User: id}) }
+// User makes the tokens that were delegated to the user until now invalid.
+func (l *Log) User(id string) { l.add(digest("user", id), topOf(id)) }
 
-// PAT refuses the tokens that were delegated to the personal token until now.
-func (l *Log) PAT(id string) { l.add(api.Revocation{PAT: id}) }
+// PAT makes the tokens that were delegated to a personal token of the user until now
+// invalid.
+func (l *Log) PAT(user, id string) { l.add(digest("pat", id), topOf(user)) }
 
-func (l *Log) add(r api.Revocation) {
+func (l *Log) add(of, top string) {
 	l.mu.Lock()
-	r.Mark = l.mark()
 	old := l.now().Add(-Keep).UnixMicro()
-	drop := 0
-	for drop < len(l.entries) && l.entries[drop].Mark < old {
-		drop++
+	own, whole := 0, digest("tenant", top)
+	l.entries = slices.DeleteFunc(l.entries, func(e logged) bool {
+		if e.Mark < old || e.Of == of {
+			return true
+		}
+		if e.Of == whole {
+			own = maxOfTenant // the tenant has one for all its users already
+		} else if e.top == top {
+			own++
+		}
+		return false
+	})
+	if own >= maxOfTenant {
+		of = whole
+		l.entries = slices.DeleteFunc(l.entries, func(e logged) bool { return e.top == top })
 	}
-	if len(l.entries)-drop >= MaxEntries {
-		drop += MaxEntries / 2
-		l.floor = l.entries[drop-1].Mark
+	if len(l.entries) >= MaxEntries {
+		l.floor = l.entries[MaxEntries/2-1].Mark
+		l.entries = slices.Delete(l.entries, 0, MaxEntries/2)
 	}
-	l.entries = append(l.entries[drop:], r)
+	l.entries = append(l.entries, logged{api.Revocation{Of: of, Mark: l.mark()}, top})
 	l.mu.Unlock()
 	for _, fn := range l.told {
 		fn()
@@ -105,77 +156,62 @@ func (l *Log) Since(mark int64) api.Revocations {
 	out := api.Revocations{Floor: l.floor, Mark: l.last}
 	for _, e := range l.entries {
 		if e.Mark > mark {
-			out.Entries = append(out.Entries, e)
+			out.Entries = append(out.Entries, e.Revocation)
 		}
 	}
 	return out
 }
 
-// List is a cluster's side. The zero value refuses every token until the root
-// has said once what is revoked. It is safe for concurrent use.
+// List is a cluster's side. The zero value refuses every token until Apply was called
+// once. It is safe for concurrent use.
 type List struct {
-	mu    sync.Mutex // guards the fields below
-	heard bool
-	floor int64
-	users map[string]entry
-	pats  map[string]entry
+	mu      sync.Mutex // guards the fields below
+	applied bool
+	floor   int64
+	entries map[string]entry // by holder
 }
 
 type entry struct {
 	mark int64
-	at   time.Time // when it came
+	at   time.Time // when it was received
 }
 
-// Apply takes what the root says at time now.
+// Apply adds what the root sent, at time now.
 func (l *List) Apply(now time.Time, r api.Revocations) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.users == nil {
-		l.users, l.pats = map[string]entry{}, map[string]entry{}
+	if l.entries == nil {
+		l.entries = map[string]entry{}
 	}
-	l.heard = true
+	l.applied = true
 	l.floor = max(l.floor, r.Floor)
-	for _, m := range []map[string]entry{l.users, l.pats} {
-		for id, e := range m {
-			if now.Sub(e.at) > Keep {
-				delete(m, id)
-			}
+	for of, e := range l.entries {
+		if now.Sub(e.at) > Keep {
+			delete(l.entries, of)
 		}
 	}
 	for _, e := range r.Entries {
-		if len(l.users)+len(l.pats) >= MaxEntries {
-			l.floor = max(l.floor, l.highest())
-			clear(l.users)
-			clear(l.pats)
+		if len(l.entries) >= MaxEntries {
+			for _, old := range l.entries {
+				l.floor = max(l.floor, old.mark)
+			}
+			clear(l.entries)
 		}
-		switch {
-		case e.User != "":
-			l.users[e.User] = entry{max(e.Mark, l.users[e.User].mark), now}
-		case e.PAT != "":
-			l.pats[e.PAT] = entry{max(e.Mark, l.pats[e.PAT].mark), now}
-		}
+		l.entries[e.Of] = entry{max(e.Mark, l.entries[e.Of].mark), now}
 	}
 }
 
-func (l *List) highest() (mark int64) {
-	for _, m := range []map[string]entry{l.users, l.pats} {
-		for _, e := range m {
-			mark = max(mark, e.mark)
-		}
-	}
-	return mark
-}
-
-// Check reports whether a token with the mark still counts: nil,
-// ErrUnauthenticated where it is revoked, or ErrUnavailable while the root has
-// not said since this start what is.
+// Check returns nil if a token of the user with the mark is still valid,
+// ErrUnauthenticated if it is revoked, and ErrUnavailable before the first Apply. pat is
+// the id of the personal token that it was delegated to, if any.
 func (l *List) Check(user, pat string, mark int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	revoked := mark <= l.floor || mark <= l.entries[digest("tenant", topOf(user))].mark || mark <= l.entries[digest("user", user)].mark
 	switch {
-	case !l.heard:
-		return fmt.Errorf("token of %s: the cluster has not heard from the root since its start which tokens are revoked; use the operator's token or try again: %w", user, api.ErrUnavailable)
-	case mark <= l.floor, mark <= l.users[user].mark, pat != "" && mark <= l.pats[pat].mark:
+	case !l.applied:
+		return fmt.Errorf("token of %s: the cluster has not received the revocations from the root since its start; use the operator's token or try again: %w", user, api.ErrUnavailable)
+	case revoked, pat != "" && mark <= l.entries[digest("pat", pat)].mark:
 		return fmt.Errorf("token of %s is revoked; exchange a new one at the root: %w", user, api.ErrUnauthenticated)
 	}
 	return nil

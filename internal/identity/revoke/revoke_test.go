@@ -1,8 +1,10 @@
 package revoke_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,7 +38,7 @@ func TestTokensOfOneUserOrPersonalTokenAreRefused(t *testing.T) {
 	told := 0
 	log.Subscribe(func() { told++ })
 	log.User("acme/alice")
-	log.PAT("p1")
+	log.PAT("acme/robot", "p1")
 	list.Apply(c.now, log.Since(0))
 	wants(t, "user revoked", list.Check("acme/alice", "", alice), api.ErrUnauthenticated)
 	wants(t, "personal token revoked", list.Check("acme/robot", "p1", robot), api.ErrUnauthenticated)
@@ -53,7 +55,7 @@ func TestOnlyNewRevocationsAreSentAgain(t *testing.T) {
 	first := log.Since(0)
 	log.User("b")
 	next := log.Since(first.Mark)
-	if len(first.Entries) != 1 || len(next.Entries) != 1 || next.Entries[0].User != "b" {
+	if len(first.Entries) != 1 || len(next.Entries) != 1 || next.Entries[0].Of == first.Entries[0].Of {
 		t.Errorf("first %+v, then %+v", first, next)
 	}
 }
@@ -75,18 +77,18 @@ func TestBothSidesAreBoundedAndFailClosed(t *testing.T) {
 	var list revoke.List
 	token := log.Mark()
 	for i := range 3 * revoke.MaxEntries {
-		log.User(fmt.Sprint("u", i))
+		log.User(fmt.Sprintf("t%d/u%d", i%100, i))
 	}
 	all := log.Since(0)
 	if len(all.Entries) > revoke.MaxEntries {
 		t.Errorf("%d entries, want at most %d", len(all.Entries), revoke.MaxEntries)
 	}
 	list.Apply(c.now, all)
-	wants(t, "a user whose revocation was dropped", list.Check("u0", "", token), api.ErrUnauthenticated)
+	wants(t, "a user whose revocation was dropped", list.Check("t0/u0", "", token), api.ErrUnauthenticated)
 	// A list that is sent more than it holds refuses what it cannot remember.
 	var flooded revoke.List
 	for i := range 3 * revoke.MaxEntries {
-		flooded.Apply(c.now, api.Revocations{Entries: []api.Revocation{{User: fmt.Sprint("u", i), Mark: token + 1 + int64(i)}}})
+		flooded.Apply(c.now, api.Revocations{Entries: []api.Revocation{{Of: fmt.Sprint("u", i), Mark: token + 1 + int64(i)}}})
 	}
 	wants(t, "flooded", flooded.Check("u0", "", token), api.ErrUnauthenticated)
 }
@@ -95,8 +97,54 @@ func TestRevocationsAreForgottenWhenNoTokenIsLeft(t *testing.T) {
 	c, log := newLog()
 	log.User("a")
 	c.now = c.now.Add(revoke.Keep + time.Second)
+	before := log.Mark()
 	log.User("b")
-	if all := log.Since(0); len(all.Entries) != 1 || all.Entries[0].User != "b" {
+	if all := log.Since(0); len(all.Entries) != 1 || all.Entries[0].Mark <= before {
 		t.Errorf("%+v", all)
+	}
+}
+
+// A tenant that revokes without an end, users and personal tokens, makes the tokens of
+// its own users invalid and nobody else's, also at a cluster that receives each
+// revocation.
+func TestRevocationsOfOneTenantLeaveTheTokensOfOthersValid(t *testing.T) {
+	c, log := newLog()
+	var list revoke.List
+	list.Apply(c.now, log.Since(0))
+	token, sent := log.Mark(), int64(0)
+	for i := range 3 * revoke.MaxEntries {
+		if user := fmt.Sprintf("loud/lab/u%d", i); i%2 == 0 {
+			log.User(user)
+		} else {
+			log.PAT(user, fmt.Sprint("p", i))
+		}
+		r := log.Since(sent)
+		sent = r.Mark
+		list.Apply(c.now, r)
+	}
+	wants(t, "a user of another tenant", list.Check("quiet/ann", "p", token), nil)
+	wants(t, "a user of a tenant with a longer name", list.Check("loudest/ann", "", token), nil)
+	wants(t, "a user of the installation", list.Check("admin", "", token), nil)
+	wants(t, "a user that the tenant revoked first", list.Check("loud/lab/u0", "", token), api.ErrUnauthenticated)
+	wants(t, "another user of the tenant", list.Check("loud/x", "", token), api.ErrUnauthenticated)
+	wants(t, "another user of the tenant, afterwards", list.Check("loud/x", "", log.Mark()), nil)
+	if n := len(log.Since(0).Entries); n != 1 {
+		t.Errorf("the log has %d entries of one tenant, want one for all its users", n)
+	}
+}
+
+// Clusters belong to other operators: they do not learn who was revoked.
+func TestRevocationsNameNobody(t *testing.T) {
+	_, log := newLog()
+	log.User("acme/alice")
+	log.PAT("acme/robot", "p1")
+	text, err := json.Marshal(log.Since(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"acme", "alice", "robot", "p1"} {
+		if strings.Contains(string(text), name) {
+			t.Errorf("%s is in %s", name, text)
+		}
 	}
 }
