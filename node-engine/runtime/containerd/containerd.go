@@ -419,7 +419,7 @@ const (
 func (r *Runtime) stop(ctx context.Context, id, shim string, grace time.Duration) error {
 	if grace <= 0 {
 		kill := time.AfterFunc(killAfter, func() {
-			if err := r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Kill(ctx); err != nil {
+			if err := r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Kill(ctx); err != nil && ctx.Err() == nil {
 				r.log.Warn("workload not killed by its control group", "container", id, "err", err)
 			}
 		})
