@@ -283,7 +283,7 @@ func credentials(ctx context.Context, cfg Config, dir *os.Root, info api.NodeInf
 	case err == nil || !errors.Is(err, api.ErrNotFound):
 		return creds, err
 	case line == "":
-		return creds, fmt.Errorf("this machine has not joined a cluster: run node-engine join TOKEN (its operator makes one with treeline token create --node): %w", err)
+		return creds, fmt.Errorf("this machine has not joined a cluster: run node-engine join --token-file FILE (its operator makes a token with treeline token create --node): %w", err)
 	}
 	for pause := time.Second; ; pause = min(2*pause, time.Minute) {
 		creds, err = clusterlink.Join(ctx, dir, line, info)
