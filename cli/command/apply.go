@@ -27,7 +27,7 @@ import (
 var errFetch = fmt.Errorf("%w", api.ErrUnavailable)
 
 // errTimeout is the cause of a context whose --timeout is over.
-var errTimeout = fmt.Errorf("the time is over: %w", api.ErrTimeout)
+var errTimeout = fmt.Errorf("timed out: %w", api.ErrTimeout)
 
 func (c *cli) applyCmd() *cobra.Command {
 	var file string
@@ -35,12 +35,12 @@ func (c *cli) applyCmd() *cobra.Command {
 	var timeout time.Duration
 	var ifMatch string
 	cmd := &cobra.Command{
-		Use: "apply -f FILE", Short: "Make the applications of an SLA what it says, and watch them come up", Args: fileByFlag,
-		Long: `Make the applications of an SLA (JSON or YAML) what it says, and watch them come
-up: one line for each step, with the time since the first and the tier that took
-it. Ctrl-C ends the watching alone. Exits with 1 as soon as an instance failed for
-good, with 3 if something could not be placed within --timeout, with 4 if it was
-placed and does not run by then.`,
+		Use: "apply -f FILE", Short: "Create or update the applications in an SLA, and follow their progress", Args: fileByFlag,
+		Long: `Create or update the applications in an SLA (JSON or YAML), and follow their
+progress: one line for each step, with the time since the first and the tier that
+took it. Ctrl-C stops following; the roll-out continues. Exits with 1 as soon as an
+instance has failed for good, with 3 if an instance could not be placed within
+--timeout, with 4 if one was placed and is not running by then.`,
 		Example: "  treeline apply -f shop.yaml\n  cat shop.json | treeline apply -f - --detach",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := c.printer()
@@ -99,7 +99,7 @@ func match(text string) (at api.Revision, mustNotExist bool, err error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, false, usage("--if-match %s: it is a revision, as treeline plan says it", text)
+		return 0, false, usage("--if-match %s: want a revision as treeline plan prints it", text)
 	}
 	return api.Revision(n), n == 0, nil
 }
@@ -107,7 +107,7 @@ func match(text string) (at api.Revision, mustNotExist bool, err error) {
 // fileByFlag says where a file belongs that was written as an argument.
 func fileByFlag(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("the file goes behind -f: %s -f %s", cmd.CommandPath(), args[0])
+		return fmt.Errorf("the file is given with -f: %s -f %s", cmd.CommandPath(), args[0])
 	}
 	return nil
 }
@@ -303,7 +303,7 @@ func (c *cli) unfinished(ctx context.Context, a *client.Client, app api.App, pro
 	name := c.progress().Short(string(app.ID))
 	if !errors.Is(err, api.ErrTimeout) {
 		if errors.Is(err, context.Canceled) {
-			c.say("no longer watching; %s goes on without you: treeline get instances %s -w", name, name)
+			c.say("no longer following; the roll-out of %s continues: treeline get instances %s -w", name, name)
 		}
 		return err
 	}
@@ -320,7 +320,7 @@ func (c *cli) unfinished(ctx context.Context, a *client.Client, app api.App, pro
 	for _, i := range progress.Behind() {
 		c.say("  %s is %s %s %s", c.progress().Short(string(i.ID)), output.StateOf(i), i.Reason, i.Detail)
 	}
-	return fmt.Errorf("%s: %d of %d instances run; it goes on without you: %w", name, n, wanted, err)
+	return fmt.Errorf("%s: %d of %d instances run; the roll-out continues: %w", name, n, wanted, err)
 }
 
 // steps tells events as they happen, each once, with the time since the first.

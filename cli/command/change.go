@@ -28,7 +28,7 @@ func (c *cli) scaleCmd() *cobra.Command {
 				return err
 			}
 			if len(args) == 2 == (replicas != "") {
-				return usage("how many? treeline scale %s N", args[0])
+				return usage("the number of instances is missing: treeline scale %s N", args[0])
 			}
 			n, err := count(append(args, replicas)[1])
 			if err != nil {
@@ -68,7 +68,7 @@ func (c *cli) scaleCmd() *cobra.Command {
 func count(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
-		return 0, usage("%q is no number of instances: 0 or more", s)
+		return 0, usage("%q is not a number of instances, want 0 or more", s)
 	}
 	return n, nil
 }

@@ -97,8 +97,8 @@ type cli struct {
 
 func (c *cli) root() *cobra.Command {
 	root := &cobra.Command{
-		Use: "treeline", Short: "Run services at the edge, and see why they are where they are",
-		Long: `Run services at the edge, and see why they are where they are.
+		Use: "treeline", Short: "Run services at the edge, and explain their placement",
+		Long: `Run services at the edge, and explain their placement.
 
 An instance is named app/service#2, app.ns.service.ns#2, or by as many whole parts
 of that as fit one alone; * stands for any characters (shop/w*). Data goes to stdout and progress to stderr. Exit codes:
@@ -271,12 +271,12 @@ func (c *cli) confirm(yes bool, question string) error {
 		return nil
 	}
 	if !c.InTTY || !c.ErrTTY {
-		return usage("%s This needs --yes where no person can be asked.", question)
+		return usage("%s Without a terminal to confirm on, it needs --yes.", question)
 	}
 	fmt.Fprintf(c.Err, "%s [y/N] ", output.Clean(question))
 	line, _ := bufio.NewReader(c.In).ReadString('\n')
 	if a := strings.ToLower(strings.TrimSpace(line)); a != "y" && a != "yes" {
-		return errors.New("left as it is")
+		return errors.New("cancelled")
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 const shownEvents = 20
 
 func (c *cli) describeCmd() *cobra.Command {
-	group := &cobra.Command{Use: "describe", Aliases: []string{"desc"}, Short: "Show one object whole, with what happened to it"}
+	group := &cobra.Command{Use: "describe", Aliases: []string{"desc"}, Short: "Show one object in detail, with its events"}
 	var cluster string
 	for _, k := range []struct {
 		use     string

@@ -62,7 +62,7 @@ to all.`,
 				}
 				for _, t := range *to {
 					if !api.ValidTenant(api.Tenant(t)) {
-						return usage("--to %q is no tenant", t)
+						return usage("--to %q is not a name of a tenant", t)
 					}
 					if !slices.Contains(g.Tenants, api.Tenant(t)) {
 						g.Tenants = append(slices.Clone(g.Tenants), api.Tenant(t))

@@ -96,10 +96,10 @@ func showNet(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeI
 
 func (c *cli) traceCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "trace INSTANCE NAME|ADDRESS", Short: "Say step by step what would become of a new flow", Args: cobra.ExactArgs(2),
-		Long: `Say step by step what would become of a new flow of an instance to a name or an
-address: what the name means, whether there is a route, whether the flow is
-allowed, where it would go and by which path. Nothing is sent.`,
+		Use: "trace INSTANCE NAME|ADDRESS", Short: "Trace a new flow step by step", Args: cobra.ExactArgs(2),
+		Long: `Trace step by step where a new flow of an instance to a name or an address would go:
+what the name means, whether there is a route, whether the flow is allowed, to which
+instance it would go and by which path. Nothing is sent.`,
 		ValidArgsFunction: c.complete("instances"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := c.printer()

@@ -25,7 +25,7 @@ func (c *cli) tenantCmd() *cobra.Command {
 			if err := a.CreateTenant(cmd.Context(), api.Tenant(args[0]), title); err != nil {
 				return err
 			}
-			c.say("tenant %s is there", args[0])
+			c.say("tenant %s is created", args[0])
 			return nil
 		},
 	}

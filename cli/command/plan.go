@@ -17,7 +17,7 @@ var errPlan = errors.New("plan")
 func (c *cli) planCmd() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use: "plan -f FILE", Short: "Show what apply would do, and where everything would go, and do nothing", Args: fileByFlag,
+		Use: "plan -f FILE", Short: "Show what apply would change, and where each instance would be placed", Args: fileByFlag,
 		Long: `Show what applying an SLA (JSON or YAML) would change, where each instance would
 go, and what its place would have left. The root asks the clusters that it would
 choose; each answers from its own view. Nothing is reserved: what comes between

@@ -137,7 +137,7 @@ func TestApplyHoldsToTheRevisionThatWasPlanned(t *testing.T) {
 			t.Errorf("--if-match %s: %v", flag, h)
 		}
 	}
-	if _, stderr, code := r.run("", "apply", "-f", sla, "--if-match", "new"); code != 2 || !strings.Contains(stderr, "as treeline plan says it") {
+	if _, stderr, code := r.run("", "apply", "-f", sla, "--if-match", "new"); code != 2 || !strings.Contains(stderr, "as treeline plan prints it") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }

@@ -26,8 +26,8 @@ var tokenTable = output.Table[api.JoinToken]{
 	},
 }
 
-// JoinLine is what to paste on the machine that joins.
-// The token is no argument of a program: other users of the machine see those.
+// JoinLine returns the command to paste on the machine that joins. It passes the token on
+// stdin, because other users of the machine can read arguments.
 func JoinLine(t api.JoinToken) string {
 	if t.Kind == "node" {
 		return "echo " + t.Token + " | node-engine --token-file -"
@@ -40,7 +40,7 @@ func JoinLine(t api.JoinToken) string {
 }
 
 func (c *cli) tokenCmd() *cobra.Command {
-	group := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Make the lines that let clusters and nodes join"}
+	group := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Create, list and revoke join tokens"}
 	var node, bare bool
 	var cluster string
 	var ttl time.Duration
@@ -64,7 +64,7 @@ func (c *cli) tokenCmd() *cobra.Command {
 			}
 			if cmd.Flags().Changed("open") {
 				if node {
-					return usage("--open is of clusters")
+					return usage("--open is for clusters, not for nodes")
 				}
 				r.Open = &open
 			}
@@ -72,7 +72,7 @@ func (c *cli) tokenCmd() *cobra.Command {
 				return usage("--cluster %q: it takes the name of the cluster, lower-case letters, digits and hyphens", cluster)
 			}
 			if ttl < 0 || uses < 0 {
-				return usage("--ttl and --uses are more than nothing")
+				return usage("--ttl and --uses must be above 0")
 			}
 			a, err := c.api()
 			if err != nil {
@@ -131,7 +131,7 @@ func (c *cli) tokenCmd() *cobra.Command {
 
 	var revoked string
 	revoke := &cobra.Command{
-		Use: "revoke ID…", Short: "End join tokens; who joined stays", Args: cobra.MinimumNArgs(1),
+		Use: "revoke ID…", Short: "Revoke join tokens; machines that have joined stay", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := c.api()
 			if err != nil {

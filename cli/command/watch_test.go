@@ -76,7 +76,7 @@ func TestCtrlCLeavesItRunning(t *testing.T) {
 	code := command.Main(ctx, []string{"apply", "-f", sla, "--timeout", "2m"}, command.IO{
 		In: strings.NewReader(""), Out: io.Discard, Err: &stderr, Now: time.Now, Env: func(k string) string { return r.env[k] },
 	})
-	if code == 0 || !strings.Contains(stderr.String(), "goes on without you") {
+	if code == 0 || !strings.Contains(stderr.String(), "the roll-out of") {
 		t.Fatalf("exit %d: %s", code, stderr.String())
 	}
 	if out := r.must("", "get", "apps", "-o", "name"); out != "acme/shop.prod\n" {
