@@ -31,12 +31,14 @@ func constraintTypes() []string {
 
 // The bounds of what constraints say; those of the table are whole numbers.
 const (
-	maxRigidness   = 86_400 // s
-	maxConvergence = 3_600  // s
-	maxRoundTrip   = 60_000 // ms
-	maxKilometres  = 20_015 // half the way round the earth
-	maxMbit        = 1_000_000
+	maxRigidness  = 86_400 // s
+	maxRoundTrip  = 60_000 // ms
+	maxKilometres = 20_015 // half the way round the earth
+	maxMbit       = 1_000_000
 )
+
+// MaxConvergence is the most seconds that a convergence_time may say.
+const MaxConvergence = 3_600
 
 func constraintRule(c checker, at string, v *value) {
 	patienceRule(c, at, v)

@@ -318,7 +318,7 @@ var Fields = []Field{
 		Doc: "`addons`, `geo`, `labels`, `latency`, `spread`, `apart`: " + tolerateDoc, Rule: "1ms to 24h; not with `rigidness`",
 	},
 	{
-		Pointer: constraintPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: maxConvergence, Default: defaultConverg,
+		Pointer: constraintPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: MaxConvergence, Default: defaultConverg,
 		Doc: "`geo`, `latency`: " + convergenceDoc,
 	},
 	{
@@ -466,7 +466,7 @@ var Fields = []Field{
 	},
 	{Pointer: boundPath + "/rigidness", Type: NumberField, Status: Enforced, Unit: "of checks", Max: 1, Fix: rigidnessFix, Default: "`tolerate`", Doc: rigidnessDoc},
 	{Pointer: boundPath + "/tolerate", Type: StringField, Status: Enforced, Pattern: tolerateText, Default: defaultRigid, Doc: tolerateDoc, Rule: "1ms to 24h; not with `rigidness`"},
-	{Pointer: boundPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: maxConvergence, Default: defaultConverg, Doc: convergenceDoc},
+	{Pointer: boundPath + "/convergence_time", Type: NumberField, Status: Enforced, Unit: "s", Max: MaxConvergence, Default: defaultConverg, Doc: convergenceDoc},
 
 	{Pointer: servicePath + "/sla_violation_strategy", Type: StringField, Status: Refused, Until: "use `rigidness` of a constraint: a violated instance moves", Doc: "What follows when the SLA is broken."},
 	{Pointer: servicePath + "/volumes", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Volumes and where they are mounted."},

@@ -241,13 +241,16 @@ type Rejection struct {
 
 // Why answers `treeline why` for one instance at both tiers.
 type Why struct {
-	Instance   Instance     `json:"instance"`
-	Summary    string       `json:"summary"`
-	Root       Explanation  `json:"root"`               // clusters
-	Clusters   []ClusterWhy `json:"clusters,omitempty"` // what each asked cluster said
-	NextTry    time.Time    `json:"next_try,omitzero"`
-	WouldHelp  []string     `json:"would_help,omitempty"` // what would change it
-	Placements []Placement  `json:"placements,omitempty"`
+	Instance Instance     `json:"instance"`
+	Summary  string       `json:"summary"`
+	Root     Explanation  `json:"root"`               // clusters
+	Clusters []ClusterWhy `json:"clusters,omitempty"` // what each asked cluster said
+	NextTry  time.Time    `json:"next_try,omitzero"`
+	// SearchingUntil is until when a place is searched that keeps the instance's links to
+	// other services. Then it goes to where they are broken least.
+	SearchingUntil time.Time   `json:"searching_until,omitzero"`
+	WouldHelp      []string    `json:"would_help,omitempty"` // what would change it
+	Placements     []Placement `json:"placements,omitempty"`
 	// Ranked are the clusters that fit now, best first, with the scores that decide
 	// among them; the instance's own counts as if its room were free.
 	Ranked []RankedCluster `json:"ranked,omitempty"`

@@ -72,7 +72,8 @@ type Replicas struct {
 type WhyRequest struct {
 	Instance InstanceID   `json:"instance"`
 	Spec     Microservice `json:"spec"`
-	Targets  []Target     `json:"targets,omitempty"` // as an Assignment's
+	Targets  []Target     `json:"targets,omitempty"`  // as an Assignment's
+	Searched bool         `json:"searched,omitempty"` // as an Assignment's
 }
 
 // Plan answers POST /v1/apps:plan: what applying the document would do, if
@@ -106,6 +107,9 @@ type InstancePlan struct {
 	Cluster ClusterID  `json:"cluster,omitempty"`
 	Node    NodeID     `json:"node,omitempty"`  // only where the asker may see nodes
 	Score   float64    `json:"score,omitempty"` // of the cluster
+	// After is the most seconds that placing it takes: so long a place is searched that
+	// keeps its links to other services, and there is none now. 0: it is placed at once.
+	After float64 `json:"after_seconds,omitempty"`
 	// Headroom is what its place would have left, per need and bound of the SLA:
 	// "memory 3.2 GiB", "latency 12 ms of 20".
 	Headroom []string `json:"headroom,omitempty"`

@@ -51,6 +51,10 @@ type Assignment struct {
 	// Watched asks for the instance's position: another service's SLA is measured
 	// against it.
 	Watched bool `json:"watched,omitempty"`
+	// Searched says that the root has searched for as long as the instance's links to other
+	// services say: it is placed in this cluster where they are broken least. It is constant
+	// within an epoch.
+	Searched bool `json:"searched,omitempty"`
 	// Moves are when it moved because its place broke its SLA, whoever moved it: what
 	// it may yet move within MovesWindow is less by these. They are no news by themselves.
 	Moves []time.Time `json:"moves,omitempty"`

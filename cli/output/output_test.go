@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +85,20 @@ func TestWhyNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "why-nowhere.txt", b.Bytes())
+}
+
+// An instance that is searched a place for says until when, and what comes then.
+func TestWhyWhileAPlaceIsSearchedFor(t *testing.T) {
+	w := nowhere
+	w.SearchingUntil = noon.Add(4 * time.Second)
+	var b bytes.Buffer
+	if err := output.Why(printer(&b, output.Text), w); err != nil {
+		t.Fatal(err)
+	}
+	const want = "\n  searching until 12:00:04 UTC (in 4s) for a place that keeps its links to other services; then it goes to where they are broken least\n"
+	if !strings.Contains(b.String(), want) {
+		t.Errorf("got:\n%s\nwant in it:%s", b.String(), want)
+	}
 }
 
 // An instance that was handed back is nowhere, though its last cluster may yet find room.

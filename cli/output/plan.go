@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -92,6 +93,7 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 			fmt.Fprintf(b, "and %d more; -o wide names them\n", more)
 		}
 		ways(b, p, shown)
+		searches(b, p, shown)
 	}
 	if stays > 0 {
 		fmt.Fprintf(b, "and %s untouched\n", Plural(stays, "instance"))
@@ -114,6 +116,18 @@ func ways(b *strings.Builder, p Printer, plans []api.InstancePlan) {
 		}
 	}
 }
+
+// searches say who would be placed only when the search for a better place is over.
+func searches(b *strings.Builder, p Printer, plans []api.InstancePlan) {
+	for _, i := range plans {
+		if i.After > 0 {
+			fmt.Fprintf(b, "  no place keeps the links of %s: it would be placed after at most %s, where they are broken least\n", p.Short(string(i.ID)), seconds(i.After))
+		}
+	}
+}
+
+// seconds is a number of seconds for people.
+func seconds(s float64) string { return strconv.FormatFloat(s, 'g', 4, 64) + " s" }
 
 func change(b *strings.Builder, p Printer, c api.FieldChange, width int) {
 	path, before, after := Clean(c.Path), Clean(c.Old), Clean(c.New)
@@ -163,6 +177,12 @@ var Plans = Table[api.InstancePlan]{
 func would(i api.InstancePlan) string {
 	if i.Displaces {
 		return "have others make way"
+	}
+	switch {
+	case i.Action == "place" && i.After > 0:
+		return "be placed after at most " + seconds(i.After)
+	case i.Action == "replace" && i.After > 0:
+		return "be replaced after at most " + seconds(i.After)
 	}
 	switch i.Action {
 	case "place":

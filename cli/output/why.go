@@ -53,6 +53,10 @@ func Why(p Printer, w api.Why) error {
 	if i.Detail != "" && placed {
 		fmt.Fprintf(&b, "  %s\n", Clean(i.Detail))
 	}
+	if until := w.SearchingUntil; !until.IsZero() {
+		fmt.Fprintf(&b, "  searching until %s (in %s) for a place that keeps its links to other services; then it goes to where they are broken least\n",
+			until.UTC().Format("15:04:05 UTC"), Duration(max(0, until.Sub(p.Now()))))
+	}
 	nowhere := !placed || i.State == api.ClusterScheduled
 	if nowhere || p.Format == Wide {
 		candidates(&b, p, w)

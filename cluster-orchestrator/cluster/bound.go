@@ -1,9 +1,7 @@
 package cluster
 
 import (
-	"math"
 	"strings"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -17,18 +15,9 @@ import (
 func (c *Core) bounds(p placing) (out []sched.Bound) {
 	self := p.id.Service()
 	for _, l := range p.demand.links {
-		if l.Way && p.stretch > 1 {
-			if math.IsInf(p.stretch, 1) {
-				continue
-			}
-			l.RTT, l.Km = time.Duration(float64(l.RTT)*p.stretch), l.Km*p.stretch
-		}
 		if b, binds := c.bound(self, l, p.targets, ""); binds {
 			out = append(out, b)
 		}
-	}
-	if p.near == nearNone {
-		return out
 	}
 	return append(out, c.wantedNear(p)...)
 }

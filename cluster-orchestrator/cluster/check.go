@@ -264,7 +264,7 @@ func (c *Core) relieve(in *instance) {
 // stillWorse reports whether there was no better place for those that ask for the
 // same, and nothing has changed since.
 func (c *Core) stillWorse(in *instance) bool {
-	k, same := kindOf(in, true)
+	k, same := c.kindOf(in, true)
 	if !same || c.reasons.version != c.version || len(in.demand.spreads)+len(in.demand.aparts) > 0 {
 		return false
 	}

@@ -1,8 +1,8 @@
 package cluster
 
 import (
-	"math"
 	"slices"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -24,60 +24,52 @@ func (c *Core) find(in *instance, avoid ...string) (req sched.Request, choice sc
 }
 
 // findFor is find for anything. What cannot be near to all that want it near comes
-// near to one of them, or, when it has no more time, anywhere; the request is the
-// strictest where it fits nowhere.
+// near to one of them, or, when its search is over, to where its bounds are broken
+// least. Where it fits nowhere the request is the strictest, or, when its search is
+// over, the loosest.
 func (c *Core) findFor(p placing, seed uint64, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
 	if req, choice, ok = c.findAt(nearAll, p, seed, avoid...); ok {
 		return req, choice, true
 	}
-	wanted := len(c.wantedNear(p))
+	wanted := 0
+	for i := range req.Bounds {
+		wanted += one(req.Bounds[i].Wanted)
+	}
 	if wanted > 1 {
 		if less, choice, ok := c.findAt(nearOne, p, seed, avoid...); ok {
 			return less, choice, true
 		}
 	}
-	if wanted > 0 && p.late {
-		if less, choice, ok := c.findAt(nearNone, p, seed, avoid...); ok {
-			return less, choice, true
-		}
+	if !p.late || req.SearchTime() == 0 {
+		return req, sched.Choice{}, false
 	}
-	if p.late && c.linkedHere(p) {
-		for p.stretch = 2; p.stretch <= mostStretch; p.stretch *= 2 {
-			if less, choice, ok := c.findAt(nearNone, p, seed, avoid...); ok {
-				return less, choice, true
-			}
-		}
-		p.stretch = math.Inf(1)
-		if less, choice, ok := c.findAt(nearNone, p, seed, avoid...); ok {
-			return less, choice, true
-		}
-	}
-	return req, sched.Choice{}, false
+	req, ok = req.Relax(!p.linkedAway(), func(r *sched.Request) (found bool) {
+		choice, found = c.best(r, seed)
+		return found
+	})
+	return req, choice, ok
 }
 
-// mostStretch is how far the bounds of links are widened, by steps of two, to find
-// the best place that breaks them, before any place will do.
-const mostStretch = 256
+// linkedAway reports whether an instance has connectivity to a service that is also in
+// another cluster. The root may find a place there that keeps it, unless it has said
+// that it searched for as long as it may.
+func (p placing) linkedAway() bool {
+	return !p.told && slices.ContainsFunc(p.demand.links, func(l sched.Link) bool {
+		return l.Way && slices.ContainsFunc(p.targets, func(t api.Target) bool {
+			return len(t.Positions) > 0 && t.Service != "" && l.Names(p.id.Service(), t.Service)
+		})
+	})
+}
 
-// linkedHere reports whether an instance has connectivity to services that are in this
-// cluster and in no other. Where one is in another cluster too, the root may find
-// a place that keeps the link.
-func (c *Core) linkedHere(p placing) bool {
-	here := false
-	for _, l := range p.demand.links {
-		if !l.Way {
-			continue
-		}
-		for _, t := range p.targets {
-			if len(t.Positions) > 0 && t.Service != "" && l.Names(p.id.Service(), t.Service) {
-				return false
-			}
-		}
-		for id := range c.apps[p.id.Service().App()] {
-			here = here || c.services[id].places.Len() > 0 && l.Names(p.id.Service(), id)
-		}
+// searchTime returns for how long this cluster searches for a place that keeps all bounds
+// of a request, 0 for not at all: nothing binds, or the root may search elsewhere.
+func (p placing) searchTime(req *sched.Request) time.Duration {
+	if !p.linkedAway() {
+		return req.SearchTime()
 	}
-	return here
+	wanted := *req
+	wanted.Bounds = slices.DeleteFunc(slices.Clone(req.Bounds), func(b sched.Bound) bool { return !b.Wanted })
+	return wanted.SearchTime()
 }
 
 func (c *Core) findAt(near nearness, p placing, seed uint64, avoid ...string) (sched.Request, sched.Choice, bool) {
@@ -157,18 +149,19 @@ type kind struct {
 	rev     api.Revision
 	placed  bool // on a node, which is not in question
 	better  bool // than where it is
+	late    bool // its search is over
 }
 
 // kindOf is the instance's kind, if what it asks for hangs on nothing that is its own
 // but where it is; better says that a bound must be kept with room to spare.
-func kindOf(in *instance, better bool) (k kind, ok bool) {
-	return kind{in.id().Service(), in.Want.SpecRev, in.Node != "", better}, len(in.avoid)+len(in.Want.Targets) == 0
+func (c *Core) kindOf(in *instance, better bool) (k kind, ok bool) {
+	return kind{in.id().Service(), in.Want.SpecRev, in.Node != "", better, c.late(in)}, len(in.avoid)+len(in.Want.Targets) == 0
 }
 
 // hopeless is why an instance that is nowhere fits nowhere, where that was found out
 // and nothing has changed since.
 func (c *Core) hopeless(in *instance) (why api.Explanation, known bool) {
-	k, _ := kindOf(in, false)
+	k, _ := c.kindOf(in, false)
 	if !in.likeSiblings() || c.reasons.version != c.version {
 		return why, false
 	}
@@ -179,7 +172,7 @@ func (c *Core) hopeless(in *instance) (why api.Explanation, known bool) {
 // explanation says why the instance fits nowhere, without the nodes' names: it is
 // for the root, and it is kept, so it must not grow with the cluster.
 func (c *Core) explanation(in *instance, req *sched.Request, better bool) api.Explanation {
-	k, same := kindOf(in, better)
+	k, same := c.kindOf(in, better)
 	if r := &c.reasons; r.of == nil || r.version != c.version {
 		*r = reasons{c.version, map[kind]api.Explanation{}}
 	}

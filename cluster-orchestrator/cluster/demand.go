@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"math"
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
@@ -49,21 +48,20 @@ type placing struct {
 	targets []api.Target
 	node    api.NodeID // where it is now: it is not in its own way
 	near    nearness   // to those of its siblings that want it near
-	late    bool       // it has searched for as long as it may: it can be near to none of them
-	stretch float64    // of its own links to services, above 1: what they allow is so many times as much
+	late    bool       // its search is over; see sched.Request.Relax
+	told    bool       // and the root's as well: no other cluster keeps its links
 }
 
 // nearness is to how many of the siblings that want it near an instance has to be.
 type nearness int
 
 const (
-	nearAll  nearness = iota
-	nearOne           // to be near to all cannot be
-	nearNone          // nor to one, and it has no more time to search
+	nearAll nearness = iota
+	nearOne          // to be near to all cannot be
 )
 
 func (in *instance) placing() placing {
-	return placing{id: in.id(), demand: &in.demand, targets: in.Want.Targets, node: in.Node}
+	return placing{id: in.id(), demand: &in.demand, targets: in.Want.Targets, node: in.Node, told: in.Want.Searched}
 }
 
 // requestOf is what the instance asks of a node now.
@@ -80,11 +78,9 @@ func (c *Core) requestOf(p placing, avoid ...string) sched.Request {
 
 func (c *Core) request(in *instance, avoid ...string) sched.Request {
 	p := in.placing()
+	req := c.requestOf(p, append(avoid, in.avoid...)...)
 	if c.late(in) {
-		p.near = nearNone // where it would be near enough there was no room
-		if c.linkedHere(p) {
-			p.stretch = math.Inf(1)
-		}
+		req = req.Loosest(!p.linkedAway()) // where it would be near enough there was no room
 	}
-	return c.requestOf(p, append(avoid, in.avoid...)...)
+	return req
 }

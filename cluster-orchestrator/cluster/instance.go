@@ -102,7 +102,7 @@ func (in *instance) exclusive() bool { return in.Want.Spec.Exclusive }
 // assignment is what the instance's node is told.
 func (in *instance) assignment() api.Assignment {
 	a := in.Want
-	a.Epoch, a.Targets, a.Watched = in.Epoch, nil, false // between cluster and root alone
+	a.Epoch, a.Targets, a.Watched, a.Searched = in.Epoch, nil, false, false // between cluster and root alone
 	a.Restarts, a.Failures = in.Restarts, in.Failures
 	a.Spec = filled(a.Spec, in.limits)
 	return a

@@ -72,7 +72,7 @@ func (c *Core) tryPlace(in *instance) {
 			c.decide(in, &req, api.NodeID(best.ID), in.cause)
 			return
 		}
-		if c.makesDo(in, &req) || c.searchesNear(in) {
+		if c.makesDo(in, &req) || c.searchesNear(in, &req) {
 			return
 		}
 		why = c.explanation(in, &req, false)
@@ -105,7 +105,7 @@ func (c *Core) searches(in *instance) bool {
 	if len(in.demand.users) == 0 || !c.measure(in.demand.users) {
 		return false
 	}
-	if c.search(in); c.late(in) {
+	if c.search(in); c.searchedEnough(in) {
 		return false
 	}
 	c.explain(in, api.ReasonNone, "waits until the way to "+in.demand.users[0]+" is measured", nil)
@@ -116,50 +116,14 @@ func (c *Core) searches(in *instance) bool {
 // it, or that it links to. When it has done so for as long as the links say, the best
 // place that was found is better than none: the links are violated then, and who has
 // them moves.
-func (c *Core) searchesNear(in *instance) bool {
-	p := in.placing()
-	wanted, linked := len(c.wantedNear(p)) > 0, c.linkedHere(p)
-	if c.late(in) || !wanted && !linked {
+func (c *Core) searchesNear(in *instance, req *sched.Request) bool {
+	d := in.placing().searchTime(req)
+	if c.late(in) || d == 0 {
 		return false
 	}
-	if in.until.IsZero() {
-		c.searchFor(in, c.convergenceOf(p))
-	}
-	detail := "waits for room near to what links to it"
-	if linked {
-		detail = "waits for room near to what it links to"
-	}
-	c.explain(in, api.ReasonNoCapacity, detail, nil)
+	c.searchFor(in, d)
+	c.explain(in, api.ReasonNoCapacity, sched.Searching(c.clock.Real(in.until)), nil)
 	return true
-}
-
-// convergenceOf returns for how long room is searched that keeps the links from and
-// to an instance: the least that one of them says.
-func (c *Core) convergenceOf(p placing) (least time.Duration) {
-	add := func(l sched.Link) {
-		if l.Convergence > 0 && (least == 0 || l.Convergence < least) {
-			least = l.Convergence
-		}
-	}
-	self := p.id.Service()
-	for _, l := range p.demand.links {
-		if l.Way {
-			add(l)
-		}
-	}
-	for id := range c.apps[self.App()] {
-		for _, in := range c.services[id].instances {
-			if in.Node == "" {
-				continue
-			}
-			for _, l := range in.demand.links {
-				if l.Names(id, self) {
-					add(l)
-				}
-			}
-		}
-	}
-	return least
 }
 
 // search begins the time that placing an instance may take.
@@ -172,9 +136,15 @@ func (c *Core) searchFor(in *instance, d time.Duration) {
 	}
 }
 
-// late reports whether that is over.
+// searchedEnough reports whether that is over.
+func (c *Core) searchedEnough(in *instance) bool {
+	return !in.until.IsZero() && !c.now.Before(in.until)
+}
+
+// late reports whether an instance without a node is placed where its bounds are broken
+// least: this cluster, or the root, has searched for as long as they say.
 func (c *Core) late(in *instance) bool {
-	return in.Node == "" && !in.until.IsZero() && !c.now.Before(in.until)
+	return in.Node == "" && (in.Want.Searched || c.searchedEnough(in))
 }
 
 // convergence is how long placing may search where an SLA does not say.

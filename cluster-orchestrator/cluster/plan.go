@@ -54,6 +54,13 @@ func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 			out.Instances[i] = t.plan(&r.Instances[i])
 		}
 	}
+	for _, i := range order {
+		if out.Instances[i].Action == planWait {
+			if v, ok := t.planLate(t.c.asked(&r.Instances[i])); ok {
+				out.Instances[i] = v
+			}
+		}
+	}
 	for i := range out.Instances {
 		if out.Instances[i].Action == planWait { // the reasons once all others have their places
 			if v := t.choose(t.c.asked(&r.Instances[i])); v.Action == planWait {
@@ -67,7 +74,7 @@ func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 // asked is an instance that is nowhere yet.
 func (c *Core) asked(q *api.WhyRequest) *instance {
 	in := &instance{demand: c.demandOf(q.Instance, &q.Spec)}
-	in.Want = api.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets}
+	in.Want = api.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets, Searched: q.Searched}
 	return in
 }
 
@@ -188,6 +195,30 @@ const (
 // choose is what would become of an instance that is nowhere, as things are in the
 // plan.
 func (t *tentative) choose(in *instance) api.InstancePlan {
+	p := in.placing()
+	p.late = in.Want.Searched
+	return t.chooseFor(in, p)
+}
+
+// planLate is what would become of an instance that fits nowhere once the search for a
+// place that keeps its links is over. ok is false where that changes nothing.
+func (t *tentative) planLate(in *instance) (v api.InstancePlan, ok bool) {
+	p := in.placing()
+	req := t.c.requestOf(p)
+	d := p.searchTime(&req)
+	if in.Want.Searched || d == 0 || t.c.overShare(in) != nil {
+		return v, false
+	}
+	p.late = true
+	if v = t.chooseFor(in, p); v.Action != planPlace {
+		return v, false
+	}
+	v.After = d.Seconds()
+	t.give(v.Node, in)
+	return v, true
+}
+
+func (t *tentative) chooseFor(in *instance, p placing) api.InstancePlan {
 	c := t.c
 	used := c.used
 	c.used = used.Plus(t.held) // what was planned before counts
@@ -197,7 +228,7 @@ func (t *tentative) choose(in *instance) api.InstancePlan {
 		return waits(in.id(), *c.refusal(r))
 	}
 	over := c.overShare(in)
-	req, best, ok := c.findFor(in.placing(), in.seed())
+	req, best, ok := c.findFor(p, in.seed())
 	v.Node, v.Score = api.NodeID(best.ID), best.Score
 	if !ok || over != nil {
 		n, victims := c.wayFor(in, &req)
@@ -213,6 +244,9 @@ func (t *tentative) choose(in *instance) api.InstancePlan {
 		}
 		slices.Sort(v.MakeWay)
 		t.clear(n.info.ID, victims)
+	}
+	if p.late {
+		req = c.requestOf(p) // by how much its bounds are broken
 	}
 	v.Headroom = headroom(&req, c.table.Get(string(v.Node)))
 	return v

@@ -86,9 +86,12 @@ func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 	if in == nil {
 		return api.Explanation{}, false
 	}
-	p := in.placing()
-	req := c.requestOf(p, in.avoid...)
+	req := c.request(in)
 	res := c.rank(&req, in.seed())
+	if in.Node == "" && in.until.After(c.now) {
+		loosest := req.Loosest(!in.placing().linkedAway())
+		res = sched.SaySearching(res, c.rank(&loosest, in.seed()), c.clock.Real(in.until))
+	}
 	if n := c.nodes[in.Node]; n != nil { // it is not in its own way
 		res = c.rankOwn(&req, res, n, in)
 	}

@@ -129,6 +129,7 @@ func (c *Core) ways(to api.ServiceID) (out []*way) {
 			if w == nil {
 				w = newWay(o, from, l)
 			}
+			w.link = l // what the key leaves out may be new
 			known[k] = w
 			c.look(w, to, s)
 			out = append(out, w)
@@ -248,11 +249,7 @@ func (c *Core) wantedNear(p placing) (out []sched.Bound) {
 	}
 	for i, w := range ways {
 		here := func(id api.InstanceID) api.Position { return c.nodes[c.instances[id].Node].position() }
-		bound := func(at ...api.Position) sched.Bound {
-			b := w.link.Bound(at...)
-			b.To = w.from.NameInApp()
-			return b
-		}
+		bound := func(at ...api.Position) sched.Bound { return w.link.WantedBy(w.from, w.link.Bound(at...)) }
 		if p.near == nearOne || count > maxStrict {
 			b := bound()
 			for _, id := range own[i] {

@@ -62,7 +62,7 @@ type Core interface {
 	Cluster(api.ClusterID) (api.Cluster, bool)
 	Clusters() []api.Cluster
 	Why(api.InstanceID, time.Time) (api.Why, bool)
-	Plan(time.Time, api.Tenant, []api.Application, map[api.InstanceID][]api.ClusterID) (root.Planned, error)
+	Plan(time.Time, api.Tenant, []api.Application, map[api.InstanceID][]root.Doubt) (root.Planned, error)
 	Events(root.EventFilter) []api.Event
 }
 

@@ -49,7 +49,7 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (*struct
 	}
 	t := tiers{
 		api: a, who: p, views: map[api.ClusterID]api.ClusterView{},
-		doubts: map[api.InstanceID][]api.ClusterID{}, whys: map[api.InstanceID]api.Explanation{},
+		doubts: map[api.InstanceID][]root.Doubt{}, whys: map[api.InstanceID]api.Explanation{},
 	}
 	for range planRounds {
 		var planned root.Planned
@@ -82,7 +82,7 @@ type tiers struct {
 	plan   root.Planned
 	views  map[api.ClusterID]api.ClusterView   // of all that were to be asked
 	places map[api.InstanceID]api.InstancePlan // as their clusters have it
-	doubts map[api.InstanceID][]api.ClusterID  // that cannot
+	doubts map[api.InstanceID][]root.Doubt     // clusters that cannot
 	whys   map[api.InstanceID]api.Explanation  // of those asked last
 }
 
@@ -114,16 +114,17 @@ func (t *tiers) ask(ctx context.Context) (again bool) {
 				view.Error = err.Error()
 			}
 			t.views[view.Cluster] = view
-			for _, v := range got {
+			for k, v := range got {
 				if v.Action == root.PlanWait {
 					again = true
-					t.doubts[v.ID] = append(t.doubts[v.ID], view.Cluster)
+					t.doubts[v.ID] = append(t.doubts[v.ID], root.Doubt{Cluster: view.Cluster, Searched: t.plan.Asks[view.Cluster][k].Searched})
 					if v.Why != nil {
 						t.whys[v.ID] = t.shown(view.Cluster, *v.Why)
 					}
 					continue
 				}
 				t.places[v.ID] = v
+				delete(t.whys, v.ID)
 			}
 		})
 	}
@@ -176,9 +177,9 @@ func (t *tiers) whole() api.Plan {
 				why := t.api.shownClusters(t.who, *v.Why)
 				v.Why = &why
 			}
-			if why, ok := t.whys[v.ID]; ok && slices.Contains(t.doubts[v.ID], v.Cluster) || ok && v.Action == root.PlanWait {
-				asked := t.doubts[v.ID]
-				*v = api.InstancePlan{ID: v.ID, Action: root.PlanWait, Cluster: asked[len(asked)-1], Why: &why}
+			asked := t.doubts[v.ID]
+			if why, ok := t.whys[v.ID]; ok && slices.ContainsFunc(asked, func(d root.Doubt) bool { return d.Cluster == v.Cluster }) || ok && v.Action == root.PlanWait {
+				*v = api.InstancePlan{ID: v.ID, Action: root.PlanWait, Cluster: asked[len(asked)-1].Cluster, Why: &why}
 				continue
 			}
 			at, ok := t.places[v.ID]
@@ -189,6 +190,7 @@ func (t *tiers) whole() api.Plan {
 				v.Headroom = at.Headroom
 			}
 			v.Displaces, v.MakeWay, v.Others = at.Displaces, at.MakeWay, at.Others
+			v.After = max(v.After, min(at.After, api.MaxConvergence))
 			if t.api.sees(t.who, v.Cluster) {
 				v.Node = at.Node
 				continue

@@ -393,7 +393,12 @@ func (c *Core) update(in *instance, s *service) {
 	in.Spec, in.SpecRev, in.Addresses = *s.spec, s.app.SpecRevs[s.id], s.addressesFor(in.ID.Number())
 	in.forgetRefusals()
 	in.refusals, in.Fails, in.Restarts, in.Failures = nil, 0, 0, 0
+	c.endSearch(in)
+	had := takes(in.State)
 	in.State = api.Requested
+	if req := c.wish(in); had && req.SearchTime() > 0 {
+		in.until = c.now // no search takes it off a place that it has, though it breaks links
+	}
 	c.become(in, api.Requested, api.ReasonUpdated, "gets a new SLA")
 	if cl != nil && cl.out() == "" && c.admits(cl, in) {
 		c.assign(in, cl, 0, false)

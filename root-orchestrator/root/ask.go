@@ -43,12 +43,12 @@ func (c *Core) askOutside(in *instance) {
 		c.questions.next.add(in)
 		return
 	}
-	req := c.request(in)
-	fit := c.table.Place(&req, c.plugin(in), in.seed()).Ranked
-	if len(fit) == 0 {
+	req, _, ok := c.find(in)
+	if !ok {
 		c.nowhere(in, &req)
 		return
 	}
+	fit := c.table.Place(&req, c.plugin(in), in.seed()).Ranked
 	fit = fit[:min(len(fit), mostNamed)]
 	// The peers go on changing; what is asked must not.
 	req.Peers = maps.Clone(req.Peers)
@@ -116,7 +116,7 @@ func (c *Core) ranked(a sched.Answer) {
 			return
 		}
 	}
-	req := c.request(in)
+	req, _, _ := c.find(in)
 	for _, choice := range a.Ranked {
 		cand := c.table.Get(choice.ID)
 		if cand == nil {

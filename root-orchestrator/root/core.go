@@ -79,8 +79,8 @@ type Core struct {
 	events    events
 	speaker   api.ClusterID // whose word the step takes; "": no cluster's
 	net       network
-	dry       bool                               // a sketch
-	doubts    map[api.InstanceID][]api.ClusterID // of a sketch: clusters that said they cannot
+	dry       bool                       // a sketch
+	doubts    map[api.InstanceID][]Doubt // of a sketch
 
 	counter step.Counter
 	blocks  int // given to clusters so far
@@ -112,6 +112,7 @@ const (
 	timerTell                       // clusters are to be told where a service's links lead
 	timerTellOfOne                  // there is room for an event about the instance
 	timerTellOfAll                  // there is room for an event by the cluster
+	timerSearch                     // the search for a place that keeps the instance's links is over
 )
 
 // dirty is what a step changed and its end saves and shows, once each and in
@@ -255,7 +256,7 @@ func (c *Core) expire() {
 			if cl := c.clusters[k.cluster]; cl != nil {
 				c.checkSilence(cl)
 			}
-		case timerRetry:
+		case timerRetry, timerSearch:
 			if in := c.instances[k.instance]; in != nil && c.waiting.has(k.instance) {
 				c.tryPlace(in)
 			}

@@ -22,6 +22,7 @@ type instance struct {
 	SpecRev api.Revision     `json:"spec_revision"`
 	// Addresses are the service's and its own semantic ones, as they were with Spec.
 	Addresses  api.ServiceAddresses `json:"addresses,omitzero"`
+	Searched   bool                 `json:"searched,omitempty"` // its placement in Cluster may break its links
 	Restarts   int                  `json:"restarts,omitempty"` // of Spec, wherever it ran
 	Failures   int                  `json:"failures,omitempty"` // of Spec; see api.Observed
 	ExitCode   *int                 `json:"exit_code,omitempty"`
@@ -51,6 +52,8 @@ type instance struct {
 
 	// displaces says that others have to make way where it was placed last.
 	displaces bool
+	// after is how long a plan has searched a place for it.
+	after time.Duration
 
 	spot   *spot         // where it is counted among its service's places
 	spotIn api.ClusterID // and as whose; "": it is not
@@ -60,6 +63,7 @@ type instance struct {
 	refusals map[api.ClusterID]refusal // that are about it alone
 	refused  int                       // in a row, without a placement that ran
 	notUntil time.Time
+	until    time.Time // when the search for a place that keeps its links ends; zero: it has not begun
 
 	telling *telling // its events, where a cluster makes them
 }
@@ -82,7 +86,7 @@ func (in *instance) forgetRefusals() {
 func (in *instance) assignment(at *cluster) api.Assignment {
 	return api.Assignment{
 		Instance: in.ID, Epoch: api.EpochOf(in.epochAt(at).Root(), 0), SpecRev: in.SpecRev, Spec: in.Spec,
-		Addresses: in.Addresses, Restarts: in.Restarts, Failures: in.Failures,
+		Addresses: in.Addresses, Searched: in.Searched && in.trialAt(at) == nil, Restarts: in.Restarts, Failures: in.Failures,
 	}
 }
 
@@ -106,7 +110,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 		in.Next = nil
 	}
 	if t := in.Next; t != nil && c.clusters[in.Cluster] == nil {
-		in.Cluster, in.Epoch, in.State, in.Next = t.Cluster, t.Epoch, api.ClusterScheduled, nil
+		in.Cluster, in.Epoch, in.State, in.Next, in.Searched = t.Cluster, t.Epoch, api.ClusterScheduled, nil, false
 	}
 	defer c.locate(in)
 	cl := c.clusters[in.Cluster]

@@ -186,6 +186,9 @@ func (c *Core) bind(req *sched.Request, in *instance, s *service) {
 		case l.Service != "":
 			// A link whose other end is nowhere yet binds that one, when it is placed.
 			to := c.named(s, l)
+			if l.Way && slices.ContainsFunc(to, func(t *service) bool { return len(t.peers) > 0 }) {
+				req.SearchFor(l.Convergence)
+			}
 			if at, all := positions(l, to); all {
 				if b, ok := c.boundAt(l, at, to); ok {
 					req.Bounds = append(req.Bounds, b)
@@ -210,8 +213,7 @@ func (c *Core) bind(req *sched.Request, in *instance, s *service) {
 				continue
 			}
 			if b, ok := c.boundAt(r.link, at, []*service{t}); ok {
-				b.To = t.id.NameInApp()
-				req.Bounds = append(req.Bounds, b)
+				req.Bounds = append(req.Bounds, r.link.WantedBy(t.id, b))
 			}
 		}
 		if !k.apart {

@@ -85,6 +85,7 @@ func TestLinkBindsBothEnds(t *testing.T) {
 		w.settle()
 		zero := 0
 		w.must(Apply{Tenant: "acme", Spec: linked(20, func(f, p *api.Microservice) {
+			f.Constraints[0].ConvergenceTime = 60
 			if last == front {
 				only(f, "near", "far")
 				only(p, "here")

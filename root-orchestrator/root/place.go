@@ -11,25 +11,45 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// request is what the instance asks of a cluster now: clusters that just handed
-// it back, and the one that would be rid of it, are left out.
+// request is what the instance asks of a cluster now, at least: once its search is over,
+// it does without what may be broken.
 func (c *Core) request(in *instance) sched.Request {
+	if !c.late(in) {
+		return c.strict(in)
+	}
 	req := c.wish(in)
-	for _, id := range c.askedOf(in) {
-		if c.barred(in, c.clusters[id]) {
-			req.Avoid = append(req.Avoid, string(id))
-		}
-	}
-	for _, id := range c.doubts[in.ID] {
-		req.Avoid = append(req.Avoid, string(id))
-	}
-	if in.Cluster != "" {
-		req.Avoid = append(req.Avoid, string(in.Cluster))
-	}
+	req.Avoid = c.avoided(in, true)
+	return req.Loosest(true)
+}
+
+// strict is all that the instance asks of a cluster.
+func (c *Core) strict(in *instance) sched.Request {
+	req := c.wish(in)
+	req.Avoid = c.avoided(in, false)
 	if in.Reason == api.ReasonViolated {
 		spare(req.Bounds)
 	}
 	return req
+}
+
+// avoided are the clusters that the instance is not offered to: those that just handed it
+// back, and the one that would be rid of it. What they refused while its links bound does
+// not count once it may break them (late).
+func (c *Core) avoided(in *instance, late bool) (out []string) {
+	for _, id := range c.askedOf(in) {
+		if c.barred(in, c.clusters[id], late) {
+			out = append(out, string(id))
+		}
+	}
+	for _, d := range c.doubts[in.ID] {
+		if d.Searched || !late {
+			out = append(out, string(d.Cluster))
+		}
+	}
+	if in.Cluster != "" && (!late || in.Searched) {
+		out = append(out, string(in.Cluster))
+	}
+	return out
 }
 
 // wish is what the instance asks of any cluster, whatever became of it so far.
@@ -71,7 +91,8 @@ func (c *Core) tryPlace(in *instance) {
 	}
 	switch {
 	case c.isStuck(in):
-		c.waitFor(in, c.stuck.detail)
+		c.search(in, c.stuck.search)
+		c.waitFor(in, c.sayingSearch(in, c.stuck.detail))
 	case c.cfg.Asks != "":
 		c.askOutside(in)
 	default:
@@ -81,8 +102,7 @@ func (c *Core) tryPlace(in *instance) {
 
 // decide is tryPlace by the core's own plugin.
 func (c *Core) decide(in *instance) {
-	req := c.request(in)
-	best, ok := c.table.Best(&req, c.plugin(in), in.seed())
+	req, best, ok := c.find(in)
 	if !ok {
 		c.nowhere(in, &req)
 		return
@@ -118,8 +138,8 @@ func (c *Core) nowhere(in *instance, req *sched.Request) {
 
 func (c *Core) waitWhy(in *instance, req *sched.Request) {
 	detail := noCluster(sched.Explain(c.table.Place(req, c.plugin(in), in.seed())))
-	c.waitFor(in, detail)
-	c.noteStuck(in, detail)
+	c.noteStuck(in, detail, req.SearchTime())
+	c.waitFor(in, c.sayingSearch(in, detail))
 }
 
 func (c *Core) waitFor(in *instance, detail string) {
@@ -196,7 +216,7 @@ func (c *Core) wait(in *instance) {
 func (c *Core) assign(in *instance, cl *cluster, score float64, displaces bool) {
 	in.Cluster, in.Epoch = cl.Info.ID, api.EpochOf(c.nextRev(), 0)
 	in.Tries++
-	in.Offered, in.ExitCode, in.Address = false, nil, noAddr
+	in.Offered, in.ExitCode, in.Address, in.Searched = false, nil, noAddr, c.late(in)
 	in.Violated, in.Devices, in.Position = "", nil, nil
 	c.locate(in)
 	in.placed(c.wall, score)
@@ -281,7 +301,7 @@ func (c *Core) awaitStop(in *instance, cl *cluster) {
 // admits reports whether the cluster's kind of nodes could take the instance at
 // all, whatever is free now.
 func (c *Core) admits(cl *cluster, in *instance) bool {
-	if slices.Contains(c.doubts[in.ID], cl.Info.ID) {
+	if slices.ContainsFunc(c.doubts[in.ID], func(d Doubt) bool { return d.Cluster == cl.Info.ID }) {
 		return false
 	}
 	req := c.wish(in)
@@ -339,6 +359,7 @@ func (c *Core) retryWaiting(cl *cluster, how grown) {
 	type kind struct {
 		service api.ServiceID
 		spec    api.Revision
+		late    bool
 	}
 	full := map[kind]bool{}
 	for _, id := range c.waiting.list() {
@@ -347,11 +368,11 @@ func (c *Core) retryWaiting(cl *cluster, how grown) {
 			c.waiting.remove(id)
 			continue
 		}
-		k := kind{id.Service(), in.SpecRev}
+		k := kind{id.Service(), in.SpecRev, c.late(in)}
 		if full[k] || in.Cluster == cl.Info.ID || how == moved && !boundToPlaces(&in.Spec) {
 			continue
 		}
-		if c.barred(in, cl) {
+		if c.barred(in, cl, c.late(in)) {
 			continue
 		}
 		if c.fits(in, cl) {

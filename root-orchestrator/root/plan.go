@@ -34,11 +34,18 @@ type Planned struct {
 	Gone map[api.ClusterID][]api.InstanceID // that the cluster has and would have no longer
 }
 
+// Doubt is a cluster that was asked about an instance and cannot take it. Searched says
+// that it might have broken the instance's links.
+type Doubt struct {
+	Cluster  api.ClusterID
+	Searched bool
+}
+
 // Plan is what applying the applications would do now, if nothing else changed:
 // one after the other, reservations counted. It changes nothing. doubts names, by
 // instance, clusters that were asked and cannot take it. The errors are those of
 // Apply. The built-in plugin decides, even where another scheduler is asked.
-func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, doubts map[api.InstanceID][]api.ClusterID) (Planned, error) {
+func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, doubts map[api.InstanceID][]Doubt) (Planned, error) {
 	var ids []api.AppID
 	var services []api.ServiceID
 	for i := range apps {
@@ -130,6 +137,11 @@ func (c *Core) planApp(p *Planned, in Apply) api.AppPlan {
 			c.replaceNow(s.instances[id], s)
 		}
 	}
+	for _, s := range c.servicesByUrgency(a) {
+		for _, id := range step.Keys(s.instances) {
+			c.endsSearch(s.instances[id])
+		}
+	}
 	out.Instances = c.planned(p, had, c.placesOf(id))
 	return out
 }
@@ -169,6 +181,16 @@ func (c *Core) replaceNow(in *instance, s *service) {
 	if in.Cluster == "" && len(c.doubts[in.ID]) == 0 && in.State == api.Requested {
 		c.tryPlace(in) // what others leave may do
 	}
+}
+
+// endsSearch places what is still searched a place for as if the search were over: a plan
+// is about the end.
+func (c *Core) endsSearch(in *instance) {
+	if in == nil || in.Leaving || in.Cluster != "" || !c.searching(in) {
+		return
+	}
+	in.after, in.until = in.until.Sub(c.now), c.now
+	c.tryPlace(in)
 }
 
 // place is what a plan compares of an instance.
@@ -226,6 +248,9 @@ func (c *Core) planned(p *Planned, had, has map[api.InstanceID]place) (out []api
 			v.Action = PlanStay
 		}
 		if v.Action == PlanPlace || v.Action == PlanReplace {
+			v.After = is.after.Seconds()
+		}
+		if v.Action == PlanPlace || v.Action == PlanReplace {
 			if n := len(is.Placements); n > 0 {
 				v.Score = is.Placements[n-1].Score
 			}
@@ -234,7 +259,7 @@ func (c *Core) planned(p *Planned, had, has map[api.InstanceID]place) (out []api
 			}
 			cl := c.clusters[is.cluster]
 			p.Asks[is.cluster] = append(p.Asks[is.cluster], api.WhyRequest{
-				Instance: id, Spec: is.Spec, Targets: c.assignment(is.instance, cl).Targets,
+				Instance: id, Spec: is.Spec, Targets: c.assignment(is.instance, cl).Targets, Searched: is.Searched,
 			})
 		}
 		out = append(out, v)

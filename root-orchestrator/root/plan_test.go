@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-func (w *world) plan(app api.Application, doubts map[api.InstanceID][]api.ClusterID) Planned {
+func (w *world) plan(app api.Application, doubts map[api.InstanceID][]Doubt) Planned {
 	w.t.Helper()
 	before, gen := w.c.counter.Last(), map[api.ClusterID]api.Generation{}
 	for id := range w.c.clusters {
@@ -90,19 +90,19 @@ func TestPlanMindsDoubts(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	app := application(1)
 	first := w.plan(app, nil).Apps[0].Instances[0].Cluster
-	doubts := map[api.InstanceID][]api.ClusterID{web.Instance(0): {first}}
+	doubts := map[api.InstanceID][]Doubt{web.Instance(0): {{Cluster: first}}}
 	second := w.plan(app, doubts).Apps[0].Instances[0].Cluster
 	if first == second || second == "" {
 		t.Errorf("first %q then %q", first, second)
 	}
-	doubts[web.Instance(0)] = []api.ClusterID{"a", "b"}
+	doubts[web.Instance(0)] = []Doubt{{Cluster: "a"}, {Cluster: "b"}}
 	if got := actions(w.plan(app, doubts)); got != "wait" {
 		t.Errorf("nobody can: %s", got)
 	}
 	w.must(Apply{Tenant: "acme", Spec: app})
 	w.settle()
 	in := w.instance(0).Cluster
-	doubts[web.Instance(0)] = []api.ClusterID{in}
+	doubts[web.Instance(0)] = []Doubt{{Cluster: in}}
 	if got := w.plan(application(1, code("new")), doubts).Apps[0].Instances[0]; got.Cluster == in || got.Action != PlanReplace {
 		t.Errorf("it stays where it cannot: %+v", got)
 	}

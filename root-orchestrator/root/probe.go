@@ -113,7 +113,7 @@ func (c *Core) nextWaiting(s *service, cl *cluster) (next *instance, all bool) {
 	for id, in := range s.instances {
 		all = all && (in.Leaving || in.State == api.Running || in.ended()) && !c.waiting.has(id)
 		if c.waiting.has(id) && in.Cluster != cl.Info.ID && !in.notUntil.After(c.now) && in.Vacating == "" &&
-			!c.barred(in, cl) && (next == nil || id < next.ID) {
+			!c.barred(in, cl, c.late(in)) && (next == nil || id < next.ID) {
 			next = in
 		}
 	}

@@ -23,6 +23,7 @@ type refusal struct {
 	violated bool      // it ran there, and its place broke its SLA: more room does not help
 	room     bool      // other instances that go may change the answer
 	place    bool      // nodes elsewhere may change it
+	late     bool      // it might have broken its links there
 
 	// What the cluster was.
 	free, largest api.Resources
@@ -127,10 +128,11 @@ func (c *Core) refusedBy(in *instance, id api.ClusterID) (out []refusal) {
 	return out
 }
 
-// barred reports whether the cluster is not to be offered the instance now.
-func (c *Core) barred(in *instance, cl *cluster) bool {
+// barred reports whether the cluster is not to be offered the instance now; late says that
+// the instance may break its links there.
+func (c *Core) barred(in *instance, cl *cluster, late bool) bool {
 	for _, r := range c.refusedBy(in, cl.Info.ID) {
-		if r.holds(cl, c.now) {
+		if r.holds(cl, c.now) && (r.late || r.violated || !late) {
 			return true
 		}
 	}
@@ -163,6 +165,7 @@ func (c *Core) refuse(in *instance, cl *cluster, o api.Observed) {
 	r := refusal{
 		violated: o.Reason == api.ReasonViolated, why: api.ClusterWhy{Cluster: id, At: c.wall},
 		free: cl.Agg.Free, largest: cl.Agg.Largest, kinds: cl.kinds, places: cl.places,
+		late: in.Searched && in.trialAt(cl) == nil,
 	}
 	r.room, r.place = causes(o.Why)
 	longest := c.cfg.RetryMax

@@ -201,6 +201,9 @@ func (c *Core) observed(cl *cluster, in *instance, o api.Observed) {
 	case in.State != o.State && !lifecycle.Leads(in.State, o.State):
 		return // from outside: not ours to panic about
 	}
+	if takes(o.State) {
+		c.endSearch(in)
+	}
 	if takes(o.State) && !takes(in.State) {
 		c.accepted(in, cl)
 	}

@@ -84,7 +84,7 @@ func (c *Core) promote(in *instance, s api.State) {
 	from, t := in.Cluster, in.Next
 	c.takeBack(in, c.clusters[from])
 	in.Next = nil
-	in.Cluster, in.Epoch, in.gen = t.Cluster, t.Epoch, t.gen
+	in.Cluster, in.Epoch, in.gen, in.Searched = t.Cluster, t.Epoch, t.gen, false
 	in.ExitCode, in.Address, in.Violated, in.Devices, in.Position = nil, noAddr, "", nil, nil
 	c.locate(in)
 	in.placed(t.At, t.Score)

@@ -41,6 +41,9 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	if at := in.notUntil; at.After(c.now) && (next.IsZero() || at.Before(next)) {
 		next = at
 	}
+	if c.searching(in) {
+		w.SearchingUntil = c.clock.Real(in.until)
+	}
 	if !next.IsZero() {
 		w.NextTry = c.clock.Real(next)
 	}
@@ -59,8 +62,11 @@ func (c *Core) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 // none fits but one in which others would make way, it ranks those, and says so.
 func (c *Core) rank(in *instance) (res sched.Result, yields bool) {
 	req := c.wish(in)
+	if c.late(in) {
+		req = req.Loosest(true)
+	}
 	for _, id := range c.askedOf(in) {
-		if c.barred(in, c.clusters[id]) && (id != in.Cluster || in.State == api.Requested) {
+		if c.barred(in, c.clusters[id], c.late(in)) && (id != in.Cluster || in.State == api.Requested) {
 			req.Avoid = append(req.Avoid, string(id))
 		}
 	}
@@ -78,6 +84,10 @@ func (c *Core) rank(in *instance) (res sched.Result, yields bool) {
 		if other := c.rankYielding(in, &req, all); len(other.Ranked) > 0 {
 			return other, true
 		}
+	}
+	if c.searching(in) {
+		loosest := req.Loosest(true)
+		res = sched.SaySearching(res, sched.Place(&loosest, all, c.plugin(in), in.seed()), c.clock.Real(in.until))
 	}
 	return res, false
 }
@@ -106,9 +116,9 @@ func (c *Core) summary(in *instance, w *api.Why, age time.Duration) string {
 	name := in.ID.Name()
 	switch {
 	case in.State == api.Requested && in.Cluster == "" && in.Reason == api.ReasonNoCluster:
-		return fmt.Sprintf("%s waits for a cluster, since %s: %s", name, age, noCluster(w.Root)) // as it is now
+		return fmt.Sprintf("%s waits for a cluster, since %s: %s", name, age, c.sayingSearch(in, noCluster(w.Root))) // as it is now
 	case in.State == api.Requested:
-		return fmt.Sprintf("%s waits for a cluster, since %s: %s", name, age, in.Detail)
+		return fmt.Sprintf("%s waits for a cluster, since %s: %s", name, age, c.sayingSearch(in, in.Detail))
 	case in.Next != nil:
 		return fmt.Sprintf("%s runs on cluster %s until it runs on cluster %s: %s", name, in.Cluster, in.Next.Cluster, in.Detail)
 	case in.State != api.Running:

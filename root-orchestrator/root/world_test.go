@@ -43,6 +43,7 @@ type twin struct {
 	slow      bool   // nothing begins to run
 	full      bool   // nothing new is taken, whatever it says of its room
 	lacks     string // the constraint for which it then says so
+	near      bool   // it refuses what is to be near to others, for latency, unless the search is over
 	more      int    // nodes than one
 	known     map[api.InstanceID]api.Epoch
 	at        *api.Position // of all its nodes
@@ -163,6 +164,9 @@ func (tw *twin) run() {
 			if tw.lacks != "" {
 				o.Why = &api.Explanation{Considered: 1, Causes: []api.Cause{{Constraint: tw.lacks, Count: 1}}}
 			}
+		case tw.near && a.Instance.Service() == front && !a.Searched:
+			o.State, o.HandedBack, o.Reason = api.Requested, true, api.ReasonNoCapacity
+			o.Why = &api.Explanation{Considered: 1, Causes: []api.Cause{{Constraint: "latency", Count: 1}}}
 		case tw.slow && tw.known[id] != a.Epoch:
 			o.State = api.NodeScheduled
 			running++

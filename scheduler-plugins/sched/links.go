@@ -80,7 +80,19 @@ func (l Link) Constraint() string {
 
 // Bound is the link when its other end is at the nearest of points.
 func (l Link) Bound(points ...api.Position) Bound {
-	return Bound{To: l.To(), Points: points, RTT: l.RTT, Km: l.Km}
+	b := Bound{To: l.To(), Points: points, RTT: l.RTT, Km: l.Km}
+	if l.Way {
+		b.Search = l.Convergence
+	}
+	return b
+}
+
+// WantedBy returns b, a bound of the link, as one of the service that the link leads to;
+// from has the link. Any such bound may be broken when the search is over: the link is
+// violated then, and the instance that has it moves.
+func (l Link) WantedBy(from api.ServiceID, b Bound) Bound {
+	b.To, b.Search, b.Wanted = from.NameInApp(), l.Convergence, true
+	return b
 }
 
 // Unknown is the link while nobody knows where its other end is; why is for

@@ -39,6 +39,10 @@ type Request struct {
 
 	// Convergence is how long a scheduler may search; what it has then counts.
 	Convergence time.Duration `json:"convergence,omitempty"`
+
+	// Search is Bound.Search of links that cannot be measured at this level: those below may
+	// find that they are broken. The least counts; 0: there is none.
+	Search time.Duration `json:"-"`
 }
 
 // Selector is one demand on a node's labels.
@@ -74,6 +78,11 @@ type Bound struct {
 	// Unknown says why there are no points ("its position is being measured"); nobody
 	// passes then.
 	Unknown string `json:"unknown,omitempty"`
+
+	// Search is for how long a place is searched that keeps the bound. After that it may
+	// be broken rather than leave the instance without a place; see Request.Relax. 0: never.
+	Search time.Duration `json:"-"`
+	Wanted bool          `json:"-"` // another service's link to the instance's own asks for it
 }
 
 // Domain is a set of candidates that take no more: By "node" or "cluster" it is

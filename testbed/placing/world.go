@@ -1,6 +1,7 @@
 package placing
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -105,13 +106,25 @@ func (w *World) Put(id api.NodeID, c api.Coordinate) {
 	m := w.nodes[id]
 	m.coord = &c
 	m.netSeq++
-	w.At(m.cluster, cluster.NetUp{Node: id, NetUp: api.NetUp{Boot: 1, Seq: m.netSeq, Whole: m.netSeq == 1, Self: &api.NetSelf{Coord: &c}}})
+	self := api.NetSelf{Key: sha256.Sum256([]byte(id)), Chain: [][]byte{{1}}, Coord: &c}
+	if err := w.At(m.cluster, cluster.NetUp{Node: id, NetUp: api.NetUp{Boot: 1, Seq: m.netSeq, Whole: m.netSeq == 1, Self: &self}}); err != nil {
+		panic("put " + string(id) + ": " + err.Error()) // the caller's bug: the cluster refuses it
+	}
 }
 
-// Apply applies an application "app.prod" whose services are given as YAML, each
+// Apply applies an application, see Application.
+func (w *World) Apply(services string) error {
+	app, err := Application(services)
+	if err != nil {
+		return err
+	}
+	return w.ApplyApp(app)
+}
+
+// Application is an application "app.prod" whose services are given as YAML, each
 // the fields of one service beyond its name: "svc: {vcpus: 2}". Whatever is left
 // out is a container that asks for nothing.
-func (w *World) Apply(services string) error {
+func Application(services string) (app api.Application, err error) {
 	var b strings.Builder
 	b.WriteString("sla_version: v2.0\napplications:\n- application_name: app\n  application_namespace: prod\n  microservices:\n")
 	for line := range strings.Lines(services) {
@@ -131,13 +144,13 @@ func (w *World) Apply(services string) error {
 	}
 	doc, err := yaml.ToJSON([]byte(b.String()))
 	if err != nil {
-		return err
+		return app, err
 	}
 	sla, err := api.ParseSLA(doc)
 	if err != nil {
-		return err
+		return app, err
 	}
-	return w.ApplyApp(sla.Applications[0])
+	return sla.Applications[0], nil
 }
 
 // ApplyApp applies an application for the tenant acme.

@@ -1,0 +1,97 @@
+package sched
+
+import (
+	"slices"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Some bounds may be broken rather than leave an instance without a place: those of its
+// connectivity, and those of other services' links to it. A core searches for a place that
+// keeps them for as long as the links say (Request.SearchTime); then Request.Relax finds
+// the place that breaks them least. Both tiers search by this rule.
+
+// mostStretch is how far bounds are widened, by steps of two, before any place will do.
+const mostStretch = 256
+
+// SearchTime returns for how long a place is searched that keeps all bounds: the least
+// time that one of them says. 0: none of them may be broken.
+func (r *Request) SearchTime() time.Duration {
+	least := r.Search
+	for i := range r.Bounds {
+		least = sooner(least, r.Bounds[i].Search)
+	}
+	return least
+}
+
+// SearchFor adds a link to those that cannot be measured at this level.
+func (r *Request) SearchFor(d time.Duration) { r.Search = sooner(r.Search, d) }
+
+// sooner is the least of two durations of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// Relax returns the strictest form of a request whose search is over that try accepts: at
+// first without the bounds of others' links, then, where own is true, with those of its
+// own connectivity widened step by step, at last without them. If try accepts none, it
+// returns the last form and false.
+func (r Request) Relax(own bool, try func(*Request) bool) (Request, bool) {
+	relaxed := r.Loosest(false)
+	if try(&relaxed) {
+		return relaxed, true
+	}
+	if !own || !slices.ContainsFunc(relaxed.Bounds, func(b Bound) bool { return b.Search > 0 }) {
+		return relaxed, false
+	}
+	for by := 2; by <= mostStretch; by *= 2 {
+		if wider := relaxed.widened(by); try(&wider) {
+			return wider, true
+		}
+	}
+	relaxed = relaxed.Loosest(true)
+	return relaxed, try(&relaxed)
+}
+
+// Loosest returns the last form that Relax tries.
+func (r Request) Loosest(own bool) Request {
+	r.Bounds = slices.DeleteFunc(slices.Clone(r.Bounds), func(b Bound) bool { return b.Wanted || own && b.Search > 0 })
+	return r
+}
+
+// widened is the request with the bounds of its connectivity so many times as wide.
+func (r Request) widened(by int) Request {
+	r.Bounds = slices.Clone(r.Bounds)
+	for i := range r.Bounds {
+		if b := &r.Bounds[i]; b.Search > 0 && !b.Wanted {
+			b.RTT, b.Km = b.RTT*time.Duration(by), b.Km*float64(by)
+		}
+	}
+	return r
+}
+
+// Searching returns the text for people about a search that goes on until a time.
+func Searching(until time.Time) string {
+	return "searching until " + until.UTC().Format("15:04:05 UTC") + " for a place that keeps the links between services; then the nearest place is taken"
+}
+
+// SaySearching adds to the rejections of res which a search delays until when it goes on:
+// those by distance that are none for the loosest form of the request.
+func SaySearching(res, loosest Result, until time.Time) Result {
+	far := func(r *api.Rejection) bool { return r.Constraint == ConstraintLatency || r.Constraint == ConstraintGeo }
+	stays := map[string]bool{}
+	for i := range loosest.Rejected {
+		stays[loosest.Rejected[i].Candidate] = far(&loosest.Rejected[i])
+	}
+	res.Rejected = slices.Clone(res.Rejected)
+	for i := range res.Rejected {
+		if r := &res.Rejected[i]; far(r) && !stays[r.Candidate] {
+			r.Have += "; searching until " + until.UTC().Format("15:04:05 UTC")
+		}
+	}
+	return res
+}

@@ -1,0 +1,183 @@
+package placing_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/testbed/placing"
+)
+
+// apart is a world of two clusters, 100 ms from one another, with a node each.
+func apart(far cluster.Config) *placing.World {
+	w := placing.New()
+	w.Cluster(cluster.Config{ID: "c1"}, placing.Node("n1"))
+	far.ID = "c2"
+	w.Cluster(far, placing.Node("n2"))
+	w.Put("n1", place(0))
+	w.Put("n2", place(100))
+	w.Pass(20 * time.Second) // clusters have told the root where they are
+	return w
+}
+
+// until is how long it takes until an instance has a node, the given time at most.
+func until(t *testing.T, w *placing.World, service string, most time.Duration) time.Duration {
+	t.Helper()
+	const step = 500 * time.Millisecond
+	for took := time.Duration(0); took <= most; took += step {
+		if _, n := w.Place(service, 0); n != "" {
+			return took
+		}
+		w.Pass(step)
+	}
+	why, _ := w.Root.Why(placing.ID(service, 0), w.Now)
+	t.Fatalf("%s has no node after %s: %s", service, most, why.Summary)
+	return 0
+}
+
+// Two services are linked, b runs in one cluster, and a can only run in another one, too
+// far off. a goes there when the link's convergence_time has passed, whichever end has
+// the link, and whether the root knows how far it is or the cluster finds out.
+func TestALinkToAnotherClusterIsSearchedForAndThenBroken(t *testing.T) {
+	const link = "connectivity: [{target_microservice_id: %, con_constraints: [{type: latency, threshold: 20, convergence_time: 3}]}]"
+	to := func(service string) string { return strings.ReplaceAll(link, "%", service) }
+	const near, far = "constraints: [{type: clusters, allowed: [c1]}]", "constraints: [{type: clusters, allowed: [c2]}]"
+	for name, tt := range map[string]struct {
+		a, b string // what they ask for
+		far  cluster.Config
+	}{
+		"a has the link":                       {a: far + ", " + to("b"), b: near},
+		"b has the link":                       {a: far, b: near + ", " + to("a")},
+		"a is exclusive":                       {a: far + ", exclusive: true, " + to("b"), b: near},
+		"only the cluster knows where it is":   {a: far + ", " + to("b"), b: near, far: cluster.Config{Offer: cluster.Offer{Detail: cluster.DetailSums}}},
+		"only the cluster knows, exclusive":    {a: far + ", exclusive: true, " + to("b"), b: near, far: cluster.Config{Offer: cluster.Offer{Detail: cluster.DetailSums}}},
+		"a has the link, another cluster full": {a: to("b"), b: near + ", memory: 4096"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := apart(tt.far)
+			if err := w.Apply("b: {" + tt.b + "}\na: {replicas: 0, " + tt.a + "}"); err != nil {
+				t.Fatal(err)
+			}
+			until(t, w, "b", time.Second)
+			w.Pass(2 * time.Second)
+
+			both := "b: {" + tt.b + "}\na: {replicas: 1, memory: 64, " + tt.a + "}"
+			plan := planned(t, w, both)
+			if plan.Action != root.PlanPlace || plan.Cluster != "c2" || plan.Node != "n2" || plan.After != 3 {
+				t.Errorf("planned: %+v", plan)
+			}
+
+			if err := w.Apply(both); err != nil {
+				t.Fatal(err)
+			}
+			w.Pass(time.Second)
+			if _, n := w.Place("a", 0); n != "" {
+				t.Fatalf("it was not searched for: it is on %s", n)
+			}
+			why, _ := w.Root.Why(placing.ID("a", 0), w.Now)
+			if at := why.SearchingUntil; !strings.Contains(why.Summary, "searching until "+at.UTC().Format("15:04:05 UTC")) || at.Before(w.Now) || at.After(w.Now.Add(3*time.Second)) {
+				t.Errorf("why, while it is searched for, at %s, until %s: %s", w.Now, at, why.Summary)
+			}
+			if took := until(t, w, "a", 5*time.Second); took > 3*time.Second {
+				t.Errorf("it was placed after %s more than 1 s", took)
+			}
+			if c, n := w.Place("a", 0); c != "c2" || n != "n2" {
+				t.Errorf("it is on %s of %s", n, c)
+			}
+			why, _ = w.Root.Why(placing.ID("a", 0), w.Now)
+			if !why.SearchingUntil.IsZero() || strings.Contains(why.Summary, "searching") {
+				t.Errorf("why, when it is placed: %s", why.Summary)
+			}
+			w.Pass(2 * time.Minute) // the link stays broken, and nothing moves
+			for _, s := range []string{"a", "b"} {
+				if _, n := w.Place(s, 0); n == "" {
+					t.Errorf("%s has no node any more", s)
+				}
+			}
+			in, _ := w.Root.Instance(placing.ID("a", 0))
+			if name == "b has the link" {
+				in, _ = w.Root.Instance(placing.ID("b", 0))
+			}
+			if in.Violated == "" {
+				t.Errorf("nothing says that the link of %s is violated", in.ID)
+			}
+		})
+	}
+}
+
+// planned is what both tiers plan for a#0, as POST /v1/apps:plan asks them.
+func planned(t *testing.T, w *placing.World, services string) (plan api.InstancePlan) {
+	t.Helper()
+	app, err := placing.Application(services)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doubts := map[api.InstanceID][]root.Doubt{}
+	for range 4 {
+		p, err := w.Root.Plan(w.Now, "acme", []api.Application{app}, doubts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range p.Apps[0].Instances {
+			if i.ID == placing.ID("a", 0) {
+				plan = i
+			}
+		}
+		again := false
+		for id, asks := range p.Asks {
+			for k, v := range w.Clusters[id].Plan(api.ClusterPlanRequest{Instances: asks, Gone: p.Gone[id]}).Instances {
+				if v.Action == root.PlanWait {
+					doubts[v.ID] = append(doubts[v.ID], root.Doubt{Cluster: id, Searched: asks[k].Searched})
+					again = true
+				} else if v.ID == plan.ID {
+					plan.Node, plan.After = v.Node, max(plan.After, v.After)
+				}
+			}
+		}
+		if !again {
+			break
+		}
+	}
+	return plan
+}
+
+// Both ends come to one cluster, which has no room for both near each other: it says how
+// long it searches, as a plan and as the reason, and then does what it planned.
+func TestAClusterPlansWhereItsSearchEnds(t *testing.T) {
+	w := placing.New()
+	w.Cluster(cluster.Config{ID: "c1"}, placing.Node("n1"), placing.Node("n2"))
+	w.Put("n1", place(0))
+	w.Put("n2", place(100))
+	w.Pass(time.Second)
+	const b = "b: {memory: 4096, constraints: [{type: direct, node: n1}]}\n"
+	const a = "a: {memory: 64, connectivity: [{target_microservice_id: b, con_constraints: [{type: latency, threshold: 20, convergence_time: 3}]}]}"
+	if err := w.Apply(b); err != nil {
+		t.Fatal(err)
+	}
+	until(t, w, "b", time.Second)
+	w.Pass(2 * time.Second)
+	if plan := planned(t, w, b+a); plan.Action != root.PlanPlace || plan.Node != "n2" || plan.After != 3 {
+		t.Errorf("planned: %+v", plan)
+	}
+	if err := w.Apply(b + a); err != nil {
+		t.Fatal(err)
+	}
+	w.Pass(time.Second)
+	why, _ := w.Root.Why(placing.ID("a", 0), w.Now)
+	own, _ := w.Clusters["c1"].Why(placing.ID("a", 0))
+	in, _ := w.Clusters["c1"].Instance(placing.ID("a", 0))
+	said := false
+	for _, c := range own.Causes {
+		said = said || strings.Contains(c.Detail, "searching until ")
+	}
+	if !strings.Contains(why.Summary, "searching until ") || !strings.Contains(in.Detail, "searching until ") || !said {
+		t.Errorf("the root says %q, the cluster %q and %+v", why.Summary, in.Detail, own.Causes)
+	}
+	until(t, w, "a", 3*time.Second)
+	if _, n := w.Place("a", 0); n != "n2" {
+		t.Errorf("it is on %s", n)
+	}
+}
