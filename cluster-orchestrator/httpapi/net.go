@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -15,11 +14,12 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/jsonsize"
 	"github.com/treeline-edge/treeline/internal/streams"
 )
 
-// maxNetAnswer bounds what a node may answer of its network.
-const maxNetAnswer = 16 << 20
+// maxNetAnswer bounds a node's answer about its network.
+var maxNetAnswer = jsonsize.Limit{Bytes: 16 << 20, Objects: 1 << 15, Values: 1 << 19}
 
 type traceIn struct {
 	ID string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
@@ -61,8 +61,12 @@ func (a *API) askNet(ctx context.Context, n api.NodeID, path string, out any) er
 	}
 	defer from.Close()
 	defer context.AfterFunc(ctx, func() { _ = from.Close() })()
-	if err := json.NewDecoder(io.LimitReader(from, maxNetAnswer)).Decode(out); err != nil {
-		return fmt.Errorf("node %s answered badly: %w: %w", n, err, api.ErrUnavailable)
+	text, err := maxNetAnswer.Read(from)
+	if err == nil {
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil { // of ErrTooLarge, too, only the text: the node's answer is large, not the request
+		return fmt.Errorf("read the answer of node %s: %s: %w", n, err.Error(), api.ErrUnavailable)
 	}
 	return nil
 }

@@ -15,17 +15,18 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/jsonsize"
 	"github.com/treeline-edge/treeline/internal/problem"
 )
 
-// What one plan may ask: the core answers nobody else meanwhile.
+// Bounds of one plan: the core handles no other input while it makes one.
 const (
 	maxPlan       = 1000    // instances
 	maxPlanBody   = 8 << 20 // bytes
-	maxPlanValues = 100_000 // objects, arrays and members in the body: decoded and validated, each costs up to 2.5 KiB
+	maxPlanValues = 100_000 // in the body: decoded and validated, each takes up to 2.5 KiB
 )
 
-// The plans that are read, decoded and made at the same time.
+// Bounds of the plans that are read, decoded and made at the same time.
 const (
 	planAll    = 2                // of all tenants
 	planTenant = 1                // of one tenant
@@ -40,9 +41,8 @@ var planTurns = fairshare.Declare(fairshare.Bound{
 	Attack: "TestPlansOfOneTenantLeaveRoomForOthers",
 })
 
-// planTurn admits a plan when it is its tenant's turn, and reads and measures its
-// body before anything decodes it: a few bytes of JSON may become a structure of a
-// hundred times their size.
+// planTurn is middleware that waits for the tenant's turn, and reads the body and checks
+// its size (package jsonsize) before anything decodes it.
 func (a *API) planTurn(ctx huma.Context, next func(huma.Context)) {
 	r, w := humachi.Unwrap(ctx)
 	refuse := func(err error) { problem.Write(w, problemOf(err)) }
@@ -76,32 +76,12 @@ func (a *API) planTurn(ctx huma.Context, next func(huma.Context)) {
 func readPlan(ctx huma.Context, r *http.Request) ([]byte, error) {
 	_ = ctx.SetReadDeadline(time.Now().Add(planRead)) // calls from the root have none: the root bounds them
 	defer func() { _ = ctx.SetReadDeadline(time.Time{}) }()
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxPlanBody+1))
-	if err != nil {
+	body, err := jsonsize.Limit{Bytes: maxPlanBody, Values: maxPlanValues}.Read(r.Body)
+	switch {
+	case errors.Is(err, api.ErrTooLarge):
+		return nil, fmt.Errorf("read a plan; plan fewer instances at once: %w", err)
+	case err != nil:
 		return nil, fmt.Errorf("read a plan: %w: %w", err, api.ErrInvalid)
 	}
-	if len(body) > maxPlanBody {
-		return nil, fmt.Errorf("read a plan: at most %d bytes are taken: %w", maxPlanBody, api.ErrTooLarge)
-	}
-	if n := valuesOf(body); n > maxPlanValues {
-		return nil, fmt.Errorf("read a plan of %d values: at most %d are taken; plan fewer instances at once: %w", n, maxPlanValues, api.ErrTooLarge)
-	}
 	return body, nil
-}
-
-// valuesOf returns at least the number of values in a JSON text: what opens an
-// object or array, or separates two values, outside strings.
-func valuesOf(text []byte) int {
-	n, quoted := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case !quoted && (c == '{' || c == '[' || c == ','):
-			n++
-		}
-	}
-	return n
 }

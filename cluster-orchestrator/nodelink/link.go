@@ -23,6 +23,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/parts"
+	"github.com/treeline-edge/treeline/internal/jsonsize"
 )
 
 const (
@@ -139,8 +140,15 @@ func join(halves map[api.NodeID]*parts.Joiner, id api.NodeID, payload []byte) ([
 	return whole, ok
 }
 
+// maxReport bounds a node's report and its netmanager's messages: each object in them
+// takes up to 224 bytes once decoded.
+var maxReport = jsonsize.Limit{Bytes: parts.Max, Objects: 1 << 16, Values: 1 << 19}
+
 func observed(id api.NodeID, payload []byte) (cluster.Input, error) {
 	var r api.NodeReport
+	if err := maxReport.Check(payload); err != nil {
+		return nil, err
+	}
 	if err := json.Unmarshal(payload, &r); err != nil {
 		return nil, err
 	}

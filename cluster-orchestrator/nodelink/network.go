@@ -9,6 +9,9 @@ import (
 
 func netUp(id api.NodeID, payload []byte) (cluster.Input, error) {
 	var up api.NetUp
+	if err := maxReport.Check(payload); err != nil {
+		return nil, err
+	}
 	err := json.Unmarshal(payload, &up)
 	return cluster.NetUp{Node: id, NetUp: up}, err
 }

@@ -135,7 +135,7 @@ func (l *Link) join(w http.ResponseWriter, r *http.Request) {
 	var req api.JoinCluster
 	var out api.ClusterJoined
 	err := l.joins.Try(r.RemoteAddr, func() error {
-		err := readJSON(w, r, maxJoin, &req)
+		err := readJSON(w, r, &req)
 		if err == nil {
 			out, err = l.joinCluster(r.Context(), req)
 		}
@@ -217,7 +217,7 @@ func nameTaken(id api.ClusterID) error {
 // renew signs the cluster's authority anew.
 func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) error {
 	var req api.Renew
-	if err := readJSON(w, r, maxJoin, &req); err != nil {
+	if err := readJSON(w, r, &req); err != nil {
 		return err
 	}
 	csr, key, err := readCSR(req.CSR)

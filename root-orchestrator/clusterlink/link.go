@@ -27,12 +27,14 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/revoke"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/jsonsize"
 	"github.com/treeline-edge/treeline/internal/refusals"
 	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
@@ -44,8 +46,27 @@ const (
 	keepAlive    = 15 * time.Second // between two signs of life on a quiet stream
 	writeWait    = 30 * time.Second // for a cluster to read one message
 	askWait      = 10 * time.Second // for a cluster to dial a stream out
-	maxReport    = 16 << 20
 	maxJoin      = 64 << 10
+)
+
+// maxReport bounds a report: each object in it takes up to 312 bytes once decoded.
+var maxReport = jsonsize.Limit{Bytes: 16 << 20, Objects: 1 << 18, Values: 3 << 19}
+
+// smallReport is the size of a report up to which it takes no turn: most do not, and
+// the core then saves many together.
+const smallReport = 64 << 10
+
+var (
+	reportPlaces = fairshare.Declare(fairshare.Bound{
+		Resource: "reports of clusters that are being received", Total: 1024, Share: []int{2}, Per: "cluster",
+		Beyond: "429; 413 beyond 16 MiB, 262,144 objects or 1,572,864 values",
+		Attack: "TestReportsOfOneClusterLeaveRoomForOthers",
+	})
+	reportTurns = fairshare.Declare(fairshare.Bound{
+		Resource: "reports of clusters of more than 64 KiB that wait to be decoded", Total: 1024, Share: []int{2}, Per: "cluster",
+		Beyond: "2 are decoded at once, 1 of one cluster, and clusters take turns",
+		Attack: "TestReportsOfOneClusterLeaveRoomForOthers",
+	})
 )
 
 // Owner is the goroutine that owns the core (package loop).
@@ -79,6 +100,8 @@ type Link struct {
 	streams streams.Registry
 	joins   *jointoken.Attempts
 	refused *refusals.Log // joins
+	reports *fairshare.Pool
+	turns   *fairshare.Turns // to decode reports
 	mux     *http.ServeMux
 
 	mu    sync.Mutex // guards all below
@@ -104,6 +127,7 @@ func New(o Options) *Link {
 	}
 	l := &Link{
 		opt: o, mux: http.NewServeMux(), joins: jointoken.NewAttempts(o.Now), refused: refusals.New(o.Log, "cluster not let in"),
+		reports: fairshare.NewPool(reportPlaces, fairshare.Policy{Fixed: true}), turns: fairshare.NewTurns(reportTurns, 2, 1),
 		conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan api.ReportAck{},
 	}
 	o.Revoked.Subscribe(l.tellRevoked)
@@ -199,15 +223,30 @@ func (l *Link) fail(w http.ResponseWriter, r *http.Request, err error) {
 	call.Write(w, err)
 }
 
-func readJSON(w http.ResponseWriter, r *http.Request, limit int64, into any) error {
+// readJSON decodes a body of at most maxJoin bytes.
+func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
+	text, err := readBody(w, r, jsonsize.Limit{Bytes: maxJoin})
+	if err != nil {
+		return err
+	}
+	return decode(r, text, into)
+}
+
+func readBody(w http.ResponseWriter, r *http.Request, limit jsonsize.Limit) ([]byte, error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(writeWait))
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit)).Decode(into)
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return fmt.Errorf("the body has more than %d bytes: %w", large.Limit, api.ErrTooLarge)
-	case err != nil:
-		return fmt.Errorf("read the body of %s: %w: %w", r.URL.Path, err, api.ErrInvalid)
+	text, err := limit.Read(r.Body)
+	if err != nil && !errors.Is(err, api.ErrTooLarge) {
+		err = fmt.Errorf("%w: %w", err, api.ErrInvalid)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the body of %s: %w", r.URL.Path, err)
+	}
+	return text, nil
+}
+
+func decode(r *http.Request, text []byte, into any) error {
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("decode the body of %s: %w: %w", r.URL.Path, err, api.ErrInvalid)
 	}
 	return nil
 }
@@ -217,10 +256,26 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // who asked is gone
 }
 
-// report takes a report and answers with what the core acknowledges.
+// report hands a report to the core and answers with the core's acknowledgement.
 func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) error {
+	place, err := l.reports.Take(time.Now(), []string{string(c)}, nil)
+	if err != nil {
+		return err
+	}
+	defer place.Release()
+	text, err := readBody(w, r, maxReport)
+	if err != nil {
+		return err
+	}
+	if len(text) > smallReport {
+		leave, err := l.turns.Enter(r.Context(), time.Now(), []string{string(c)}, false)
+		if err != nil {
+			return fmt.Errorf("wait to decode a report of cluster %s: %w", c, err)
+		}
+		defer leave() // when the core has it: until then it takes memory
+	}
 	var rep api.Report
-	if err := readJSON(w, r, maxReport, &rep); err != nil {
+	if err := decode(r, text, &rep); err != nil {
 		return err
 	}
 	if rep.Cluster != c {
@@ -257,7 +312,7 @@ func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) 
 	id, from := r.PathValue("id"), string(c.Addr())
 	if r.Header.Get("Content-Type") == "application/problem+json" {
 		var p api.Problem
-		if err := readJSON(w, r, maxJoin, &p); err != nil {
+		if err := readJSON(w, r, &p); err != nil {
 			return err
 		}
 		if err := l.streams.Fail(id, from, &p); err != nil {

@@ -32,6 +32,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/apishare"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
@@ -104,6 +105,7 @@ type API struct {
 	parsing  *parsing
 	requests *apishare.Shares
 	shares   *shares
+	decoded  *fairshare.Pool // objects in clusters' answers
 	answers  *answers
 	routes   []route
 	closing  chan struct{}
@@ -134,6 +136,7 @@ func New(o Options) (*API, error) {
 		router:  chi.NewRouter(),
 		parsing: newParsing(),
 		shares:  newShares(o.Now),
+		decoded: fairshare.NewPool(answerObjects, fairshare.Policy{Fixed: true}),
 		closing: make(chan struct{}),
 		owners:  map[api.ClusterID]api.Tenant{}, services: map[string][]api.ServiceID{},
 	}

@@ -15,7 +15,10 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/apishare"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/jsonsize"
 	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
@@ -207,8 +210,17 @@ func (a *API) onNode(ctx context.Context, p rights.Principal, action rights.Acti
 // callWait bounds how long a cluster may take to answer.
 const callWait = 20 * time.Second
 
-// maxCallAnswer bounds what a cluster may answer.
-const maxCallAnswer = 16 << 20
+// maxCallAnswer bounds a cluster's answer. Decoded, an object in it takes up to 1 KiB.
+var maxCallAnswer = jsonsize.Limit{Bytes: 16 << 20, Objects: answerStep * answerShare / 2, Values: 1 << 20}
+
+// answerStep is how many objects of an answer take one place.
+const answerStep, answerShare = 1024, 256
+
+var answerObjects = fairshare.Declare(fairshare.Bound{
+	Resource: "objects in clusters' answers, of requests under way", Total: 1024, Unit: "× 1024", Share: []int{answerShare}, Per: "tenant",
+	Beyond: "429; 503 for one answer of more than 131,072 objects, 1,048,576 values or 16 MiB",
+	Attack: "TestAnswersOfOneTenantsClusterLeaveRoomForOthers",
+})
 
 // call asks the cluster's own API through the stream that it holds open, in the
 // name of the asker, whose rights are checked here and again there.
@@ -221,8 +233,8 @@ func (a *API) call(ctx context.Context, p rights.Principal, action rights.Action
 
 // ask is call for what concerns an object of the asker's that the cluster has:
 // the caller has checked the rights to that.
-func (a *API) ask(ctx context.Context, id api.ClusterID, method, path string, body, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, callWait)
+func (a *API) ask(request context.Context, id api.ClusterID, method, path string, body, out any) error {
+	ctx, cancel := context.WithTimeout(request, callWait)
 	defer cancel()
 	r := api.StreamRequest{Kind: "api", Method: method, Path: path}
 	if body != nil {
@@ -239,7 +251,7 @@ func (a *API) ask(ctx context.Context, id api.ClusterID, method, path string, bo
 	defer stream.Close()
 	stop := context.AfterFunc(ctx, func() { _ = stream.Close() })
 	defer stop()
-	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(stream, maxCallAnswer)), &http.Request{Method: method})
+	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(stream, maxCallAnswer.Bytes+64<<10)), &http.Request{Method: method})
 	if err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("cluster %s did not answer within %s: %w", id, callWait, api.ErrTimeout)
@@ -253,9 +265,38 @@ func (a *API) ask(ctx context.Context, id api.ClusterID, method, path string, bo
 	if out == nil {
 		return nil
 	}
-	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-		return fmt.Errorf("cluster %s answered badly: %w: %w", id, err, api.ErrUnavailable)
+	text, err := maxCallAnswer.Read(resp.Body)
+	if err == nil {
+		if err := a.holdAnswer(request, text); err != nil {
+			return err
+		}
+		err = json.Unmarshal(text, out)
 	}
+	if err != nil {
+		// Of ErrTooLarge, too, only the text: the cluster's answer is large, not the request.
+		return fmt.Errorf("read the answer of cluster %s: %s: %w", id, err.Error(), api.ErrUnavailable)
+	}
+	return nil
+}
+
+// holdAnswer takes places for the objects of an answer until the request ends.
+func (a *API) holdAnswer(request context.Context, text []byte) error {
+	objects, _ := jsonsize.Count(text)
+	var places []*fairshare.Place
+	release := func() {
+		for _, p := range places {
+			p.Release()
+		}
+	}
+	for range 1 + objects/answerStep {
+		place, err := a.decoded.Take(a.opt.Now(), apishare.Holder(principal(request))[:1], nil)
+		if err != nil {
+			release()
+			return err
+		}
+		places = append(places, place)
+	}
+	context.AfterFunc(request, release)
 	return nil
 }
 
@@ -276,7 +317,10 @@ func (a *API) dial(ctx context.Context, id api.ClusterID, r api.StreamRequest) (
 // the cluster does not is no reason for the asker to sign in again.
 func clusterProblem(id api.ClusterID, resp *http.Response) error {
 	var p api.Problem
-	err := json.NewDecoder(resp.Body).Decode(&p)
+	text, err := jsonsize.Limit{Bytes: maxSmallBody}.Read(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
 	if err != nil || p.Status != resp.StatusCode {
 		p = problem.New(resp.StatusCode, resp.Status).Problem
 	}

@@ -1,0 +1,68 @@
+// Package jsonsize bounds the memory that decoding JSON of another tier takes: an
+// object of three bytes, "{},", may become a structure of hundreds.
+//
+//	text, err := limit.Read(r.Body)
+//	err = json.Unmarshal(text, &report)
+package jsonsize
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// Limit is the most that a text may have. 0 objects or values are not limited.
+type Limit struct {
+	Bytes   int64
+	Objects int
+	Values  int // objects, arrays, members and elements
+}
+
+// Read returns all of r, which it reads no further than the limit. A text beyond the
+// limit is api.ErrTooLarge.
+func (l Limit) Read(r io.Reader) ([]byte, error) {
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(io.LimitReader(r, l.Bytes+1)); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), l.Check(b.Bytes())
+}
+
+// Check returns api.ErrTooLarge if the text is beyond the limit. It does not report
+// whether the text is valid.
+func (l Limit) Check(text []byte) error {
+	if int64(len(text)) > l.Bytes {
+		return fmt.Errorf("JSON of more than %d bytes: %w", l.Bytes, api.ErrTooLarge)
+	}
+	objects, values := Count(text)
+	switch {
+	case l.Objects > 0 && objects > l.Objects:
+		return fmt.Errorf("JSON of %d objects, want at most %d: %w", objects, l.Objects, api.ErrTooLarge)
+	case l.Values > 0 && values > l.Values:
+		return fmt.Errorf("JSON of %d values, want at most %d: %w", values, l.Values, api.ErrTooLarge)
+	}
+	return nil
+}
+
+// Count returns how many objects a text has, and no fewer than the values that it has:
+// it counts what opens an object or array, or separates two values, outside strings.
+func Count(text []byte) (objects, values int) {
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{':
+			objects++
+			values++
+		case c == '[', c == ',':
+			values++
+		}
+	}
+	return objects, values
+}
