@@ -91,7 +91,7 @@ func join(ctx context.Context, cfg wiring.Config, log *slog.Logger) error {
 	return nil
 }
 
-// purge says what would be deleted.
+// purge returns an error that lists what --yes would delete.
 func purge(_ context.Context, cfg wiring.Config, _ *slog.Logger) error {
 	return fmt.Errorf("this stops all workloads of the node in %s and deletes them with their images, logs, keys and data, and the secrets in its configuration; add --yes to do it", cfg.Data)
 }

@@ -37,8 +37,8 @@ type Credentials struct {
 	Cluster api.ClusterID `json:"cluster"`
 	URL     string        `json:"url"`            // of the cluster: https://host:port
 	MQTT    string        `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's own port
-	// Token is the id of the join token that was used last, so that a new one is told
-	// from one that was left in the configuration; empty: not known.
+	// Token is the id of the join token that was used last. It distinguishes a new token
+	// from the same one left in the configuration; empty: not known.
 	Token string  `json:"token,omitempty"`
 	Pair  ca.Pair `json:"-"`
 }
@@ -99,9 +99,9 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Cr
 	return c, enrol.Forget(dir, keyFile)
 }
 
-// Rejoin has a node that has joined join its cluster again, with its key and under
-// its name: for a token that leads to a new address, or after the cluster removed the
-// node. What it had is kept where that fails.
+// Rejoin joins the same cluster again with the node's key and name, for a token that has a
+// new address or after the cluster removed the node. On an error it returns had, and the
+// stored credentials stay as they are.
 func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, info api.NodeInfo) (Credentials, error) {
 	t, err := jointoken.Parse(line)
 	if err != nil {
@@ -125,8 +125,8 @@ func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, inf
 	return c, nil
 }
 
-// Fits reports whether the token is for a node of the cluster that the credentials
-// are of. One of another cluster or installation is ErrConflict.
+// Fits returns an error (ErrConflict) unless the token is for a node of the cluster and
+// installation that issued the credentials.
 func (c *Credentials) Fits(t jointoken.Token) error {
 	switch {
 	case t.Scope != jointoken.ForNode:
@@ -139,13 +139,13 @@ func (c *Credentials) Fits(t jointoken.Token) error {
 	return nil
 }
 
-// Note keeps that the token is the one that the node joined with.
+// Note stores the id of the token with which the node joined.
 func (c *Credentials) Note(dir *os.Root, token string) error {
 	c.Token = token
 	return c.saveMeta(dir)
 }
 
-// join asks the token's cluster to take the node in, and checks the answer.
+// join sends the join request to the token's cluster and verifies the answer.
 func join(ctx context.Context, line string, t jointoken.Token, csr string, key crypto.Signer, info api.NodeInfo) (Credentials, error) {
 	var joined api.NodeJoined
 	err := call.JSON(ctx, t.HTTPClient(), t.URL+"/v1/join/node", api.JoinNode{Token: line, CSR: csr, Info: info}, &joined)
@@ -178,8 +178,8 @@ func (c *Credentials) saveMeta(dir *os.Root) error {
 	return ca.WriteFile(dir, metaFile, append(text, '\n'), 0o600)
 }
 
-// Brokers asks the cluster where its broker is now: for a node that finds none where
-// it looks.
+// Brokers asks the cluster for the addresses of its broker, for a node that reaches none
+// of those that it knows.
 func Brokers(ctx context.Context, client *http.Client, url string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

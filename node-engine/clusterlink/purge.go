@@ -13,8 +13,8 @@ import (
 
 const purgeTime = 30 * time.Second // for one request
 
-// Purging asks the cluster whether this node is to delete all that it has. failed is
-// why the last attempt failed, or empty.
+// Purging asks the cluster whether this node is to be purged. failed is the error of the
+// last attempt, or empty.
 func Purging(ctx context.Context, client *http.Client, url, failed string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, purgeTime)
 	defer cancel()
@@ -25,8 +25,8 @@ func Purging(ctx context.Context, client *http.Client, url, failed string) (bool
 	return out.Purge, nil
 }
 
-// Left tells the cluster that this node has deleted all that it had. It succeeds for a
-// node that the cluster has removed already.
+// Left reports to the cluster that this node has been purged. It succeeds for a node that
+// the cluster has removed already.
 func Left(ctx context.Context, client *http.Client, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, purgeTime)
 	defer cancel()

@@ -18,7 +18,7 @@ func (l *Link) stream(ctx context.Context, m bus.Message) {
 	}
 	ctx, release, refused, ok := l.streams.Take(ctx, req)
 	if !ok {
-		l.opt.Log.Warn("stream refused and its asker not told: too many at once", "instance", req.Instance)
+		l.opt.Log.Warn("stream refused without an answer: too many at once", "instance", req.Instance)
 		return
 	}
 	began := l.begin(func() {
@@ -38,7 +38,7 @@ func (l *Link) stream(ctx context.Context, m bus.Message) {
 	}
 }
 
-// begin runs what must not hold messages up, unless the link has ended.
+// begin runs a function beside the handling of messages; false: the link has ended.
 func (l *Link) begin(run func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -385,9 +385,9 @@ func (d *Driver) carryOut(ctx context.Context, k api.Key, q *queue, order any) {
 	}
 }
 
-// expect asks the runtime for a sign of life when an order lasts longer than within,
-// and again while it goes on, until the returned function is called. A runtime that
-// hangs and keeps its connection open is found this way before the order's deadline.
+// expect asks the runtime for a sign of life when an order takes longer than within, and
+// again every patience until the returned function is called. It finds a runtime that
+// hangs with its connection open before the order's deadline.
 func (d *Driver) expect(ctx context.Context, within time.Duration) (done func()) {
 	ended := make(chan struct{})
 	d.wg.Go(func() {
@@ -407,8 +407,8 @@ func (d *Driver) expect(ctx context.Context, within time.Duration) (done func())
 	return func() { close(ended) }
 }
 
-// inquire asks the runtime for its version, at most once in patience however many
-// orders wait. A runtime that does not answer ends the watch.
+// inquire asks the runtime for its version, at most once per patience for all orders. If
+// the runtime does not answer, it ends the watch.
 func (d *Driver) inquire(ctx context.Context) {
 	d.mu.Lock()
 	now := time.Now()
@@ -587,7 +587,7 @@ func (d *Driver) watchOnce(parent context.Context) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	select {
-	case <-d.silent: // what was found before says nothing of the runtime now
+	case <-d.silent: // from before this watch
 	default:
 	}
 	ended := make(chan error, 1)
@@ -611,7 +611,7 @@ func (d *Driver) watchOnce(parent context.Context) error {
 			<-ended
 			return err
 		case <-d.broken:
-			// Many orders that fail together cost a busy runtime one look, not one each.
+			// Many orders that fail together cause one listing of a busy runtime, not one each.
 			if !sleep(ctx, d.opt.MinPause) {
 				continue
 			}
@@ -653,9 +653,9 @@ func (d *Driver) housekeep(ctx context.Context) {
 		return
 	}
 	for sleep(ctx, housekeepEvery) {
-		d.inquire(ctx) // while nothing is ordered, nothing else notices that it hangs
+		d.inquire(ctx) // without orders, nothing else detects that the runtime hangs
 		if err := h.Housekeep(ctx); err != nil && ctx.Err() == nil {
-			d.opt.Log.Warn("the runtime could not tidy", "err", err)
+			d.opt.Log.Warn("runtime housekeeping failed", "err", err)
 		}
 	}
 }

@@ -28,7 +28,7 @@ type fakeRuntime struct {
 	slow    chan struct{} // creations wait for it, where set
 	busy    int
 	busiest int
-	slowOf  api.Tenant // whose creations are slow; empty: everybody's
+	slowOf  api.Tenant // whose creations are slow; empty: all
 	hangs   bool       // calls last until their context ends; the watch stays open
 	infos   int        // calls of Info
 	watch   context.CancelCauseFunc

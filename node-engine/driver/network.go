@@ -57,7 +57,7 @@ func (d *Driver) hasNetworkFor(m api.Microservice) error {
 		return nil
 	}
 	return &runtime.Error{Reason: api.ReasonNoNetwork, Err: fmt.Errorf(
-		"its SLA needs the overlay network, and this node's workloads have the node's own network or none (a service that needs neither an address nor other services' names opts out with network: any): %w", api.ErrUnavailable)}
+		"its SLA needs the overlay network, which this node does not have (a service that needs neither an address nor other services' names opts out with network: any): %w", api.ErrUnavailable)}
 }
 
 // attach puts a created workload on the network. The zero address says that the

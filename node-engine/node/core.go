@@ -61,12 +61,12 @@ type Core struct {
 	said    api.Digest // of info
 	usage   Usage
 	link    link
-	brokers []string // as the cluster said last
-	dial    *Dial    // as the dialer was told; nil: nothing yet
+	brokers []string // that the cluster named last
+	dial    *Dial    // that was sent to the dialer last; nil: none
 	journal step.Journal
 	timers  step.Timers[timerKey]
 	purge   bool // the cluster removes the node with its data, see purge.go
-	blind   bool // the runtime has not said what it has: it is silent, or was since this life began
+	blind   bool // the runtime does not answer, or has not listed its workloads in this life yet
 
 	// unclaimed are workloads that the runtime had before the first desired set
 	// arrived: a node that lost its store must not end what its cluster still wants.

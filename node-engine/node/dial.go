@@ -6,17 +6,17 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// ToDialer is what keeps the node's connection to its cluster's broker. It gets a
-// Dial whenever that changes, and at the start.
+// ToDialer is the address of the component that connects to the cluster's broker. It gets
+// a Dial at the start and after each change.
 const ToDialer api.Addr = "dialer"
 
-// Dial says how the node reaches its cluster's broker.
+// Dial is how the node reaches its cluster's broker.
 type Dial struct {
 	Brokers []string // as api.Desired has them; none: where the node joined
 	Hurry   bool     // a lease is at stake: pauses between attempts do not grow
 }
 
-// dialling notes how the broker is dialled and tells the dialer what changed.
+// dialling sends d to the dialer if it differs from what was sent last.
 func (c *Core) dialling(d Dial) {
 	if c.dial != nil && c.dial.Hurry == d.Hurry && slices.Equal(c.dial.Brokers, d.Brokers) {
 		return
@@ -25,7 +25,7 @@ func (c *Core) dialling(d Dial) {
 	c.emitVolatile(ToDialer, d)
 }
 
-// leases reports whether the node has anything that must not outlive its lease.
+// leases reports whether the node has an instance that must not outlive its lease.
 func (c *Core) leases() bool {
 	for _, w := range c.works {
 		if w.haveSpec.StopsWhenCutOff() || w.assignment.Spec.StopsWhenCutOff() {
@@ -35,9 +35,9 @@ func (c *Core) leases() bool {
 	return false
 }
 
-// learnBrokers takes where the cluster's broker is and may be next. The node's next
-// report says what it took, which is what its cluster waits for before a switch.
-// It reports whether that is news.
+// learnBrokers takes the addresses of the cluster's present and next broker, at most
+// api.MaxBrokers. The node's next report has them, which the cluster waits for before a
+// switch. It reports whether they are new; none are never new.
 func (c *Core) learnBrokers(brokers []string) bool {
 	brokers = brokers[:min(len(brokers), api.MaxBrokers)]
 	if len(brokers) == 0 || slices.Equal(brokers, c.brokers) {

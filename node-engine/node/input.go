@@ -31,7 +31,7 @@ type (
 	Link struct{ Up bool }
 	// Workload is what the runtime says of a workload.
 	Workload struct{ api.WorkloadEvent }
-	// Brokers is where the cluster's broker is, as the cluster said when it was asked.
+	// Brokers has the broker's addresses from the cluster's answer to a request.
 	Brokers struct{ URLs []string }
 	// Usage is what the node's probe measured, in percent.
 	Usage struct{ CPU, Mem uint8 }

@@ -48,8 +48,8 @@ func (c *Core) linked(up bool) {
 }
 
 // beat sends a sign of life and plans the next. A node with a lease at stake sends
-// twice as many: what is left of the lease when the cluster goes away is the time
-// that it has to come back.
+// twice as many: a cluster that goes away has to be back within what is left of the
+// lease then.
 func (c *Core) beat() {
 	leases, every := c.leases(), c.timing.Beat
 	if leases {
@@ -190,18 +190,17 @@ func (c *Core) mayRun(w *work) bool {
 	return !w.haveSpec.StopsWhenCutOff() || (c.link.leased && c.now.Before(c.link.leaseEnd))
 }
 
-// freshLease sends a sign of life, whose answer is a lease, where an instance is about
-// to need one and the last is not fresh: until now no lease may have been at stake,
-// so that nothing was answered.
+// freshLease sends a sign of life, whose answer is a lease, when an instance needs one
+// and the last is not fresh. The cluster answers signs of life only of nodes with a lease
+// at stake, so that an earlier one may not have been answered.
 func (c *Core) freshLease(w *work) {
 	if w.haveSpec.StopsWhenCutOff() && (!c.link.leased || c.link.leaseEnd.Sub(c.now) < c.timing.Lease-c.timing.Beat/2) {
 		c.timers.SetEarlier(timerKey{what: timerBeat}, c.now)
 	}
 }
 
-// mayBegin is mayRun for what does not exist yet: it needs a lease of which half is
-// left. The cluster answers signs of life only where a lease is at stake, so that
-// the one that the node has may be about to end.
+// mayBegin is mayRun for an instance that does not exist yet: it needs a lease of which
+// half is left, because one that was not renewed may be about to end.
 func (c *Core) mayBegin(w *work) bool {
 	return c.mayRun(w) && (!w.haveSpec.StopsWhenCutOff() || c.link.leaseEnd.Sub(c.now) > c.timing.Lease/2)
 }

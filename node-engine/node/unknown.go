@@ -8,7 +8,7 @@ import (
 )
 
 // What the node cannot observe is unknown, never failed. While the runtime does
-// not answer, a workload keeps the state in which it was seen last, with
+// not answer, a workload keeps the state that was seen last, with
 // runtime_unavailable as its reason, and nothing is created or started. A
 // workload that must not outlive the lease keeps its guard, and is ordered to
 // stop when the lease ends. When the runtime answers again, what it lists
@@ -18,7 +18,7 @@ import (
 // change with each attempt to reach the runtime; the node's own trouble has it.
 const unknownDetail = "whether it runs is not known: the node's runtime does not answer"
 
-// loseSight notes that the runtime does not answer.
+// loseSight marks what runs as unknown while the runtime does not answer.
 func (c *Core) loseSight() {
 	c.blind = true
 	for _, id := range step.Keys(c.works) {
@@ -33,8 +33,8 @@ func (c *Core) loseSight() {
 	}
 }
 
-// regainSight takes what a runtime that answers has. Stops that failed because it
-// did not answer are ordered again soon.
+// regainSight reconciles with what a runtime that answers again has. Stops that failed
+// because it did not answer are ordered again soon.
 func (c *Core) regainSight(found []api.WorkloadEvent) {
 	was := c.blind
 	c.blind = false
@@ -50,13 +50,13 @@ func (c *Core) regainSight(found []api.WorkloadEvent) {
 	}
 }
 
-// doubt has the workload wait until it is known what the runtime has of it.
+// doubt moves the workload to unsure until the runtime lists what it has of it.
 func (c *Core) doubt(w *work, detail string) {
 	w.phase = unsure
 	c.doubtful(w, detail)
 }
 
-// doubtful says that the state of the workload is the one that was seen last.
+// doubtful reports the state that was seen last, with runtime_unavailable as its reason.
 func (c *Core) doubtful(w *work, detail string) {
 	o := api.Observed{State: api.NodeScheduled, Reason: api.ReasonRuntimeDown, Detail: detail}
 	if w.mayLive() {
@@ -71,7 +71,7 @@ func (w *work) mayLive() bool {
 	return w.observed.Epoch == w.have && (w.observed.State == api.Running || w.observed.State == api.Created)
 }
 
-// ended says of a workload that could not be removed that nothing of it runs.
+// ended reports that a workload which could not be removed yet has no process.
 func (c *Core) ended(w *work) {
 	if w.endedWith == nil || !w.mayLive() {
 		return

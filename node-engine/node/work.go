@@ -38,9 +38,9 @@ type work struct {
 	attempt    int
 	fails      int  // in a row
 	retries    int  // of an order that the runtime did not carry out, in a row
-	endedWith  *int // while it is stopped: nothing of it runs any more
-	failures   int  // the workload's own of this SLA revision, on other nodes too
-	restarts   int  // of this SLA revision, on other nodes too
+	endedWith  *int // exit code of a workload that ended while it is being stopped; nil: it may run
+	failures   int  // that count against max_attempts, of this SLA revision, on all nodes
+	restarts   int  // of this SLA revision, on all nodes
 	startedAt  time.Time
 	address    netip.Addr // of the placement on the overlay network, if it is on it
 	ready      bool       // this attempt listens there
@@ -162,7 +162,7 @@ func (c *Core) create(w *work) {
 		return
 	}
 	if most := w.haveSpec.Attempts(); most > 0 && w.failures >= most {
-		// Its earlier placements used them up, and this node did not see that.
+		// Earlier placements on other nodes used up the attempts.
 		c.giveUp(w, "all attempts failed on earlier placements", nil)
 		return
 	}
@@ -238,7 +238,7 @@ func (c *Core) happened(w *work, e api.WorkloadEvent) {
 		switch e.Phase {
 		case api.WorkloadExited:
 			w.endedWith = &e.ExitCode
-			if w.retries > 0 { // else the stop's answer follows soon, and is news enough
+			if w.retries > 0 { // else the stop's own result follows soon
 				c.ended(w)
 			}
 		case api.WorkloadFailed:
@@ -311,8 +311,8 @@ func (c *Core) exited(w *work, e api.WorkloadEvent) {
 	c.failed(w, e.Reason, e.Detail, &code)
 }
 
-// linger has what completed leave the network soon, if it is there: at once, what it
-// sent last would not arrive. It is said again where it was found there again.
+// linger plans when a workload that ended for good leaves the network. It does not leave at
+// once, because what it sent last is still on its way.
 func (c *Core) linger(w *work) {
 	c.observe(w, w.observed)
 	if key := (timerKey{timerWork, w.assignment.Instance}); w.address.IsValid() && !c.timers.Has(key) {
@@ -326,8 +326,8 @@ func (c *Core) leaveNetwork(w *work) {
 	c.emit(api.ToRuntime, api.DetachWorkload{Key: w.key()})
 }
 
-// spends reports whether a failure counts against the attempts of a one-shot: it
-// does not where the workload had no part in it.
+// spends reports whether a failure counts against the attempts of a one-shot. One that
+// the workload did not cause does not.
 func spends(r api.Reason) bool {
 	switch r {
 	case api.ReasonRegistryDown, api.ReasonDiskFull, api.ReasonNoRuntime, api.ReasonLeaseExpired:

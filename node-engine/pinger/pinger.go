@@ -141,7 +141,7 @@ func (p *Pinger) Probe(ctx context.Context, o api.ProbeOrder) api.Probed {
 	return out
 }
 
-// begin takes a place for one more probe of the holder, nil where it is too many.
+// begin takes a place for one more probe of the holder; nil: there is none.
 func (p *Pinger) begin(now time.Time, holder string) *fairshare.Place {
 	place, err := p.places.Take(now, []string{holder}, nil)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// TestDetailsSayReasonsNowhereAndWhatToDoOnce: the reason stands beside the detail.
+// TestDetailsSayReasonsNowhereAndWhatToDoOnce: users see the reason beside the detail.
 func TestDetailsSayReasonsNowhereAndWhatToDoOnce(t *testing.T) {
 	cause := errors.New("pull image \"web:1\" of registry.example: 503 Service Unavailable")
 	inner := &runtime.Error{Reason: api.ReasonRegistryDown, Err: cause}
@@ -21,7 +21,7 @@ func TestDetailsSayReasonsNowhereAndWhatToDoOnce(t *testing.T) {
 		&runtime.Error{Reason: api.ReasonRegistryDown, Err: fmt.Errorf("create: %w", &runtime.Error{Reason: api.ReasonRegistryDown, Err: inner})},
 	} {
 		got := runtime.Detail(err)
-		if strings.Contains(got, "registry_down") || !strings.Contains(got, "registry.example: 503") || strings.Count(got, "see whether the registry runs") != 1 {
+		if strings.Contains(got, "registry_down") || !strings.Contains(got, "registry.example: 503") || strings.Count(got, "check that the registry runs") != 1 {
 			t.Errorf("%q", got)
 		}
 		if runtime.Reason(err) != api.ReasonRegistryDown {

@@ -126,16 +126,15 @@ type Namespaced interface {
 	Namespace(ctx context.Context, k api.Key) (path string, w Workload, err error)
 }
 
-// hints say what to do about a reason, for people who see an instance and not the
-// node.
+// hints are what to do about a reason, for users who do not see the node.
 var hints = map[api.Reason]string{
-	api.ReasonImageNotFound: "see whether code names an image and a tag that the registry has",
+	api.ReasonImageNotFound: "check that code names an image and a tag that the registry has",
 	api.ReasonImageDenied:   "the node's operator gives it the registry's credentials",
-	api.ReasonRegistryDown:  "see whether the registry runs and answers this node",
+	api.ReasonRegistryDown:  "check that the registry runs and can be reached from this node",
 }
 
-// Detail is err for people, beside its Reason: without the words of the reasons, and
-// once with what to do.
+// Detail returns the text of err to show beside its Reason: without the names of reasons,
+// and with one hint about what to do.
 func Detail(err error) string {
 	text := err.Error()
 	if e, ok := errors.AsType[*Error](err); ok {

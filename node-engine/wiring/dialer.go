@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
-// dialer is where the node's connection to its cluster's broker goes, as the core
-// says. It is safe for concurrent use.
+// dialer has the endpoints of the cluster's broker that the core chose. It is safe for
+// concurrent use.
 type dialer struct {
 	joined    mqtt.Endpoint // the broker of the join
 	creds     clusterlink.Credentials
@@ -19,7 +19,7 @@ type dialer struct {
 	hurry     atomic.Bool
 }
 
-// newDialer knows the broker that the node joined with.
+// newDialer returns a dialer with the broker of the node's join.
 func newDialer(c clusterlink.Credentials) (*dialer, error) {
 	addr, alpn, err := brokerOf(c)
 	if err != nil {
@@ -30,8 +30,8 @@ func newDialer(c clusterlink.Credentials) (*dialer, error) {
 	return d, nil
 }
 
-// set takes what the core says. The broker of the join stays the last resort: a
-// broker that the cluster named may never come up.
+// set takes the core's choice. The broker of the join stays the last resort: a broker
+// that the cluster announced may never start.
 func (d *dialer) set(to node.Dial) {
 	d.hurry.Store(to.Hurry)
 	var all []mqtt.Endpoint

@@ -47,13 +47,13 @@ func (c Config) keptRuntime(dir *os.Root) (string, error) {
 	return name, nil
 }
 
-// keepRuntime notes the runtime of a node that has joined.
+// keepRuntime saves the runtime of a node that has joined.
 func (c Config) keepRuntime(dir *os.Root) error {
 	if _, err := dir.Stat(runtimeFile); err == nil {
 		return nil
 	}
 	if err := ca.WriteFile(dir, runtimeFile, []byte(c.Runtime+"\n"), 0o600); err != nil {
-		return fmt.Errorf("note which runtime this node has: %w", err)
+		return fmt.Errorf("save which runtime this node has: %w", err)
 	}
 	return nil
 }

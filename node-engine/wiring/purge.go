@@ -28,26 +28,25 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
-// ErrLeft says that the node has been purged: it is a node no more.
-var ErrLeft = errors.New("this machine has left its cluster; what it had as a node is deleted")
+// ErrLeft is the error of a machine whose node was purged.
+var ErrLeft = errors.New("this machine has left its cluster, and the node's data is deleted")
 
 // errOrdered ends the engine when its cluster has ordered the purge.
 var errOrdered = errors.New("the cluster removes this node")
 
 const (
-	// purgeFile says that a purge has begun and is to be completed. It is the last file
-	// to go.
+	// purgeFile exists while a purge has begun and is not complete. It is removed last.
 	purgeFile = "purge.json"
-	// leftFile remembers the token that a purged node had joined with, so that one that
-	// is left in the configuration does not join the machine again.
+	// leftFile has the id of the token with which a purged node had joined, so that the
+	// same token left in the configuration does not join the machine again.
 	leftFile  = "left"
 	storeFile = "node.db"
 )
 
 // purgeRecord is what purgeFile holds.
 type purgeRecord struct {
-	Ordered bool `json:"ordered,omitempty"` // by the cluster, which waits to be told
-	Told    bool `json:"told,omitempty"`    // the cluster has been, or cannot be
+	Ordered bool `json:"ordered,omitempty"` // by the cluster, which waits for the acknowledgement
+	Told    bool `json:"told,omitempty"`    // the purge is acknowledged, or cannot be
 }
 
 // begun reads whether a purge has begun.
@@ -73,8 +72,8 @@ func (p purgeRecord) save(dir *os.Root) error {
 	return ca.WriteFile(dir, purgeFile, text, 0o600)
 }
 
-// awaitPurge asks the cluster, whenever the core says that the node is empty, whether
-// it is to be purged, and ends the engine when it is.
+// awaitPurge asks the cluster for the order to purge whenever the core reports that the
+// node is empty, and ends the engine (errOrdered) on that order.
 func (e *engine) awaitPurge(ctx context.Context, dir *os.Root) error {
 	for {
 		select {
@@ -86,13 +85,13 @@ func (e *engine) awaitPurge(ctx context.Context, dir *os.Root) error {
 		switch {
 		case err != nil:
 			if ctx.Err() == nil {
-				e.log.Warn("the cluster says that this node is to be purged, and cannot be asked", "err", err)
+				e.log.Warn("order to purge this node cannot be confirmed with the cluster", "err", err)
 			}
 		case ordered:
 			if err := (purgeRecord{Ordered: true}).save(dir); err != nil {
 				return err
 			}
-			e.log.Warn("the cluster removes this node; all that it has is deleted")
+			e.log.Warn("the cluster removes this node, and its data is deleted")
 			return errOrdered
 		}
 	}
@@ -149,7 +148,7 @@ type purge struct {
 	dir    *os.Root
 	client *http.Client // nil: the node's keys are gone
 	url    string
-	until  time.Time // when the node's certificate ends, and the cluster cannot be told any more
+	until  time.Time // end of the node's certificate, after which the purge cannot be acknowledged
 	log    *slog.Logger
 }
 
@@ -159,18 +158,18 @@ const (
 	purgeSlow  = time.Minute
 )
 
-// run removes what the runtime has and tells the cluster. What the cluster has ordered
-// is tried until it succeeds; what the provider has, once.
+// run removes what the runtime has and acknowledges the purge to the cluster. A purge that
+// the cluster ordered is tried until it succeeds, one of the provider once.
 func (p *purge) run(ctx context.Context, rec purgeRecord) error {
 	for pause := purgeAgain; !rec.Told; pause = min(2*pause, purgeSlow) {
 		err := p.runtime(ctx)
 		switch {
 		case err != nil:
 		case p.client == nil || !time.Now().Before(p.until):
-			p.log.Warn("the cluster is not told, for the node has no valid certificate; its operator removes the node with treeline delete node")
+			p.log.Warn("purge not acknowledged to the cluster: the node has no valid certificate; its operator removes the node with treeline delete node")
 		default:
 			if err = clusterlink.Left(ctx, p.client, p.url); err != nil && !rec.Ordered && ctx.Err() == nil {
-				p.log.Warn("the cluster is not told; its operator removes the node with treeline delete node", "err", err)
+				p.log.Warn("purge not acknowledged to the cluster; its operator removes the node with treeline delete node", "err", err)
 				err = nil
 			}
 		}
@@ -183,7 +182,7 @@ func (p *purge) run(ctx context.Context, rec purgeRecord) error {
 		}
 		p.log.Error("purge is not complete and is tried again", "err", err, "retry_in", pause)
 		if p.client != nil {
-			_, _ = clusterlink.Purging(ctx, p.client, p.url, err.Error()) // for whoever waits for it
+			_, _ = clusterlink.Purging(ctx, p.client, p.url, err.Error()) // reports the error to the operator
 		}
 		select {
 		case <-time.After(pause):
@@ -338,7 +337,7 @@ func (c Config) mayJoin(dir *os.Root) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read which token this machine had: %w", err)
+		return fmt.Errorf("read which token this machine joined with: %w", err)
 	}
 	if c.Token == "" {
 		return ErrLeft

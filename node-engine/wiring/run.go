@@ -433,7 +433,7 @@ func (e *engine) measure(ctx context.Context) error {
 // rejoinTime bounds how long a start waits for the cluster to take a new token.
 const rejoinTime = 30 * time.Second
 
-// renewed are the credentials of a node that has joined and is given a token.
+// renewed returns the credentials of a node that has joined and is given a token.
 func renewed(ctx context.Context, cfg Config, dir *os.Root, had clusterlink.Credentials, info api.NodeInfo, log *slog.Logger) (clusterlink.Credentials, error) {
 	t, err := jointoken.Parse(cfg.Token.Reveal())
 	if err != nil {
@@ -447,14 +447,14 @@ func renewed(ctx context.Context, cfg Config, dir *os.Root, had clusterlink.Cred
 	case t.ID() == had.Token:
 		return had, nil
 	case had.Token == "": // it joined with a release that did not note its token
-		log.Info("the token is taken for the one that this node joined with; a later one is used to join again")
+		log.Info("assuming that this node joined with the configured token; a different token will join it again")
 		return had, had.Note(dir, t.ID())
 	}
 	ctx, cancel := context.WithTimeout(ctx, rejoinTime)
 	defer cancel()
 	now, err := clusterlink.Rejoin(ctx, dir, had, cfg.Token.Reveal(), info)
 	if err != nil {
-		log.Error("the new join token was not taken; the node goes on with what it joined with before", "err", err,
+		log.Error("joining again with the new token failed; the node keeps its credentials", "err", err,
 			"fix", "remove the token from the configuration, or make another: treeline token create --node")
 		return had, nil
 	}
@@ -469,8 +469,8 @@ const (
 	askBrokerAgain = time.Minute
 )
 
-// findBroker asks the cluster for its broker whenever none was reached for long: the
-// node may have been off while others were told of a new one.
+// findBroker asks the cluster for its broker whenever none was reachable for a while: the
+// node may have been off when a new one was announced.
 func (e *engine) findBroker(ctx context.Context) error {
 	up := e.bus.Up()
 	ask := time.NewTimer(askBrokerAfter)
@@ -490,7 +490,7 @@ func (e *engine) findBroker(ctx context.Context) error {
 			if err == nil {
 				e.loop.Post(node.Brokers{URLs: brokers})
 			} else if ctx.Err() == nil {
-				e.log.Warn("the cluster's broker is not found", "err", err)
+				e.log.Warn("cannot ask the cluster for its broker", "err", err)
 			}
 			ask.Reset(askBrokerAgain/2 + rand.N(askBrokerAgain))
 		case <-ctx.Done():

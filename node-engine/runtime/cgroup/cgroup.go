@@ -264,8 +264,8 @@ func (g Group) residents(dir, procs string) (pids []int) {
 	return pids
 }
 
-// leaderLives reports whether the first thread of the process lives. One that has
-// ended says nothing about where the process is.
+// leaderLives reports whether the first thread of the process lives. Only a living one
+// shows in which group the process is.
 func leaderLives(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

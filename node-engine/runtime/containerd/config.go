@@ -55,7 +55,7 @@ type Config struct {
 	// its redirects and token servers included.
 	RegistryNetworks []netip.Prefix
 
-	ContainerdRoot string        // whose disk the high-water mark is about; default: containerd is asked, see Root
+	ContainerdRoot string        // on the disk that HighWater is about; default: containerd is asked, see Root
 	HighWater      int           // percent of that disk; default 85; above it unused images go
 	UnusedFor      time.Duration // how long an image must have been unused; default 1 h
 

@@ -68,14 +68,14 @@ func (r *Runtime) openFiles() int64 {
 	return most
 }
 
-// mostOpenFiles is how many open files containerd can give a container, and why not
-// more: as many as the kernel gives anybody, or as it has itself where it may not raise
-// its limit. More would keep every container from starting.
+// mostOpenFiles returns the largest RLIMIT_NOFILE that containerd can give a container, and
+// the reason for that bound: fs.nr_open, or containerd's own hard limit where it may not
+// raise it. With a larger one no container would start.
 func mostOpenFiles(address string) (most int64, why string) {
-	most, why = math.MaxInt64, "the kernel's bound is unknown"
+	most, why = math.MaxInt64, "fs.nr_open is unknown"
 	if b, err := os.ReadFile("/proc/sys/fs/nr_open"); err == nil {
 		if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil {
-			most, why = n, "the kernel gives no process more: raise fs.nr_open (sysctl)"
+			most, why = n, "the kernel's limit: raise fs.nr_open (sysctl)"
 		}
 	}
 	pid, err := peerOf(address)
@@ -93,8 +93,8 @@ func mostOpenFiles(address string) (most int64, why string) {
 	return ownLimit(most, why, string(status), l.Max)
 }
 
-// ownLimit is most, or the hard limit of a containerd with such a status that may not
-// raise it.
+// ownLimit returns most, or containerd's hard limit if that is lower and its status shows
+// that it may not raise it.
 func ownLimit(most int64, why, status string, hard uint64) (int64, string) {
 	if mayRaiseLimits(status) || hard >= uint64(most) {
 		return most, why
@@ -113,7 +113,7 @@ func mayRaiseLimits(status string) bool {
 	return true
 }
 
-// peerOf is the process that listens on a unix socket.
+// peerOf returns the process that listens on a unix socket.
 func peerOf(address string) (pid int, err error) {
 	c, err := net.DialTimeout("unix", address, time.Second)
 	if err != nil {

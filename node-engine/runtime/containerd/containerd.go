@@ -391,7 +391,7 @@ func (r *Runtime) makeTask(ctx context.Context, id string) error {
 
 // Stop implements runtime.Runtime. A few stops are carried out at once, fewer of
 // one shim; the others wait, and ctx bounds that wait too. A workload that does
-// not end soon after SIGTERM keeps nobody waiting.
+// not end soon after SIGTERM gives its slot back for the rest of its grace.
 func (r *Runtime) Stop(ctx context.Context, k api.Key, grace time.Duration) error {
 	id := runtime.ID(k)
 	err := r.stop(ctx, id, r.cfg.group(k.Instance), grace)
@@ -399,7 +399,7 @@ func (r *Runtime) Stop(ctx context.Context, k api.Key, grace time.Duration) erro
 		err = r.logs.Remove(id)
 	}
 	if err != nil {
-		if grace <= 0 { // it must not run on because containerd does not answer
+		if grace <= 0 { // it must end although containerd does not answer
 			err = errors.Join(err, r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Kill(ctx))
 		}
 		return reasoned(fmt.Errorf("stop %s: %w", k, err))
@@ -476,15 +476,15 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 	return r.cg.Group(filepath.Join(r.cfg.CgroupParent, id)).Remove()
 }
 
-// over is a channel that says that a workload has ended.
+// over is a closed channel: the workload has ended.
 var over = func() <-chan error {
 	c := make(chan error)
 	close(c)
 	return c
 }()
 
-// ask sends SIGTERM. The channel that it returns tells the end of the workload, or
-// of grace.
+// ask sends SIGTERM. The returned channel delivers when the workload has ended or grace is
+// over.
 func (r *Runtime) ask(ctx context.Context, id string, grace time.Duration) (<-chan error, error) {
 	short, cancel := r.call(ctx)
 	defer cancel()
@@ -594,7 +594,7 @@ func (r *Runtime) status(id string, w runtime.Workload, t *tasktypes.Process) ru
 	st := runtime.Status{Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Devices: w.Devices, Phase: api.WorkloadCreated}
 	switch {
 	case t == nil && r.logs.Marked(id) && r.alive(id):
-		// containerd leaves a task out of its list whose shim does not answer in time.
+		// containerd's list lacks tasks whose shim does not answer in time.
 		st.Phase = api.WorkloadRunning
 	case t == nil && r.logs.Marked(id):
 		// It had been started, and its shim is gone: the machine was started anew,

@@ -72,7 +72,7 @@ func TestContainerdDies(t *testing.T) {
 	if target, err := r.CgroupOf(t.Context(), stays.Key); err != nil || target.Cgroup != filepath.Join(r.cfg.CgroupParent, runtime.ID(stays.Key)) {
 		t.Errorf("what the guard has to kill is %+v, %v while containerd is down", target, err)
 	}
-	// Nobody hears of it now, but what must end ends.
+	// containerd cannot report it, but a workload that must end ends.
 	if err := r.Stop(t.Context(), goes.Key, 0); runtime.Reason(err) != api.ReasonRuntimeDown {
 		t.Errorf("stopping while containerd is down: %v, want %s", err, api.ReasonRuntimeDown)
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Purge implements runtime.Purger: it removes the images of our namespace, and with
-// them what was unpacked of them. Where the namespace has containers that are not
-// ours, only images that we have used go: the others are somebody else's.
+// Purge implements runtime.Purger: it removes the images of our namespace and their
+// snapshots. If the namespace has containers of other programs, it removes only the images
+// that we have used.
 func (r *Runtime) Purge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, r.cfg.Namespace), r.cfg.PullTimeout)
 	defer cancel()
@@ -54,15 +54,15 @@ func (r *Runtime) Purge(ctx context.Context) error {
 	return r.sweep(ctx)
 }
 
-// sweep has containerd's garbage collector run, and returns when it has: content and
-// snapshots go with it.
+// sweep runs containerd's garbage collector, which removes unused content and snapshots, and
+// returns when it is done.
 func (r *Runtime) sweep(ctx context.Context) error {
 	l, err := r.c.LeasesService().Create(ctx, leases.WithRandomID())
 	if err == nil {
 		err = r.c.LeasesService().Delete(ctx, l, leases.SynchronousDelete)
 	}
 	if err != nil {
-		return reasoned(fmt.Errorf("purge what images left: %w", err))
+		return reasoned(fmt.Errorf("collect what removed images used: %w", err))
 	}
 	return nil
 }

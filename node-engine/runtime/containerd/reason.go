@@ -41,14 +41,14 @@ func reasoned(err error) error {
 	return &runtime.Error{Reason: reason, Err: err}
 }
 
-// pullError is why an image was not pulled. Of a registry that the operator did not
-// name nobody learns why it cannot be reached: names, addresses and ports would be
-// scanned through the node. The log has it.
+// pullError returns why an image was not pulled. For a registry that the operator did not
+// name, all failures to reach it have one text: their differences would let an SLA scan
+// names, addresses and ports through the node. The log has the cause.
 func (r *Runtime) pullError(registry, ref string, err error) error {
 	reason := pullReason(err)
 	r.log.Warn("image not pulled", "image", ref, "reason", reason, "err", err)
 	if reason == api.ReasonRegistryDown && r.cfg.registryAt(registry) < 0 {
-		return because(reason, "pull image %q: registry %s gives no image to this node; it does not answer as a registry, or lies where this node may pull from named registries only (its operator can name it in containerd.registries or containerd.registry_networks, and its log says more)", ref, registry)
+		return because(reason, "pull image %q: registry %s cannot be reached from this node, or lies in a network from which this node pulls only named registries (its operator can name it in containerd.registries or containerd.registry_networks, and its log has the cause)", ref, registry)
 	}
 	return because(reason, "pull image %q: %w", ref, err)
 }

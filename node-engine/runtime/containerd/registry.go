@@ -63,7 +63,7 @@ func (c Config) hosts(host string) ([]docker.RegistryHost, error) {
 	}), nil
 }
 
-// registryAt is the index of the operator's registry of that host, -1 if there is none.
+// registryAt returns the index of the configured registry of a host, -1 if there is none.
 func (c Config) registryAt(host string) int {
 	return slices.IndexFunc(c.Registries, func(r Registry) bool { return r.Host == host })
 }
@@ -111,7 +111,7 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// errPolicy says that an address is not one that images are pulled from.
+// errPolicy is the error for an address that the policy forbids.
 var errPolicy = errors.New("registries at this address are not allowed by the node's operator")
 
 // permitted reports whether an address may be connected to for a host that the operator
@@ -134,7 +134,7 @@ func (d *dialer) transport() *http.Transport {
 	}
 }
 
-// dial judges the address that a name led to, which is the one it connects to.
+// dial checks the policy on the resolved address, which is the one that it connects to.
 func (d *dialer) dial(ctx context.Context, network, at string) (net.Conn, error) {
 	n := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 	if !d.trusts(at) {
@@ -155,8 +155,9 @@ func (d *dialer) trusts(at string) bool {
 	return d.named[at] || d.proxies[at]
 }
 
-// proxyFor is the operator's proxy for a request. The proxy does not know the
-// policy, so that the host is judged before it is asked for it.
+// proxyFor returns the operator's proxy for a request. The proxy does not apply the policy,
+// so the policy is checked on the addresses of the host first. A host that this machine
+// cannot resolve is left to the proxy.
 func (d *dialer) proxyFor(req *http.Request) (*url.URL, error) {
 	u, err := d.proxy(req)
 	if err != nil {

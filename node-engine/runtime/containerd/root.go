@@ -23,9 +23,9 @@ const (
 	rootTime = 2 * time.Second
 )
 
-// Root returns the directory on whose disk containerd unpacks images, which cfg
-// names or containerd tells. While containerd does not answer it is what it told
-// last, and before it ever answered containerd's default.
+// Root returns the directory in which containerd unpacks images: the one in cfg, or the
+// one that containerd exports. While containerd does not answer it is the last known one,
+// and without one containerd's default.
 func Root(ctx context.Context, cfg Config) string {
 	c, err := client.New(cfg.Address)
 	if err != nil {
@@ -47,7 +47,8 @@ func root(ctx context.Context, c *client.Client, cfg Config) string {
 	}
 	if old, err := os.ReadFile(filepath.Join(cfg.StateDir, rootFile)); err != nil || string(old) != dir {
 		if err := os.MkdirAll(cfg.StateDir, 0o700); err == nil {
-			_ = os.WriteFile(filepath.Join(cfg.StateDir, rootFile), []byte(dir), 0o600) // a start without containerd guesses, then
+			// Without the file, a start without containerd uses the default.
+			_ = os.WriteFile(filepath.Join(cfg.StateDir, rootFile), []byte(dir), 0o600)
 		}
 	}
 	return dir
@@ -79,5 +80,5 @@ func exportedRoot(ctx context.Context, c *client.Client, snapshotter string) (st
 			}
 		}
 	}
-	return "", fmt.Errorf("snapshotter %s does not say where it keeps files: %w", snapshotter, api.ErrNotFound)
+	return "", fmt.Errorf("snapshotter %s exports no root directory: %w", snapshotter, api.ErrNotFound)
 }

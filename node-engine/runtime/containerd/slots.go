@@ -13,15 +13,15 @@ const (
 	stopsPerShim = 4
 	stopsAtOnce  = 16
 
-	// One task of a shim is made at a time. Two that are made while the shim's socket
-	// is left of an earlier one both remove it: one of them fails, or both start a shim
-	// and one shim stays without containers for good.
+	// One task of a shim is created at a time. If two are created while the socket of an
+	// earlier shim is left, both remove it: one of them fails, or both start a shim, of
+	// which one stays without containers.
 	startsPerShim = 1
 	startsAtOnce  = 64
 )
 
-// slots bound what is under way at once, in each group and in all. The zero value
-// is not usable; newSlots makes them.
+// slots bounds the operations under way at once, per group and in total. It is safe for
+// concurrent use; newSlots makes it.
 type slots struct {
 	all   chan struct{}
 	group int
@@ -30,7 +30,7 @@ type slots struct {
 	groups map[string]*slotGroup
 }
 
-// slotGroup is there while somebody has or wants a slot of it.
+// slotGroup exists while a caller has or waits for a slot of the group.
 type slotGroup struct {
 	slots chan struct{}
 	users int
@@ -58,7 +58,7 @@ func (s *slots) enter(ctx context.Context, name string) (leave func(), err error
 			delete(s.groups, name)
 		}
 	}
-	// The group's first: who waits for it keeps no slot from other groups.
+	// The group's slot first: a caller that waits for it takes none from other groups.
 	select {
 	case g.slots <- struct{}{}:
 	case <-ctx.Done():

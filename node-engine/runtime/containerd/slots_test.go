@@ -29,7 +29,7 @@ func TestSlotsBoundEachGroupAndAll(t *testing.T) {
 		}
 		b1 := enter(t.Context(), "b")
 		if b1 == nil {
-			t.Fatal("who waits for a group keeps a slot from another group")
+			t.Fatal("a caller that waits for a group took a slot from another group")
 		}
 		if enter(soon(), "b") != nil {
 			t.Fatal("a fourth slot of all was given")

@@ -12,11 +12,11 @@ import (
 // bundles is the directory in containerd's state in which each task has one.
 const bundles = "io.containerd.runtime.v2.task"
 
-// socketRetries is how often a task is made again whose shim's socket went meanwhile.
+// socketRetries bounds how often a task is created again after socketWent.
 const socketRetries = 3
 
-// socketWent reports whether no shim was started because the socket of the shim
-// before, which is ending, was removed by that one first.
+// socketWent reports whether no shim was started because the previous shim, which is
+// ending, removed its socket first.
 func socketWent(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "remove pre-existing socket") && strings.Contains(err.Error(), "no such file or directory")
 }

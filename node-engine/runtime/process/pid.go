@@ -26,8 +26,8 @@ func processOf(pid int) (process, error) {
 	return process{PID: pid, Start: start}, err
 }
 
-// alive reports whether the process runs; one that waits to be reaped does not. One
-// that cannot be looked at, for want of a descriptor for example, may.
+// alive reports whether the process runs; a zombie does not. One whose state cannot be
+// read, for want of a file descriptor for example, counts as running.
 func (p process) alive() bool {
 	if p.PID == 0 {
 		return false
@@ -72,9 +72,8 @@ func (p process) wait(ctx context.Context) error {
 	return err
 }
 
-// gone waits for the end of the process and reports whether it has come; it has not
-// when ctx ends first. An end that the kernel cannot tell of, for want of a descriptor
-// for example, is looked for: what nobody hears of would run for ever.
+// gone waits for the end of the process, and returns false if ctx ends first. Where it
+// cannot wait, for want of a file descriptor for example, it polls.
 func (p process) gone(ctx context.Context) bool {
 	for p.wait(ctx) != nil {
 		select {
@@ -86,7 +85,7 @@ func (p process) gone(ctx context.Context) bool {
 	return true
 }
 
-// lookAgain is the pause between two looks at a process that cannot be waited for.
+// lookAgain is the interval of that polling.
 const lookAgain = time.Second
 
 // stat reads the state and the start of a process from /proc.

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEndIsFoundWithoutADescriptor: this process may open no file, so that the kernel
-// cannot tell of the end, and the end is found all the same.
+// TestEndIsFoundWithoutADescriptor waits for a process while this one may open no file, so
+// that it can only poll.
 func TestEndIsFoundWithoutADescriptor(t *testing.T) {
 	cmd := exec.Command("/bin/sleep", "1000")
 	if err := cmd.Start(); err != nil {

@@ -77,7 +77,7 @@ func (r *Runtime) follow(id string) error {
 		if now, err := r.state(id); err != nil || !now.run.Main.gone(r.ctx) {
 			return
 		}
-		// What is left of it may resist; that it has ended is told all the same.
+		// Its exit is reported even if other processes of its group cannot be killed.
 		if err := r.group(id).Kill(r.ctx); err != nil && r.ctx.Err() != nil {
 			return
 		}

@@ -88,9 +88,9 @@ func (c *Containerd) Start() {
 	c.t.Fatalf("containerd does not listen on %s:\n%s", c.Address, out)
 }
 
-// endShims ends the shims that outlive this containerd: one that has no container any
-// more ends when containerd tells it to, which was killed before it did. A shim that
-// still has a container is a test's fault.
+// endShims ends the shims that outlive this containerd: a shim without containers ends on
+// containerd's order, which a killed containerd does not give. A shim that still has a
+// container fails the test.
 func (c *Containerd) endShims() {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range all {
