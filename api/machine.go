@@ -65,12 +65,15 @@ type Node struct {
 	NodeInfo
 	Cluster   ClusterID  `json:"cluster"`
 	Status    NodeStatus `json:"status"`
-	Allocated Resources  `json:"allocated"`
+	Allocated Resources  `json:"allocated"` // to instances that are on it, or may still be
 	Instances int        `json:"instances"`
 	CPUUsed   int        `json:"cpu_used_percent"`
 	MemUsed   int        `json:"memory_used_percent"`
 	Heard     time.Time  `json:"heard,omitzero"` // when it last gave a sign of life, cluster's clock
 	Joined    time.Time  `json:"joined"`
+	// Reserved is kept for instances that wait until others have left. It is not part of
+	// Allocated: together they may exceed the capacity until those have left.
+	Reserved Resources `json:"reserved,omitzero"`
 	// Subnet is the node's part of the instance network; zero: it has none.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
 	// Coord is where it is in the latency space; nil: it has not measured yet.

@@ -337,7 +337,10 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	d.line("Trouble", "%s", n.RuntimeError)
 	d.line("Network", "%s", n.Network)
 	d.line("Trouble", "%s", n.NetworkError)
-	d.line("Capacity", "%s, of which %s is reserved", n.Capacity, n.Allocated)
+	d.line("Capacity", "%s, of which %s is allocated", n.Capacity, n.Allocated)
+	if n.Reserved != (api.Resources{}) {
+		d.line("Reserved", "%s, for instances that wait until others have left", n.Reserved)
+	}
 	if n.BandwidthUnknown {
 		d.line("Bandwidth", "unknown: services that reserve some are not placed here until the key bandwidth is in the node's configuration")
 	}

@@ -138,6 +138,9 @@ func (w *world) checkBooks() {
 			w.t.Fatalf("node %s: wanted %x/%x known %x/%x used %v/%v assigned %d/%d leased %d/%d", id,
 				n.wanted, wanted, n.known, known, n.used, used, len(n.assigned), assigned, n.leased, leased)
 		}
+		if v, _ := c.Node(id); v.Allocated.Plus(v.Reserved) != used {
+			w.t.Fatalf("of node %s %s is allocated and %s reserved, used %s", id, v.Allocated, v.Reserved, used)
+		}
 		given := func(i api.InstanceID) []string { return n.observed[i].Devices }
 		cand := c.table.Get(string(id))
 		if cand.ID != string(id) || cand.Free != n.info.Capacity.Minus(used) || cand.Out != n.out() ||
@@ -307,6 +310,11 @@ func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
 			open = append(open, w.asked()...)
 			w.checkBooks()
 			w.checkExclusive()
+			for _, n := range w.c.Nodes() { // of the others they may have less than they had
+				if n.Allocated.MilliCPU > n.Capacity.MilliCPU || n.Allocated.MemoryMB > n.Capacity.MemoryMB {
+					t.Fatalf("seed %d: %s has %s, of which %s is allocated", seed, n.ID, n.Capacity, n.Allocated)
+				}
+			}
 		}
 		clear(w.want)
 		w.desire()

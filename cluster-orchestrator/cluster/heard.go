@@ -195,7 +195,7 @@ func (c *Core) holdStranger(n *node, id api.InstanceID) {
 		room, ok = in.demand.claim, true
 	}
 	if o := n.observed[id]; api.Ended(o.State, o.Reason) {
-		if n.hold(id, room.ended(o.Address)); n.leaving[id] {
+		if n.hold(id, room.ended(o.Address)); n.leaving[id] && !c.leavesLater(n, id, o.Epoch) {
 			n.book(id, room.ended(o.Address))
 			delete(n.unknown, id)
 			c.emptied(n, id)
@@ -205,6 +205,13 @@ func (c *Core) holdStranger(n *node, id api.InstanceID) {
 	if n.hold(id, room); !ok && n.leaving[id] {
 		n.unknown[id] = true
 	}
+}
+
+// leavesLater reports whether a later placement of the instance leaves the node than the
+// one that the node tells of: it may begin that one still.
+func (c *Core) leavesLater(n *node, id api.InstanceID, told api.Epoch) bool {
+	in := c.instances[id]
+	return in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node == n.info.ID && told < v.Epoch })
 }
 
 func (n *node) forget(id api.InstanceID) {

@@ -61,8 +61,9 @@ type instance struct {
 // vacancy is a node that may still run an earlier placement: what it claims stays
 // taken until the node, holding generation Gen or a later one, has nothing of it.
 type vacancy struct {
-	Node api.NodeID     `json:"node"`
-	Gen  api.Generation `json:"gen"`
+	Node  api.NodeID     `json:"node"`
+	Epoch api.Epoch      `json:"epoch,omitempty"` // of that placement; 0: an earlier release saved it
+	Gen   api.Generation `json:"gen"`
 	claim
 	// Stays is what the node goes on with until the new placement runs: a move is
 	// make before break. Nil: it was told to end it.

@@ -43,7 +43,7 @@ type node struct {
 	reportSeq uint64
 	aliveSeq  uint64
 	synced    bool           // a whole report was taken in this boot and life
-	must      api.Generation // that it must hold before its report counts: a broker may hand it an older one first
+	must      api.Generation // that it must hold before its report counts, see mustHold
 	complete  bool           // no report of this boot is missing: what it did not say is not there
 	awaited   bool           // the time after our start lasts until it has reported
 	ack       api.Generation // the newest that it said it holds
@@ -101,6 +101,9 @@ type nodeRecord struct {
 	// Existing says whether the node offered to run privileged workloads before there
 	// were caps of nodes. nil: an earlier release saved the record, and Info says it.
 	Existing *bool `json:"existing_privileged,omitempty"`
+	// Must is the generation of the desired set that the node must hold before its
+	// report counts, see mustHold.
+	Must api.Generation `json:"must,omitempty"`
 }
 
 // newNode returns a node that claims this. existing is as in nodeRecord.
@@ -130,8 +133,19 @@ func (c *Core) takeClaims(n *node, claims api.NodeInfo) {
 
 func (c *Core) saveNode(n *node) {
 	c.journal.Put(kindNode, string(n.info.ID), nodeRecord{
-		n.claims, n.joined, n.cordoned, n.draining, n.purging, n.net.subnet, n.net.self, &n.caps.existing,
+		n.claims, n.joined, n.cordoned, n.draining, n.purging, n.net.subnet, n.net.self, &n.caps.existing, n.must,
 	})
+}
+
+// mustHold has the node's reports count only once it holds its present desired set.
+// It is called where room is freed that the node did not confirm to be free: a broker
+// or a link may still hand the node an older set, and it would begin what that has. It
+// is saved, because after a restart the older set is there all the same.
+func (c *Core) mustHold(n *node) {
+	if n.must != n.gen {
+		n.must = n.gen
+		c.saveNode(n)
+	}
 }
 
 func (c *Core) restoreNode(d store.Doc) error {
@@ -144,7 +158,7 @@ func (c *Core) restoreNode(d store.Doc) error {
 		existing = *r.Existing
 	}
 	n := c.newNode(r.Info, existing)
-	n.joined, n.cordoned, n.draining, n.purging, n.net.self = r.Joined, r.Cordoned, r.Draining, r.Purging, r.Net
+	n.joined, n.cordoned, n.draining, n.purging, n.net.self, n.must = r.Joined, r.Cordoned, r.Draining, r.Purging, r.Net, r.Must
 	c.restoreSubnet(n, r.Subnet)
 	c.addNode(n)
 	return nil
@@ -171,6 +185,7 @@ func (c *Core) joinNode(info api.NodeInfo) {
 		for _, in := range n.sorted() {
 			if in.ended() {
 				c.unassign(in, false) // or it would run again there
+				c.mustHold(n)
 				c.changed(in)
 			}
 		}

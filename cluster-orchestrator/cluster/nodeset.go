@@ -23,6 +23,7 @@ func (c *Core) touch(n *node) {
 	c.touched[n.info.ID] = true
 	n.from = n.gen
 	n.gen = max(c.nextGen(), n.gen+1)
+	n.must = min(n.must, n.gen) // generations may have been lost with a newer copy of the store
 }
 
 // flushNodes sends what this step changed of the nodes' desired sets.

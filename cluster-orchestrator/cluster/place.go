@@ -265,10 +265,10 @@ func (c *Core) unassign(in *instance, held bool) {
 	n.drop[in.id()] = true
 	delete(n.put, in.id())
 	if n.silent {
-		n.must = n.gen
+		c.mustHold(n)
 	}
 	if held {
-		in.Vacancies = append(in.Vacancies, vacancy{Node: n.info.ID, Gen: n.gen, claim: had})
+		in.Vacancies = append(in.Vacancies, vacancy{Node: n.info.ID, Epoch: in.Epoch, Gen: n.gen, claim: had})
 	}
 	c.refresh(n)
 	c.save(in)

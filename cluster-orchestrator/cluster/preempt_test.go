@@ -40,6 +40,31 @@ func TestTheUrgentEvictTheFewestAndLeastUrgent(t *testing.T) {
 	}
 }
 
+// TestReservedRoomIsNotAllocatedBesideThatOfThoseWhoLeave: an instance of a drained node
+// is to go where another is about to leave, and runs meanwhile (seed 909).
+func TestReservedRoomIsNotAllocatedBesideThatOfThoseWhoLeave(t *testing.T) {
+	w := line(t, 2, func(c *Config) { c.Preempt = true })
+	w.wants(classed(0, 1, "low", 3), classed(1, 1, "high", 4))
+	w.beat()
+	from, to := w.at(1).Node, w.at(0).Node
+	w.step(Drain{Node: from})
+	if in := w.c.instances[web.Instance(1)]; in.Node != from || in.Reserved != to {
+		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
+	}
+	room := func() (allocated, reserved int64) {
+		n, _ := w.c.Node(to)
+		return n.Allocated.MilliCPU, n.Reserved.MilliCPU
+	}
+	if a, r := room(); a != 3000 || r != 4000 {
+		t.Errorf("%d is allocated and %d reserved, want 3000 of what leaves and 4000 of what comes", a, r)
+	}
+	w.pass(10 * time.Second)
+	w.expect(1, api.Running, to)
+	if a, r := room(); a != 4000 || r != 0 {
+		t.Errorf("%d is allocated and %d reserved, want 4000 and nothing", a, r)
+	}
+}
+
 func TestTheRootIsToldWhoWouldMakeWay(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "low", 3), classed(1, 1, "normal", 4))

@@ -84,11 +84,17 @@ func (c *Core) checkSilence(n *node) {
 	c.silent++
 	overdue := c.suspectLate()
 	c.refresh(n)
-	for _, id := range step.Keys(n.leaving) {
+	leaving := step.Keys(n.leaving)
+	for _, id := range leaving {
 		if n.leave(id) {
 			c.touch(n)
-			n.drop[id], n.must = true, n.gen
+			n.drop[id] = true
 		}
+	}
+	if len(leaving) > 0 {
+		c.mustHold(n)
+	}
+	for _, id := range leaving {
 		n.release(id)
 		if in := c.instances[id]; in != nil {
 			c.dropVacancy(in, n.info.ID)

@@ -24,8 +24,12 @@ func (c *Core) Node(id api.NodeID) (api.Node, bool) {
 	if n == nil {
 		return api.Node{}, false
 	}
+	var reserved api.Resources
+	for id := range n.reserved {
+		reserved = reserved.Plus(n.booked[id].Room)
+	}
 	v := api.Node{
-		NodeInfo: n.info, Cluster: c.cfg.ID, Status: api.NodeReady, Allocated: n.used, Instances: len(n.assigned),
+		NodeInfo: n.info, Cluster: c.cfg.ID, Status: api.NodeReady, Allocated: n.used.Minus(reserved), Reserved: reserved, Instances: len(n.assigned),
 		CPUUsed: int(n.cpu), MemUsed: int(n.mem), Joined: n.joined,
 		Subnet: n.net.subnet, Coord: n.coord, Capped: n.caps.above,
 	}

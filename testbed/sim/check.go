@@ -161,10 +161,7 @@ func (w *World) look() {
 		if !c.proc.alive {
 			continue
 		}
-		if c.everPreempts && c.waiting() {
-			continue // what is reserved for somebody urgent comes on top until the others have ended
-		}
-		for _, n := range c.core.Nodes() {
+		for _, n := range c.core.Nodes() { // what is reserved comes on top until others have left
 			if !n.Allocated.Fits(n.Capacity) {
 				w.violate("capacity", c.name+"/"+string(n.ID), "has %s and %s of it are promised", n.Capacity, n.Allocated)
 			}

@@ -349,8 +349,3 @@ func (w *World) urgency(id api.InstanceID) int {
 	}
 	return 0
 }
-
-// waiting reports whether the cluster has an instance that is on no node.
-func (m *ClusterMachine) waiting() bool {
-	return slices.ContainsFunc(m.core.Instances(), func(in api.Instance) bool { return in.Node == "" })
-}

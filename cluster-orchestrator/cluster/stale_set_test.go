@@ -1,0 +1,128 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// A broker may keep a desired set of a node that is older than the newest, and hand it
+// to the node when that connects. What the cluster took off the node meanwhile takes
+// room there for as long as the node may still be handed a set with it.
+
+// kept is the newest desired set that the last step sent to a node.
+func (w *world) kept(id api.NodeID) (d api.Desired) {
+	w.t.Helper()
+	for _, e := range w.last.Send {
+		if m, ok := e.Msg.(api.Desired); ok && e.To == id.Addr() {
+			d = m
+		}
+	}
+	if d.Gen == 0 {
+		w.t.Fatalf("the last step sent no desired set to %s", id)
+	}
+	return d
+}
+
+// returnsLate has n0 hear nothing of an instance that came and went, until it is back
+// with the broker's older set, and wants another in its room. between happens while the
+// node is away.
+func returnsLate(t *testing.T, between func(w *world)) {
+	t.Helper()
+	w := newWorld(t, 1)
+	n := w.nodes["n0"]
+	w.deaf = true
+	w.wants(assignment(0, 1, spec(3, 100)))
+	retained := w.kept("n0")
+	w.drops(web.Instance(0))
+	n.off = true
+	w.pass(9 * time.Second)
+	between(w)
+	n.off = false
+	w.speak("n0")
+	w.wants(assignment(1, 1, spec(3, 100)))
+	if in := w.at(1); in.Node != "" {
+		t.Fatalf("it is on %s, which may still be handed a set whose instance takes 3 vCPU", in.Node)
+	}
+	n.take(retained)
+	n.settle()
+	w.speak("n0")
+	w.deaf = false
+	w.pass(10 * time.Second)
+	w.expect(1, api.Running, "n0")
+	w.checkBooks()
+}
+
+func TestAReturningNodeMustHoldTheSetThatTookAnInstanceAway(t *testing.T) {
+	returnsLate(t, func(*world) {})
+}
+
+func TestAReturningNodeMustHoldThatSetAfterARestartOfItsCluster(t *testing.T) {
+	returnsLate(t, (*world).restart)
+}
+
+// TestANodeThatJoinsAnewMustHoldASetWithoutWhatHasCompleted: it lost its store, and
+// would run a completed instance again that an older set has.
+func TestANodeThatJoinsAnewMustHoldASetWithoutWhatHasCompleted(t *testing.T) {
+	w := newWorld(t, 1)
+	n := w.nodes["n0"]
+	job := spec(3, 100)
+	job.OneShot = true
+	w.wants(assignment(0, 1, job))
+	retained := w.kept("n0")
+	w.beat()
+	done := n.has[web.Instance(0)]
+	done.State = api.Completed
+	n.has[web.Instance(0)] = done
+	w.speak("n0")
+	w.expect(0, api.Completed, "n0")
+	w.deaf = true
+	n.boot, n.gen, n.has = 1, 0, map[api.InstanceID]api.Observed{}
+	n.want = map[api.InstanceID]api.Assignment{}
+	w.step(JoinNode{Info: nodeInfo("n0", api.Resources{MilliCPU: 4000, MemoryMB: 4096})})
+	w.speak("n0")
+	w.wants(assignment(1, 1, spec(3, 100)))
+	if in := w.at(1); in.Node != "" {
+		t.Fatalf("it is on %s, which may still be handed a set whose instance takes 3 vCPU", in.Node)
+	}
+	n.take(retained)
+	n.settle()
+	w.speak("n0")
+	w.deaf = false
+	w.pass(10 * time.Second)
+	w.expect(1, api.Running, "n0")
+	w.checkBooks()
+}
+
+// TestTheEndOfAnEarlierPlacementFreesNoRoomOfALaterOne: the node was told to run the
+// instance anew, and had not said so before it was told to end that.
+func TestTheEndOfAnEarlierPlacementFreesNoRoomOfALaterOne(t *testing.T) {
+	w := newWorld(t, 1)
+	n := w.nodes["n0"]
+	job := spec(3, 100)
+	job.OneShot = true
+	w.wants(assignment(0, 1, job))
+	w.beat()
+	done := n.has[web.Instance(0)]
+	done.State = api.Completed
+	n.has[web.Instance(0)] = done
+	w.speak("n0")
+	w.expect(0, api.Completed, "n0")
+	before := n.whole() // is on its way while all else happens
+	w.deaf = true
+	again := assignment(0, 2, job)
+	again.SpecRev = 2
+	w.wants(again)
+	n.take(w.kept("n0"))
+	w.drops(web.Instance(0))
+	w.step(before)
+	w.wants(assignment(1, 1, spec(3, 100)))
+	if in := w.at(1); in.Node != "" {
+		t.Fatalf("it is on %s, which may still run what takes %s", in.Node, job.Needs())
+	}
+	w.deaf = false
+	w.pass(10 * time.Second)
+	w.expect(1, api.Running, "n0")
+	w.checkBooks()
+}
