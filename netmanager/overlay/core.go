@@ -142,6 +142,7 @@ const (
 	timerClosest                  // a closer backend is in sight
 	timerLeft                     // a service has been away for long
 	timerMeasure                  // a peer's round trip is to be measured
+	timerPlace                    // it is time to say where the node is
 	timerTell                     // a notice was not confirmed by all
 	timerMark                     // a peer's word is believed no longer
 	timerTerms                    // a peer has not said that it heard our terms
@@ -311,6 +312,8 @@ func (c *Core) expire() {
 			}
 		case timerMeasure:
 			c.measureAgain(k.peer)
+		case timerPlace:
+			c.sayPlace()
 		case timerLeft:
 			c.left(k.service)
 		case timerTell:

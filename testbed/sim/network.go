@@ -22,16 +22,18 @@ import (
 // the kernel's place, which outlives it; what its tunnel observes is that every
 // peer is reached.
 type NetMachine struct {
-	w     *World
-	node  *NodeMachine
-	name  string
-	core  *overlay.Core
-	proc  process[overlay.Input]
-	plane planetest.Twin
-	ready bool   // as the node engine was told
-	flows uint64 // that the plane has seen
-	coord api.Coordinate
-	lies  []api.NetPair // that it says of connections, with each word
+	w        *World
+	node     *NodeMachine
+	name     string
+	core     *overlay.Core
+	proc     process[overlay.Input]
+	plane    planetest.Twin
+	ready    bool   // as the node engine was told
+	flows    uint64 // that the plane has seen
+	coord    api.Coordinate
+	detour   time.Duration // that its connection adds to each round trip
+	measures int           // round trips that it was asked for
+	lies     []api.NetPair // that it says of connections, with each word
 }
 
 func (m *NodeMachine) addNet() {
@@ -194,6 +196,7 @@ func (n *NetMachine) send(e api.Envelope) {
 	case overlay.TunnelCoord:
 		n.coord = msg.Coordinate
 	case overlay.TunnelMeasure:
+		n.measures++
 		n.measure(msg.Key)
 	case overlay.TunnelPeer:
 		rtt := n.w.between(time.Millisecond, 100*time.Millisecond)
@@ -227,7 +230,7 @@ func (n *NetMachine) key() api.PeerKey { return sha256.Sum256([]byte(n.name)) }
 func (w *World) roundTrip(a, b *NetMachine) time.Duration {
 	p, q := a.key(), b.key()
 	away := math.Hypot(float64(p[0])-float64(q[0]), float64(p[1])-float64(q[1])) / 256 * 80
-	return time.Duration((away + 4 + float64(p[2]%8+q[2]%8)/2) * float64(time.Millisecond))
+	return time.Duration((away+4+float64(p[2]%8+q[2]%8)/2)*float64(time.Millisecond)) + a.detour + b.detour
 }
 
 // used says that everything is.

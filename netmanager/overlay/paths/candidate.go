@@ -40,7 +40,7 @@ type way struct {
 	seen    netip.AddrPort
 
 	rtt, least time.Duration // smoothed (RFC 6298's eighth), and the least; 0: never measured
-	recent     [4]time.Duration
+	recent     [4]trip
 	trips      int     // of which recent has the last
 	loss       float64 // smoothed share of probes that were missed
 	better     int     // measurements in a row that favour it over the current way

@@ -2,7 +2,6 @@ package paths
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -114,7 +113,7 @@ func (m *Machine) answered(from Path, r Reply) {
 			continue
 		}
 		x.pending = append(x.pending[:i:i], x.pending[i+1:]...)
-		x.timed(m.now.Sub(p.at))
+		x.timed(m.now.Sub(p.at), m.now)
 		if !p.missed {
 			x.loss -= x.loss / 8
 		}
@@ -139,25 +138,43 @@ func (m *Machine) answered(from Path, r Reply) {
 	}
 }
 
+// trip is one round trip and when its reply came.
+type trip struct {
+	rtt time.Duration
+	at  time.Time
+}
+
+// sampleFor is how long a round trip counts for sample. The peer of an idle node is
+// measured less often: each of its round trips counts alone, for a longer memory
+// would hide for minutes that the way has become slower.
+const sampleFor = 25 * time.Second
+
 // timed takes in a round trip.
-func (x *way) timed(d time.Duration) {
+func (x *way) timed(d time.Duration, now time.Time) {
 	d = max(d, time.Microsecond)
 	if x.rtt == 0 {
 		x.rtt, x.least = d, d
 	}
 	x.rtt += (d - x.rtt) / 8
 	x.least = min(x.least, d)
-	x.recent[x.trips%len(x.recent)] = d
+	x.recent[x.trips%len(x.recent)] = trip{d, now}
 	x.trips++
 }
 
-// sample is the least of the last round trips: what a busy machine or a queue adds
-// to one says nothing of how far the peer is. 0: there was none.
-func (x *way) sample() time.Duration {
+// sample is the least of the round trips within sampleFor, the last 4 at most, or the
+// last one: what a busy machine or a queue adds to one is not the distance to the
+// peer. 0: there was none.
+func (x *way) sample(now time.Time) time.Duration {
 	if x.trips == 0 {
 		return 0
 	}
-	return slices.Min(x.recent[:min(x.trips, len(x.recent))])
+	least := x.recent[(x.trips-1)%len(x.recent)].rtt
+	for _, r := range x.recent[:min(x.trips, len(x.recent))] {
+		if now.Sub(r.at) < sampleFor {
+			least = min(least, r.rtt)
+		}
+	}
+	return least
 }
 
 // expire marks probes that were not answered in time.

@@ -16,7 +16,7 @@ type Report struct {
 	RTT    time.Duration
 	MinRTT time.Duration // 0, as RTT: not measured yet
 	// Samples counts the round trips by the ways that were in use. Sample is the
-	// least of the last few by this one, and Coord where the peer said with the last
+	// least of the last few seconds by this one, and Coord where the peer said with the last
 	// that it is; nil: it did not.
 	Samples uint64
 	Sample  time.Duration
@@ -43,7 +43,7 @@ func (m *Machine) Report() Report {
 	}
 	r := Report{
 		Path: x.path, Proven: x.proven, RTT: x.rtt, MinRTT: x.least, Loss: x.loss, MTU: x.mtu.safe(), Sized: x.mtu.proven > 0 || x.mtu.tooBig > 0 || x.mtu.done,
-		Plain: m.plain(x), Seen: x.seen, Idle: m.asleep, Silent: m.silent, Samples: m.samples, Sample: x.sample(), Coord: m.coord,
+		Plain: m.plain(x), Seen: x.seen, Idle: m.asleep, Silent: m.silent, Samples: m.samples, Sample: x.sample(m.now), Coord: m.coord,
 	}
 	if x.path.Relay() {
 		r.Reason = m.why()
