@@ -51,6 +51,7 @@ func (c *chaos) runtimeEnds(n *NodeMachine) {
 		if with == 2 || with == 1 && w.chance.IntN(2) == 0 {
 			continue
 		}
+		v.hidden = w.opts.Plant == PlantHiddenStop && v.phase == api.WorkloadRunning
 		n.runtime.lose(v, w.chance.IntN(2) == 0)
 	}
 	w.after(w.between(500*time.Millisecond, 15*time.Second), func() { n.setRuntime(false) })

@@ -36,6 +36,7 @@ type workload struct {
 	run       int    // counts starts and ends, so that a planned exit knows its process
 	guard     uint64 // counts guards
 	due       bool   // the guard's deadline has passed, and it found nothing to kill
+	hidden    bool   // that it ended; see PlantHiddenStop
 }
 
 func newRuntime(m *NodeMachine) *FakeRuntime {
@@ -155,6 +156,7 @@ func (r *FakeRuntime) create(o api.CreateWorkload) {
 			o.Devices = firstOnes(o.Devices)
 		}
 		v.attempt, v.spec, v.phase, v.addresses, v.devices = o.Attempt, o.Spec, api.WorkloadCreated, o.Addresses, o.Devices
+		v.hidden = false
 		r.w.checkCapacity(r.machine)
 		r.w.checkDevices(r.machine, v)
 		r.finish(o.Key, api.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: api.WorkloadCreated})
@@ -374,9 +376,12 @@ func (r *FakeRuntime) found() []api.WorkloadEvent {
 	}
 	var out []api.WorkloadEvent
 	for _, v := range r.all() {
-		spec, at := v.spec, r.onNetwork(v.Key)
+		spec, at, phase := v.spec, r.onNetwork(v.Key), v.phase
+		if v.hidden {
+			phase = api.WorkloadRunning
+		}
 		out = append(out, api.WorkloadEvent{
-			Key: v.Key, Attempt: v.attempt, Phase: v.phase, ExitCode: v.exit, Spec: &spec, Devices: v.devices, Address: at.Address, Ready: at.Ready,
+			Key: v.Key, Attempt: v.attempt, Phase: phase, ExitCode: v.exit, Spec: &spec, Devices: v.devices, Address: at.Address, Ready: at.Ready,
 		})
 	}
 	return out

@@ -133,6 +133,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		sim.PlantForgetSpot:   {"durable", "settle", "exclusive", "journal", "lost", "capacity", "calm"},
 		sim.PlantOneDevice:    {"devices"},
 		sim.PlantOldLabels:    {"settle", "delete"},
+		sim.PlantHiddenStop:   {"ghost"},
 	} {
 		t.Run(string(plant), func(t *testing.T) {
 			t.Parallel()

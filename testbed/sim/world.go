@@ -38,11 +38,12 @@ const (
 	PlantForgetSpot   Plant = "forget-spot"   // clusters do not save instances
 	PlantOneDevice    Plant = "one-device"    // runtimes give everybody the first device of a kind
 	PlantOldLabels    Plant = "old-labels"    // nodes say for ever what they were when they joined
+	PlantHiddenStop   Plant = "hidden-stop"   // a runtime that is back after an unclean stop says that what ended with it runs
 )
 
 // Plants are the bugs that can be planted.
 func Plants() []string {
-	return []string{string(PlantIgnoreLeases), string(PlantForgetNode), string(PlantForgetApp), string(PlantForgetSpot), string(PlantOneDevice), string(PlantOldLabels)}
+	return []string{string(PlantIgnoreLeases), string(PlantForgetNode), string(PlantForgetApp), string(PlantForgetSpot), string(PlantOneDevice), string(PlantOldLabels), string(PlantHiddenStop)}
 }
 
 func (o Options) forgetsSave(machine string, doc store.Doc) bool {
