@@ -18,8 +18,16 @@ const checkTime = 2 * time.Second
 // Health answers for a daemon: /livez, /readyz, /version. Live means that the
 // process serves; ready means that its checks hold. It is safe for concurrent use.
 type Health struct {
-	mu     sync.Mutex // guards checks
-	checks []check
+	mu      sync.Mutex // guards the fields below
+	checks  []check
+	running *checking // that requests wait for; nil: none
+}
+
+// checking is one round of all checks.
+type checking struct {
+	done  chan struct{} // closed when the fields below are set
+	lines []string
+	ready bool
 }
 
 type check struct {
@@ -89,8 +97,37 @@ func (h *Health) Check(ctx context.Context) (lines []string, ready bool) {
 	return lines, ready
 }
 
+// shared is Check, whose rounds are made one at a time and are shared by those who
+// ask meanwhile: anybody may ask.
+func (h *Health) shared(ctx context.Context) (lines []string, ready bool) {
+	h.mu.Lock()
+	run := h.running
+	first := run == nil
+	if first {
+		run = &checking{done: make(chan struct{})}
+		h.running = run
+	}
+	h.mu.Unlock()
+	if !first {
+		select {
+		case <-run.done:
+		case <-ctx.Done():
+			return nil, false
+		}
+		return run.lines, run.ready
+	}
+	defer func() {
+		h.mu.Lock()
+		h.running = nil
+		h.mu.Unlock()
+		close(run.done)
+	}()
+	run.lines, run.ready = h.Check(context.WithoutCancel(ctx))
+	return run.lines, run.ready
+}
+
 func (h *Health) ready(w http.ResponseWriter, r *http.Request) {
-	lines, ready := h.Check(r.Context())
+	lines, ready := h.shared(r.Context())
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	last := "ok"
 	if !ready {

@@ -2,16 +2,10 @@ package daemon
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/treeline-edge/treeline/internal/gate"
 )
 
 // Part is something that lives as long as the daemon.
@@ -38,42 +32,4 @@ func RunAll(ctx context.Context, parts ...Part) error {
 		})
 	}
 	return g.Wait()
-}
-
-// drainTime is what requests get to end in; watches and streams never end by
-// themselves and are cut then.
-const drainTime = 3 * time.Second
-
-// Serve serves HTTP on the listener until ctx ends, over TLS if there is a
-// configuration. Requests see the end of ctx, so that streams can close. The
-// listener is closed on return.
-func Serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config) error {
-	s := &http.Server{
-		Handler: h, TLSConfig: tc,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ConnContext:       gate.Context,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-	}
-	done := make(chan error, 1)
-	go func() {
-		if tc != nil {
-			done <- s.ServeTLS(ln, "", "")
-		} else {
-			done <- s.Serve(ln)
-		}
-	}()
-	select {
-	case err := <-done:
-		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
-	case <-ctx.Done():
-	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
-	defer cancel()
-	if s.Shutdown(drain) != nil {
-		_ = s.Close()
-	}
-	<-done
-	return nil
 }

@@ -94,14 +94,10 @@ type Gate struct {
 
 	strangers, reserve, peers, people *fairshare.Pool
 	turns                             *fairshare.Turns
-
-	mu       sync.Mutex // guards familiar; the pool evicts while it is held
-	familiar map[string]*fairshare.Place
-	memory   *fairshare.Pool
-
-	web    chan net.Conn
-	closed chan struct{}
-	once   sync.Once
+	familiar                          *fairshare.Known // addresses
+	web                               chan net.Conn
+	closed                            chan struct{}
+	once                              sync.Once
 }
 
 // New makes a gate that accepts from ln once it runs.
@@ -122,8 +118,8 @@ func New(ln net.Listener, o Options) *Gate {
 		strangers: fairshare.NewPool(strangerPlaces, early), reserve: fairshare.NewPool(familiarPlaces, early),
 		peers: fairshare.NewPool(peers, fairshare.Replace), people: fairshare.NewPool(peoplePlaces, fairshare.Keep),
 		turns:    fairshare.NewTurns(handshakeTurns, runtime.GOMAXPROCS(0), 0),
-		familiar: map[string]*fairshare.Place{}, memory: fairshare.NewPool(familiarAddresses, fairshare.Replace),
-		web: make(chan net.Conn), closed: make(chan struct{}),
+		familiar: fairshare.NewKnown(familiarAddresses, familiarFor),
+		web:      make(chan net.Conn), closed: make(chan struct{}),
 	}
 	choose := o.TLS.GetConfigForClient
 	g.conf.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -231,35 +227,10 @@ func nameOf(cert *x509.Certificate) string {
 
 func key(path []string) string { return path[len(path)-1] }
 
-func (g *Gate) knows(path []string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.familiar[key(path)] != nil
-}
+func (g *Gate) knows(path []string) bool { return g.familiar.Has(time.Now(), key(path)) }
 
 // remember makes the address a known one for some time.
-func (g *Gate) remember(path []string) {
-	now := time.Now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if place := g.familiar[key(path)]; place != nil {
-		place.Touch(now)
-		return
-	}
-	place, err := g.memory.Take(now, path[:1], func() { delete(g.familiar, key(path)) })
-	if err != nil {
-		return // it goes without the reserve
-	}
-	g.familiar[key(path)] = place
-	time.AfterFunc(familiarFor, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.familiar[key(path)] == place {
-			delete(g.familiar, key(path))
-			place.Release()
-		}
-	})
-}
+func (g *Gate) remember(path []string) { g.familiar.Note(time.Now(), path[0], key(path)) }
 
 // Accept is net.Listener's, for the HTTP server.
 func (g *Gate) Accept() (net.Conn, error) {

@@ -2,6 +2,7 @@ package gate_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -16,6 +17,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/treeline-edge/treeline/internal/bus/bustest"
 	"github.com/treeline-edge/treeline/internal/daemon"
@@ -237,38 +241,66 @@ func TestSilentConnectionsLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// Connections that made their handshake and then send their request byte by byte,
-// or a body that never ends, are strangers as well.
+// Connections that made their handshake and then send their request byte by byte, or
+// a body that never ends, or ten such requests over HTTP/2, are strangers as well.
 func TestSlowRequestsLeaveRoomForOthers(t *testing.T) {
 	manyFiles(t, 16_000)
 	p := open(t)
 	conf := p.ca.Client(t, "x")
 	conf.GetClientCertificate = nil
-	quiet := p.asks(50, "127.0.0.1", "")
+	conf2 := conf.Clone()
+	conf2.NextProtos = []string{"h2"}
+	quiet, before := p.asks(50, "127.0.0.1", ""), files(t)
 	var made atomic.Int64
-	end := p.crowd(2500, func(c net.Conn) error {
+	end := p.crowd(4000, func(c net.Conn) error {
+		which := made.Add(1) % 3
 		secure := tls.Client(c, conf)
+		if which == 2 {
+			secure = tls.Client(c, conf2)
+		}
 		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 		if err := secure.Handshake(); err != nil {
 			return err
 		}
 		_ = c.SetDeadline(time.Time{})
 		text := "GET / HTTP/1.1\r\nHost: x\r\nA"
-		if made.Add(1)%2 == 0 {
+		switch which {
+		case 1:
 			text = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc"
+		case 2:
+			text = bodiless(10)
 		}
 		_, err := io.WriteString(secure, text)
 		return err
 	})
+	if n := (files(t) - before) / 2; n > 2048+512+500 {
+		t.Errorf("%d of 4000 slow connections are open, want about the 2048 places for strangers", n)
+	}
 	attacked := p.asks(50, "127.0.0.1", "")
 	end()
-	if made.Load() < 2000 {
-		t.Errorf("%d slow requests were begun, want 2000 at least", made.Load())
+	if made.Load() < 3000 {
+		t.Errorf("%d slow requests were begun, want 3000 at least", made.Load())
 	}
 	t.Logf("p99 of a connection with a request: %v before, %v under attack (n = 50)", p99(quiet), p99(attacked))
 	if p99(attacked) > maxWait {
 		t.Errorf("p99 of requests went from %v to %v, want at most %v", p99(quiet), p99(attacked), maxWait)
 	}
+}
+
+// bodiless begins a connection of HTTP/2 with n requests whose bodies do not come.
+func bodiless(n int) string {
+	var out, block bytes.Buffer
+	enc := hpack.NewEncoder(&block)
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", "/"}, {":authority", "x"}} {
+		_ = enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+	}
+	out.WriteString(http2.ClientPreface)
+	fr := http2.NewFramer(&out, nil)
+	_ = fr.WriteSettings()
+	for i := range n {
+		_ = fr.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block.Bytes(), EndHeaders: true})
+	}
+	return out.String()
 }
 
 // Who has authenticated from an address gets in from it again, also while others

@@ -162,7 +162,7 @@ var modules = []struct {
 	{"golang.org/x/term", []string{"internal/daemon", "cli"}, "whether a person reads the output; passwords unseen"},
 	{"golang.org/x/crypto", []string{"internal/identity", "netmanager/tunnel/session"}, "argon2id; ChaCha20-Poly1305 and BLAKE2s"},
 	{"github.com/flynn/noise", []string{"netmanager/tunnel/session"}, "the tunnel's handshake"},
-	{"golang.org/x/net", []string{"root-orchestrator", "cluster-orchestrator", "internal"}, "HTTP/2 beyond the standard library's settings"},
+	{"golang.org/x/net", nil, "HTTP/2 frames as a hostile client writes them, in tests"},
 	{"github.com/golang-jwt/jwt", []string{"internal/identity"}, "tokens, in one place where algorithms are pinned"},
 	{"github.com/prometheus", append([]string{"internal/daemon"}, wirings...), "metrics, registered where a daemon is put together"},
 	{"go.etcd.io/bbolt", []string{"internal/store/embedded"}, "the embedded store"},

@@ -1,0 +1,161 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/gate"
+)
+
+// drainTime is what requests get to end in; watches and streams never end by
+// themselves and are cut then.
+const drainTime = 3 * time.Second
+
+var connStreams = fairshare.Declare(fairshare.Bound{
+	Resource: "HTTP/2 streams of a connection", Total: 100, Per: "connection",
+	Beyond: "the stream is refused; a connection with 400 more that were opened and reset while their requests wait is closed. " +
+		"A connection buffers at most 1 MiB, a stream 256 KiB, and headers have at most 64 KiB",
+	Attack: "TestStreamsThatAreResetDoNotPileUp",
+})
+
+// limits bound how long one request or connection occupies the server. net/http's
+// own timeouts of whole requests do not suit streams, which last for hours.
+type limits struct {
+	header time.Duration // for a request's headers to arrive, HTTP/1
+	idle   time.Duration // without a request; also for the first headers of HTTP/2
+	body   time.Duration // for a request's body to arrive, unless the handler sets its own deadline
+	write  time.Duration // for the client to take what one Write or Flush writes
+}
+
+var defaultLimits = limits{header: 10 * time.Second, idle: 2 * time.Minute, body: time.Minute, write: 30 * time.Second}
+
+// Serve serves HTTP on the listener until ctx ends, over TLS if there is a
+// configuration. Requests see the end of ctx, so that streams can close. A request
+// ends when its body does not arrive in a minute, unless its handler sets a read
+// deadline, and when its client takes nothing of a Write for 30 s; a response that
+// has nothing to write lasts. The listener is closed on return.
+func Serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config) error {
+	return serve(ctx, ln, h, tc, defaultLimits)
+}
+
+func serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config, lim limits) error {
+	s := &http.Server{
+		Handler: lim.wrap(h), TLSConfig: tc,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       gate.Context,
+		ReadHeaderTimeout: lim.header,
+		IdleTimeout:       lim.idle,
+		MaxHeaderBytes:    64 << 10,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          connStreams.Total,
+			MaxReceiveBufferPerConnection: 1 << 20,
+			MaxReceiveBufferPerStream:     256 << 10,
+			WriteByteTimeout:              lim.write,
+		},
+		ErrorLog: log.New(serverLog{slog.Default()}, "", 0),
+	}
+	done := make(chan error, 1)
+	go func() {
+		if tc != nil {
+			done <- s.ServeTLS(ln, "", "")
+		} else {
+			done <- s.Serve(ln)
+		}
+	}()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	if s.Shutdown(drain) != nil {
+		_ = s.Close()
+	}
+	<-done
+	return nil
+}
+
+// serverLog takes what net/http logs. Clients cause all of it but panics, as often as
+// they like, so that it is for debugging.
+type serverLog struct{ log *slog.Logger }
+
+// Write is io.Writer's; net/http writes one message at a time.
+func (l serverLog) Write(p []byte) (int, error) {
+	level, text := slog.LevelDebug, strings.TrimSpace(string(p))
+	if strings.Contains(text, "panic serving") {
+		level = slog.LevelError
+	}
+	l.log.Log(context.Background(), level, "HTTP server", "message", text)
+	return len(p), nil
+}
+
+// wrap gives each request its deadlines.
+func (l limits) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		if r.Body != nil && r.Body != http.NoBody {
+			_ = rc.SetReadDeadline(time.Now().Add(l.body))
+			r.Body = &timedBody{r.Body, rc}
+		}
+		out := &timedWriter{w, rc, l.write}
+		defer out.begin() // the server still writes what it has buffered
+		next.ServeHTTP(out, r)
+	})
+}
+
+// timedBody clears the read deadline at its end: over HTTP/1 it would otherwise end
+// a request that takes longer to answer.
+type timedBody struct {
+	io.ReadCloser
+	rc *http.ResponseController
+}
+
+// Read is io.Reader's.
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		_ = b.rc.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// timedWriter has a write deadline while it writes, and none between writes: over
+// HTTP/2 a deadline that passes resets a stream on which nothing is written.
+type timedWriter struct {
+	http.ResponseWriter
+	rc   *http.ResponseController
+	wait time.Duration
+}
+
+func (w *timedWriter) begin() { _ = w.rc.SetWriteDeadline(time.Now().Add(w.wait)) }
+func (w *timedWriter) end()   { _ = w.rc.SetWriteDeadline(time.Time{}) }
+
+// Write is io.Writer's.
+func (w *timedWriter) Write(p []byte) (int, error) {
+	w.begin()
+	defer w.end()
+	return w.ResponseWriter.Write(p)
+}
+
+// FlushError is http.ResponseController's.
+func (w *timedWriter) FlushError() error {
+	w.begin()
+	defer w.end()
+	return w.rc.Flush()
+}
+
+// Flush is http.Flusher's.
+func (w *timedWriter) Flush() { _ = w.FlushError() }
+
+// Unwrap is http.ResponseController's.
+func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,64 @@
+package fairshare
+
+import (
+	"sync"
+	"time"
+)
+
+// Known remembers keys for some time. It has room for the bound's Total of them, and
+// of one group for its Share; when there is none, it forgets the least recently noted
+// key of the largest group.
+type Known struct {
+	life time.Duration
+
+	mu   sync.Mutex // guards keys and what they point to; taken before the pool's
+	keys map[string]*known
+	pool *Pool
+}
+
+type known struct {
+	place *Place
+	until time.Time
+}
+
+// NewKnown remembers nothing yet. Keys count for the life after they were noted.
+func NewKnown(b Bound, life time.Duration) *Known {
+	return &Known{life: life, keys: map[string]*known{}, pool: NewPool(b, Replace)}
+}
+
+// Note remembers the key. group is what the memory is shared by.
+func (k *Known) Note(now time.Time, group, key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.keys[key]; e != nil {
+		e.until = now.Add(k.life)
+		e.place.Touch(now)
+		return
+	}
+	place, err := k.pool.Take(now, []string{group}, func() { delete(k.keys, key) }) // called with mu held
+	if err != nil {
+		return
+	}
+	k.keys[key] = &known{place, now.Add(k.life)}
+}
+
+// Has reports whether the key is remembered.
+func (k *Known) Has(now time.Time, key string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.keys[key]
+	return e != nil && now.Before(e.until)
+}
+
+// Forget forgets the key.
+func (k *Known) Forget(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.keys[key]; e != nil {
+		e.place.Release()
+		delete(k.keys, key)
+	}
+}
+
+// Size is the number of keys that take room.
+func (k *Known) Size() int { return k.pool.Size() }
