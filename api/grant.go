@@ -77,6 +77,13 @@ func (g Grant) Admits(owner, t Tenant) bool {
 	return g.Open || owner != "" && t.Within(owner) || slices.ContainsFunc(g.Tenants, t.Within)
 }
 
+// Top is the topmost tenant above t, or t itself. What is shared among tenants is
+// shared among these: tenants below cost nothing to make.
+func (t Tenant) Top() Tenant {
+	top, _, _ := strings.Cut(string(t), "/")
+	return Tenant(top)
+}
+
 // Within reports whether t is the tenant above or is below it.
 func (t Tenant) Within(above Tenant) bool {
 	return above != "" && (t == above || strings.HasPrefix(string(t), string(above)+"/"))

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -169,7 +168,7 @@ func (c *Core) round(t string) {
 func (c *Core) holderOf(u *user) string {
 	best, least := "", -1
 	for _, id := range step.Keys(u.of) {
-		top, _, _ := strings.Cut(string(id.Tenant()), "/")
+		top := string(id.Tenant().Top())
 		if n := c.rounds.UnderWay(top); least < 0 || n < least {
 			best, least = top, n
 		}

@@ -171,7 +171,11 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 			problem.Write(w, problemOf(fmt.Errorf("the Authorization header is not \"Bearer <token>\": %w", api.ErrUnauthenticated)))
 			return
 		}
-		c, err := a.opt.Authenticate(token)
+		var c Caller
+		err := a.shares.Token(r.RemoteAddr, token, func() (_ rights.Principal, err error) {
+			c, err = a.opt.Authenticate(token)
+			return c.Principal, err
+		})
 		a.serveAs(w, r, c, err, next)
 	})
 }
@@ -182,7 +186,7 @@ func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err erro
 		problem.Write(w, problemOf(err))
 		return
 	}
-	gate.Welcome(r.Context(), apishare.Holder(c.Principal))
+	gate.Welcome(r.Context(), apishare.Path(c.Principal))
 	ctx, release, err := a.grants.Hold(r.Context(), c.Life, c.Good)
 	if err != nil {
 		problem.Write(w, problemOf(err))
@@ -244,7 +248,7 @@ func (a *API) recovered(next http.Handler) http.Handler {
 // takes on the object.
 func handle[I, O any](a *API, op huma.Operation, fn func(context.Context, rights.Principal, *I) (*O, error)) {
 	op.Security = []map[string][]string{{"bearer": {}}}
-	op.Errors = append(op.Errors, 401, 403, 422, 500)
+	op.Errors = append(op.Errors, 401, 403, 422, 429, 500)
 	op.MaxBodyBytes = cmp.Or(op.MaxBodyBytes, maxBody)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		p := principalOf(ctx)

@@ -7,22 +7,18 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
-	"github.com/treeline-edge/treeline/internal/apishare"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
-
-// writeWait is how long an asker may take to read a piece of a log.
-const writeWait = 30 * time.Second
 
 type instanceIn struct {
 	ID string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
@@ -190,7 +186,7 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 	}
 	return &streamOut{func(hc huma.Context) {
 		defer from.Close()
-		apishare.Endures(hc.Context())
+		fairshare.Endures(hc.Context())
 		_, w := humachi.Unwrap(hc)
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -275,14 +271,12 @@ func (g *granted) Close() error {
 // for whole.
 func pour(ctx context.Context, w http.ResponseWriter, from io.Reader) {
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{})
 	w.WriteHeader(http.StatusOK)
 	_ = rc.Flush()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			_ = rc.SetWriteDeadline(time.Now().Add(writeWait))
 			if _, err := w.Write(buf[:n]); err != nil {
 				return
 			}

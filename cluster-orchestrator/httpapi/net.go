@@ -12,7 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/apishare"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/jsonsize"
 	"github.com/treeline-edge/treeline/internal/streams"
@@ -113,7 +113,7 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*
 	a.opt.Log.Info("packets are captured", "instance", i.ID, "node", i.Node, "seconds", in.Seconds, "by", p.User)
 	return &streamOut{func(hc huma.Context) {
 		defer from.Close()
-		apishare.Endures(hc.Context())
+		fairshare.Endures(hc.Context())
 		_, w := humachi.Unwrap(hc)
 		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
 		w.Header().Set("Cache-Control", "no-store")

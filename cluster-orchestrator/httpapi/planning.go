@@ -52,7 +52,7 @@ func (a *API) planTurn(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	wait, cancel := context.WithTimeout(r.Context(), planWait)
-	leave, err := a.plans.Enter(wait, time.Now(), apishare.Holder(p)[:1], false)
+	leave, err := a.plans.Enter(wait, time.Now(), apishare.Path(p)[:1], false)
 	cancel()
 	if errors.Is(err, context.DeadlineExceeded) {
 		problem.Write(w, problem.New(http.StatusTooManyRequests, fmt.Sprintf("the plan was not made within %s, because others are before it; send fewer at the same time", planWait)))

@@ -147,3 +147,28 @@ func TestFollowedLogsAreNoRequestsUnderWay(t *testing.T) {
 		t.Errorf("a request beside 140 followed logs: %d", code)
 	}
 }
+
+// TestForgedTokensSlowTheirAddressOnly: forged tokens cost a check each, until their
+// address has had its share of refusals.
+func TestForgedTokensSlowTheirAddressOnly(t *testing.T) {
+	r := newRig(t, func(o *httpapi.Options) {
+		now := time.Now()
+		o.Now = func() time.Time { return now }
+	})
+	if code := r.from("192.0.2.1", "otto", "/v1/nodes"); code != http.StatusOK {
+		t.Fatalf("a good token: %d", code)
+	}
+	codes := map[int]int{}
+	for range 300 {
+		codes[r.from("192.0.2.1", "forged", "/v1/nodes")]++
+	}
+	if codes[401] != 60 || codes[429] != 240 {
+		t.Errorf("300 forged tokens are answered %v, want 60 times 401 and then 429", codes)
+	}
+	if code := r.from("192.0.2.1", "otto", "/v1/nodes"); code != http.StatusOK {
+		t.Errorf("a token that was good before, from the same address: %d", code)
+	}
+	if code := r.from("192.0.2.2", "admin", "/v1/nodes"); code != http.StatusOK {
+		t.Errorf("a good token from another address: %d", code)
+	}
+}

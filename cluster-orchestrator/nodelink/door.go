@@ -15,6 +15,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/enrol"
@@ -54,8 +55,8 @@ type DoorOptions struct {
 type Door struct {
 	opt     DoorOptions
 	mux     *http.ServeMux
-	joins   *jointoken.Attempts
-	refused *refusals.Log
+	shares  *apishare.Shares
+	refused *refusals.Log // joins
 }
 
 // NewDoor is a door that is open.
@@ -66,7 +67,7 @@ func NewDoor(o DoorOptions) *Door {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	d := &Door{opt: o, mux: http.NewServeMux(), joins: jointoken.NewAttempts(o.Now), refused: refusals.New(o.Log, "node not let in")}
+	d := &Door{opt: o, mux: http.NewServeMux(), shares: apishare.New(apishare.Options{Now: o.Now}), refused: refusals.New(o.Log, "node not let in")}
 	d.mux.HandleFunc("POST /v1/join/node", d.join)
 	d.mux.HandleFunc("POST /v1/node/renew", d.asNode(d.renew))
 	d.mux.HandleFunc("POST /v1/node/brokers", d.asNode(func(w http.ResponseWriter, _ *http.Request, _ api.NodeID) error {
@@ -85,7 +86,7 @@ func (d *Door) Handler() http.Handler { return d.mux }
 func (d *Door) join(w http.ResponseWriter, r *http.Request) {
 	var req api.JoinNode
 	var out api.NodeJoined
-	err := d.joins.Try(r.RemoteAddr, func() error {
+	err := d.shares.Do(r, apishare.Join(r.RemoteAddr), func(r *http.Request) error {
 		err := readJSON(w, r, &req)
 		if err == nil {
 			out, err = d.joinNode(r.Context(), req)
@@ -132,6 +133,9 @@ func (d *Door) joinNode(ctx context.Context, req api.JoinNode) (api.NodeJoined, 
 		return api.NodeJoined{}, err
 	}
 	info.ID = api.NodeID(name)
+	if err := d.shares.Certificate(string(info.ID.Addr())); err != nil {
+		return api.NodeJoined{}, err
+	}
 	now := d.opt.Now()
 	if err := d.opt.Members.admit(ctx, info.ID, key, now); err != nil {
 		return api.NodeJoined{}, err
@@ -171,6 +175,9 @@ func nameFor(hostname string) api.NodeID {
 }
 
 func (d *Door) renew(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
+	if err := d.shares.Certificate(string(n.Addr())); err != nil {
+		return err
+	}
 	var req api.Renew
 	if err := readJSON(w, r, &req); err != nil {
 		return err
@@ -245,19 +252,33 @@ func (d *Door) stream(w http.ResponseWriter, r *http.Request, n api.NodeID) erro
 // request, because a node may be removed while its connection lasts.
 func (d *Door) asNode(serve func(http.ResponseWriter, *http.Request, api.NodeID) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if r.TLS == nil {
-			call.Write(w, fmt.Errorf("a node shows its certificate: %w", api.ErrUnauthenticated))
-			return
+		n, unknown := d.peer(r)
+		holder := apishare.Stranger(r.RemoteAddr)
+		switch {
+		case unknown != nil:
+		case r.PathValue("id") != "":
+			holder = apishare.Stream(string(n.Addr()), r.Pattern)
+		default:
+			holder = apishare.Peer(string(n.Addr()), r.Pattern)
 		}
-		n, err := d.opt.Members.Node(*r.TLS)
-		if err == nil {
-			err = serve(w, r, n)
-		}
+		err := d.shares.Do(r, holder, func(r *http.Request) error {
+			if unknown != nil {
+				return unknown
+			}
+			return serve(w, r, n)
+		})
 		if err != nil {
 			d.opt.Log.Debug("request of a node refused", "node", n, "path", r.URL.Path, "err", err)
 			call.Write(w, err)
 		}
 	}
+}
+
+func (d *Door) peer(r *http.Request) (api.NodeID, error) {
+	if r.TLS == nil {
+		return "", fmt.Errorf("a node shows its certificate: %w", api.ErrUnauthenticated)
+	}
+	return d.opt.Members.Node(*r.TLS)
 }
 
 func readJSON(w http.ResponseWriter, r *http.Request, into any) error {

@@ -1,17 +1,21 @@
-// Package apishare divides an HTTP API fairly among those who use it: how often
-// each person, or address without a token, sends a request, and how many requests
-// each has under way. The root's and the clusters' APIs have the same bounds.
+// Package apishare divides a port's HTTP API among those who use it: how many requests
+// each sends, and how many each has under way. Whom a request counts for is a Holder:
+// a person, the subnet and address of somebody unknown, or a certificate. The root's
+// and the clusters' APIs, and the links of clusters and nodes, have the same bounds.
 //
 //	shares := apishare.New(apishare.Options{Person: principalOf})
-//	router.Use(authenticate, shares.Wrap)
+//	router.Use(authenticate, shares.Wrap)                       // people
+//	err := shares.Do(w, r, apishare.Peer(name, r.Pattern), fn)  // certificates
 package apishare
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
 	"net/http"
-	"strings"
 	"time"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
@@ -28,6 +32,32 @@ var (
 		Beyond: "100 requests/s and 400 at once per address, then 429; beyond the total the least recently used address of the largest subnet starts afresh",
 		Attack: "TestStrangersDoNotUseUpPeoplesRequests",
 	})
+	peerRates = fairshare.Declare(fairshare.Bound{
+		Resource: "request rates remembered for certificates of nodes and clusters", Total: 65536, Per: "certificate's identity; of each API",
+		Beyond: "200 requests/s and 800 at once per identity and route, of streams those that nobody waits for alone, then 429; " +
+			"beyond the total the least recently used route of the identity with most starts afresh",
+		Attack: "TestRequestsOfOneCertificateAreSlowedDown",
+	})
+	joinRates = fairshare.Declare(fairshare.Bound{
+		Resource: "addresses remembered for refused joins", Total: 16384, Per: "subnet",
+		Beyond: "60 refused joins at once and 1 a second per address, then 429; beyond the total the least recently used address of the largest subnet starts afresh",
+		Attack: "TestRefusedJoinsSlowTheirAddressOnly",
+	})
+	tokenRates = fairshare.Declare(fairshare.Bound{
+		Resource: "addresses remembered for refused tokens", Total: 16384, Per: "subnet; of each API",
+		Beyond: "60 refused tokens at once and 1 a second per address, then 429 for tokens that are not known; beyond the total the least recently used address of the largest subnet starts afresh",
+		Attack: "TestRefusedTokensSlowTheirAddressOnly",
+	})
+	knownTokens = fairshare.Declare(fairshare.Bound{
+		Resource: "tokens that are remembered as good", Total: 16384, Share: []int{1024}, Per: "tenant; of each API",
+		Beyond: "the least recently used token of the largest tenant is checked like a new one",
+		Attack: "TestRefusedTokensSlowTheirAddressOnly",
+	})
+	certificateRates = fairshare.Declare(fairshare.Bound{
+		Resource: "rates of certificates signed for nodes and clusters", Total: 65536, Per: "identity",
+		Beyond: "20 certificates at once and 1 a minute per identity, joins and renewals together, then 429",
+		Attack: "TestCertificatesOfOneIdentityAreFew",
+	})
 	peopleInFlight = fairshare.Declare(fairshare.Bound{
 		Resource: "requests of people under way", Total: 2048, Share: []int{1024, 128}, Per: "tenant, then person; of each API",
 		Beyond: "429; a tenant gets a further place only while more are free than it holds",
@@ -38,24 +68,98 @@ var (
 		Beyond: "429; a subnet gets a further place only while more are free than it holds",
 		Attack: "TestRequestsUnderWayOfOnePersonLeaveRoomForOthers",
 	})
+	peersInFlight = fairshare.Declare(fairshare.Bound{
+		Resource: "requests of nodes and clusters under way", Total: 16384, Share: []int{64}, Per: "certificate's identity; of each API",
+		Beyond: "429; streams count until they have begun",
+		Attack: "TestRequestsOfOneCertificateAreSlowedDown",
+	})
+	joinsInFlight = fairshare.Declare(fairshare.Bound{
+		Resource: "joins under way", Total: 1024, Share: []int{512, 256}, Per: "subnet, then address",
+		Beyond: "429; a subnet gets a further place only while more are free than it holds",
+		Attack: "TestJoinsUnderWayLeaveRoomForOthers",
+	})
 )
 
 // Options are what Shares need.
 type Options struct {
 	// Person returns who sends the request of the context; one without a User is
-	// counted by its address.
+	// counted by its address. Wrap alone needs it.
 	Person func(context.Context) rights.Principal
 
 	Rate float64          // requests a second of one person or address: 100, and four times as many at once
 	Now  func() time.Time // time.Now
 }
 
+// kind is one kind of holders.
+type kind int
+
+const (
+	people kind = iota
+	strangers
+	peers
+	joins
+	kinds
+)
+
+// Holder is whom a request counts for.
+type Holder struct {
+	kind  kind
+	path  []string // of its place
+	group string   // of its rate
+	key   string
+	// refusals says that a request counts for the rate when it is refused only.
+	refusals bool
+}
+
+// Person returns the holder of a person's requests.
+func Person(p rights.Principal) Holder {
+	path := Path(p)
+	return Holder{kind: people, path: path, group: path[0], key: path[1]}
+}
+
+// Path is the person's path in pools: the topmost tenant, and the person.
+func Path(p rights.Principal) []string { return []string{string(p.Tenant.Top()), p.User} }
+
+// Stranger returns the holder of requests from a remote address.
+func Stranger(remote string) Holder {
+	path := fairshare.Remote(remote)
+	return Holder{kind: strangers, path: path, group: path[0], key: path[1]}
+}
+
+// Peer returns the holder of requests with the certificate of an identity, such as
+// "node/n1". Each route has a rate of its own.
+func Peer(identity, route string) Holder {
+	return Holder{kind: peers, path: []string{identity}, group: identity, key: route}
+}
+
+// Stream is Peer for streams that somebody waits for, which are as many as people ask
+// for: those that nobody waits for count.
+func Stream(identity, route string) Holder {
+	h := Peer(identity, route)
+	h.refusals = true
+	return h
+}
+
+// Join returns the holder of joins from a remote address. Those that succeed do not
+// count: a thousand machines may join from behind one address.
+func Join(remote string) Holder {
+	h := Stranger(remote)
+	h.kind, h.refusals = joins, true
+	return h
+}
+
 // Shares divide one API. They are safe for concurrent use.
 type Shares struct {
-	opt                               Options
-	people, strangers                 *fairshare.Rates
-	peopleInFlight, strangersInFlight *fairshare.Pool
+	opt          Options
+	rates        [kinds]*fairshare.Rates
+	inFlight     [kinds]*fairshare.Pool
+	tokens       *fairshare.Rates // refused, by address
+	known        *fairshare.Known // tokens, by their hash
+	certificates *fairshare.Rates
 }
+
+// tokenLife is how long a token counts as known after its last use.
+const tokenLife = time.Hour
 
 // New makes shares of which nothing is used.
 func New(o Options) *Shares {
@@ -68,50 +172,92 @@ func New(o Options) *Shares {
 	burst := max(1, int(4*o.Rate))
 	fixed := fairshare.Policy{Fixed: true}
 	return &Shares{
-		opt:               o,
-		people:            fairshare.NewRates(personRates, o.Rate, burst),
-		strangers:         fairshare.NewRates(strangerRates, o.Rate, burst),
-		peopleInFlight:    fairshare.NewPool(peopleInFlight, fixed),
-		strangersInFlight: fairshare.NewPool(strangersInFlight, fixed),
+		opt: o,
+		rates: [kinds]*fairshare.Rates{
+			people: fairshare.NewRates(personRates, o.Rate, burst), strangers: fairshare.NewRates(strangerRates, o.Rate, burst),
+			peers: fairshare.NewRates(peerRates, 200, 800), joins: fairshare.NewRates(joinRates, 1, 60),
+		},
+		inFlight: [kinds]*fairshare.Pool{
+			people: fairshare.NewPool(peopleInFlight, fixed), strangers: fairshare.NewPool(strangersInFlight, fixed),
+			peers: fairshare.NewPool(peersInFlight, fixed), joins: fairshare.NewPool(joinsInFlight, fixed),
+		},
+		tokens: fairshare.NewRates(tokenRates, 1, 60), known: fairshare.NewKnown(knownTokens, tokenLife),
+		certificates: fairshare.NewRates(certificateRates, 1.0/60, 20),
 	}
 }
 
-// Holder is the person's path in pools: the topmost tenant, since tenants below it
-// cost nothing to make, and the person.
-func Holder(p rights.Principal) []string {
-	top, _, _ := strings.Cut(string(p.Tenant), "/")
-	return []string{top, p.User}
+// Do serves one request of the holder, or returns a *fairshare.Full. Other errors are
+// serve's.
+func (s *Shares) Do(r *http.Request, h Holder, serve func(*http.Request) error) error {
+	now, rates := s.opt.Now(), s.rates[h.kind]
+	if !h.refusals || rates.Left(now, h.group, h.key) < 1 {
+		if err := rates.Allow(now, h.group, h.key); err != nil {
+			return err
+		}
+	}
+	place, err := s.inFlight[h.kind].Take(now, h.path, nil)
+	if err != nil {
+		return err
+	}
+	defer place.Release()
+	err = serve(r.WithContext(place.Within(r.Context())))
+	if h.refusals && refused(err) {
+		_ = rates.Allow(s.opt.Now(), h.group, h.key) // what is spent already stays spent
+	}
+	return err
 }
 
-type placeKey struct{}
+// refused reports whether a request failed by what its sender showed or named.
+func refused(err error) bool {
+	for _, kind := range []error{api.ErrUnauthenticated, api.ErrForbidden, api.ErrInvalid, api.ErrNotFound} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
 
-// Wrap refuses requests beyond the caller's share with 429. It comes after the
-// request was authenticated.
+// Wrap refuses requests of people and strangers beyond the caller's share with 429. It
+// comes after the request was authenticated.
 func (s *Shares) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, now := s.opt.Person(r.Context()), s.opt.Now()
-		rates, pool, path := s.people, s.peopleInFlight, Holder(p)
-		if p.User == "" {
-			rates, pool, path = s.strangers, s.strangersInFlight, fairshare.Remote(r.RemoteAddr)
+		h := Stranger(r.RemoteAddr)
+		if p := s.opt.Person(r.Context()); p.User != "" {
+			h = Person(p)
 		}
-		err := rates.Allow(now, path[0], path[1])
-		var place *fairshare.Place
-		if err == nil {
-			place, err = pool.Take(now, path, nil)
-		}
+		err := s.Do(r, h, func(r *http.Request) error {
+			next.ServeHTTP(w, r)
+			return nil
+		})
 		if err != nil {
 			problem.Write(w, problem.Of(err, "the daemon's log"))
-			return
 		}
-		defer place.Release()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), placeKey{}, place)))
 	})
 }
 
-// Endures gives back the place of a request that has become a stream with a bound
-// of its own.
-func Endures(ctx context.Context) {
-	if place, ok := ctx.Value(placeKey{}).(*fairshare.Place); ok {
-		place.Release()
+// Token checks a token that came from the remote address, unless too many from there
+// were refused. A token that was good lately is always checked, so that nobody behind
+// the same address keeps its bearer out. who returns the bearer.
+func (s *Shares) Token(remote, token string, check func() (who rights.Principal, err error)) error {
+	now, path, sum := s.opt.Now(), fairshare.Remote(remote), sha256.Sum256([]byte(token))
+	key := string(sum[:])
+	if s.tokens.Left(now, path[0], path[1]) < 1 && !s.known.Has(now, key) {
+		if err := s.tokens.Allow(now, path[0], path[1]); err != nil {
+			return err
+		}
 	}
+	who, err := check()
+	switch {
+	case err == nil:
+		s.known.Note(now, Path(who)[0], key)
+	case refused(err):
+		s.known.Forget(key)
+		_ = s.tokens.Allow(now, path[0], path[1])
+	}
+	return err
+}
+
+// Certificate takes one of the certificates that may be signed for the identity.
+func (s *Shares) Certificate(identity string) error {
+	return s.certificates.Allow(s.opt.Now(), identity, identity)
 }

@@ -12,8 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -102,8 +105,19 @@ func Problem(err error) *api.Problem {
 	status, code := api.HTTPStatus(err)
 	return &api.Problem{
 		Type: api.ProblemType(code), Title: http.StatusText(status), Status: status, Code: code, Detail: err.Error(),
-		Retryable: status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout,
+		Retryable: status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout,
 	}
+}
+
+// RetryAfter is the header of that name for an error: at least one second, and what
+// the error says with a method RetryAfter.
+func RetryAfter(err error) string {
+	var known interface{ RetryAfter() time.Duration }
+	seconds := 1.0
+	if errors.As(err, &known) {
+		seconds = max(seconds, math.Ceil(known.RetryAfter().Seconds()))
+	}
+	return strconv.Itoa(int(seconds))
 }
 
 // Write answers with the error as problem details.
@@ -111,6 +125,9 @@ func Write(w http.ResponseWriter, err error) {
 	p := Problem(err)
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", RetryAfter(err))
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)

@@ -120,6 +120,9 @@ func (f *Full) Error() string {
 	return fmt.Sprintf("%s: the limit of %d for all is reached, %s: %v", f.Resource, f.Limit, again, api.ErrUnavailable)
 }
 
+// RetryAfter is how long to wait, 0 where it is not known.
+func (f *Full) RetryAfter() time.Duration { return f.Retry }
+
 // Unwrap gives the kind.
 func (f *Full) Unwrap() error {
 	if f.Own {

@@ -3,6 +3,7 @@ package fairshare
 import (
 	"container/heap"
 	"container/list"
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -261,6 +262,21 @@ func (pl *Place) Touch(now time.Time) {
 	for g := pl.leaf; g != nil; g = g.parent {
 		g.turn = pl.pool.turns
 		g.grow(0)
+	}
+}
+
+type placeKey struct{}
+
+// Within returns a context of work that has the place.
+func (pl *Place) Within(ctx context.Context) context.Context {
+	return context.WithValue(ctx, placeKey{}, pl)
+}
+
+// Endures gives back the place of ctx's work, if it has one: the work has become a
+// stream with a bound of its own.
+func Endures(ctx context.Context) {
+	if pl, ok := ctx.Value(placeKey{}).(*Place); ok {
+		pl.Release()
 	}
 }
 

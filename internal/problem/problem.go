@@ -10,23 +10,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"regexp"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/call"
 )
 
 // Problem is api.Problem as huma writes it.
 type Problem struct {
 	api.Problem
-	after time.Duration // for Retry-After, where it is known
+	cause error // for Retry-After; may be nil
 }
 
 // Huma takes the form of its errors from a package variable, one for all APIs of
@@ -53,7 +50,7 @@ func (p *Problem) GetHeaders() http.Header {
 	case http.StatusUnauthorized:
 		return http.Header{"Www-Authenticate": {"Bearer"}}
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		return http.Header{"Retry-After": {strconv.Itoa(max(1, int(math.Ceil(p.after.Seconds()))))}}
+		return http.Header{"Retry-After": {call.RetryAfter(p.cause)}}
 	}
 	return nil
 }
@@ -103,10 +100,7 @@ func Of(err error, log string) *Problem {
 	if errors.As(err, &f) {
 		p.Errors = f.ProblemFields()
 	}
-	var full *fairshare.Full
-	if errors.As(err, &full) {
-		p.after = full.Retry
-	}
+	p.cause = err
 	return p
 }
 

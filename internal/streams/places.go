@@ -44,9 +44,8 @@ var (
 // topmost tenant and a mark of the person that does not tell the tiers below who
 // it is.
 func For(tenant api.Tenant, person string) string {
-	top, _, _ := strings.Cut(string(tenant), "/")
 	sum := sha256.Sum256([]byte(person))
-	return top + " " + hex.EncodeToString(sum[:8])
+	return string(tenant.Top()) + " " + hex.EncodeToString(sum[:8])
 }
 
 // holder is the path of who the stream is for. A tier above that does not say it
@@ -54,7 +53,7 @@ func For(tenant api.Tenant, person string) string {
 func holder(r api.StreamRequest) []string {
 	tenant, person, ok := strings.Cut(r.For, " ")
 	if !ok {
-		tenant, _, _ = strings.Cut(string(r.Instance.Tenant()), "/")
+		tenant = string(r.Instance.Tenant().Top())
 	}
 	return []string{tenant, person}
 }

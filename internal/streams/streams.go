@@ -134,6 +134,7 @@ func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader)
 	if err != nil {
 		return err
 	}
+	fairshare.Endures(ctx)
 	select {
 	case <-w.closed:
 		return nil

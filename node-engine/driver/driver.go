@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -459,8 +458,7 @@ func (d *Driver) create(ctx context.Context, q *queue, o api.CreateWorkload) {
 // createInTurn waits for the tenant's turn, and then creates the workload within
 // createTime.
 func (d *Driver) createInTurn(ctx context.Context, o api.CreateWorkload) error {
-	top, _, _ := strings.Cut(string(o.Instance.Tenant()), "/")
-	leave, err := d.creates.Enter(ctx, time.Now(), []string{top}, false)
+	leave, err := d.creates.Enter(ctx, time.Now(), []string{string(o.Instance.Tenant().Top())}, false)
 	if err != nil {
 		return err
 	}

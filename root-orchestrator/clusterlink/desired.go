@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -63,13 +64,12 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	if err := l.opt.Owner.Do(r.Context(), root.Hello{Hello: hello}, nil); err != nil {
 		return err
 	}
+	fairshare.Endures(r.Context())
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{})
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
 	write := func(text []byte) error {
-		_ = rc.SetWriteDeadline(time.Now().Add(writeWait))
 		if _, err := w.Write(text); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
@@ -58,6 +59,10 @@ func NewIssued(st store.Store, loaded []store.Doc) (*Issued, error) {
 	return i, nil
 }
 
+// maxCerts is how many certificates of one cluster may count: each is remembered until
+// it ends, to be revoked.
+const maxCerts = 256
+
 // Revoked is for trust.Verifier.
 func (i *Issued) Revoked(who identity.Identity, serial *big.Int) bool {
 	return i.revoked.Revoked(who, serial)
@@ -88,6 +93,9 @@ func (i *Issued) add(ctx context.Context, now time.Time, c api.ClusterID, key, r
 		}
 		d.Cluster, d.Key = c, key
 		d.Certs = slices.DeleteFunc(slices.Clone(d.Certs), func(o issuedCert) bool { return o.Ends.Before(now) })
+		if len(d.Certs) >= maxCerts {
+			return d, fmt.Errorf("cluster %s has %d certificates that have not ended, at most %d; it has to use one of them: %w", c, len(d.Certs), maxCerts, api.ErrTooMany)
+		}
 		d.Certs = append(d.Certs, issuedCert{Serial: cert.SerialNumber.Text(16), Ends: cert.NotAfter})
 		return d, nil
 	})
@@ -134,7 +142,7 @@ func (l *Link) Revoke(ctx context.Context, c api.ClusterID) error {
 func (l *Link) join(w http.ResponseWriter, r *http.Request) {
 	var req api.JoinCluster
 	var out api.ClusterJoined
-	err := l.joins.Try(r.RemoteAddr, func() error {
+	err := l.shares.Do(r, apishare.Join(r.RemoteAddr), func(r *http.Request) error {
 		err := readJSON(w, r, &req)
 		if err == nil {
 			out, err = l.joinCluster(r.Context(), req)
@@ -253,6 +261,9 @@ func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) e
 // sign makes the authority's certificate, and remembers it before it is given out.
 // replaces is the key that the cluster may have had before.
 func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id api.ClusterID) (api.ClusterJoined, error) {
+	if err := l.shares.Certificate(string(id.Addr())); err != nil {
+		return api.ClusterJoined{}, err
+	}
 	now := l.opt.Now()
 	chain, err := l.opt.Authority.SignCluster(now, csr, id)
 	if err != nil {

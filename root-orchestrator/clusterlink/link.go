@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity"
@@ -44,7 +45,7 @@ import (
 const (
 	streamBuffer = 64               // messages that may wait for a cluster to read them
 	keepAlive    = 15 * time.Second // between two signs of life on a quiet stream
-	writeWait    = 30 * time.Second // for a cluster to read one message
+	writeWait    = 30 * time.Second // for a body to arrive
 	askWait      = 10 * time.Second // for a cluster to dial a stream out
 	maxJoin      = 64 << 10
 )
@@ -98,7 +99,7 @@ type Options struct {
 type Link struct {
 	opt     Options
 	streams streams.Registry
-	joins   *jointoken.Attempts
+	shares  *apishare.Shares
 	refused *refusals.Log // joins
 	reports *fairshare.Pool
 	turns   *fairshare.Turns // to decode reports
@@ -126,7 +127,7 @@ func New(o Options) *Link {
 		o.Revoked = revoke.NewLog(o.Now)
 	}
 	l := &Link{
-		opt: o, mux: http.NewServeMux(), joins: jointoken.NewAttempts(o.Now), refused: refusals.New(o.Log, "cluster not let in"),
+		opt: o, mux: http.NewServeMux(), shares: apishare.New(apishare.Options{Now: o.Now}), refused: refusals.New(o.Log, "cluster not let in"),
 		reports: fairshare.NewPool(reportPlaces, fairshare.Policy{Fixed: true}), turns: fairshare.NewTurns(reportTurns, 2, 1),
 		conns: map[api.ClusterID]*conn{}, acks: map[ackKey]chan api.ReportAck{},
 	}
@@ -189,10 +190,21 @@ func (l *Link) conn(c api.ClusterID) *conn {
 // every request, because a certificate may be revoked while a connection lasts.
 func (l *Link) asCluster(serve func(http.ResponseWriter, *http.Request, api.ClusterID) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		id, err := l.peer(r)
-		if err == nil {
-			err = serve(w, r, id)
+		id, unknown := l.peer(r)
+		holder := apishare.Stranger(r.RemoteAddr)
+		switch {
+		case unknown != nil:
+		case r.PathValue("id") != "":
+			holder = apishare.Stream(string(id.Addr()), r.Pattern)
+		default:
+			holder = apishare.Peer(string(id.Addr()), r.Pattern)
 		}
+		err := l.shares.Do(r, holder, func(r *http.Request) error {
+			if unknown != nil {
+				return unknown
+			}
+			return serve(w, r, id)
+		})
 		if err != nil {
 			l.fail(w, r, err)
 		}

@@ -262,12 +262,16 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 			problem.Write(w, problem.New(http.StatusUnauthorized, "the Authorization header is not \"Bearer <token>\""))
 			return
 		}
-		p, err := a.opt.Accounts.Authenticate(token)
+		var p account.Authenticated
+		err := a.requests.Token(r.RemoteAddr, token, func() (_ rights.Principal, err error) {
+			p, err = a.opt.Accounts.Authenticate(token)
+			return p.Principal, err
+		})
 		if err != nil {
 			a.fail(w, r, err)
 			return
 		}
-		gate.Welcome(r.Context(), apishare.Holder(p.Principal))
+		gate.Welcome(r.Context(), apishare.Path(p.Principal))
 		ctx, release, err := a.grants.Hold(r.Context(), max(1, time.Until(p.Expires)), func() error { return a.opt.Accounts.Still(token, p) })
 		if err != nil {
 			a.fail(w, r, err)
@@ -323,7 +327,7 @@ func handle[I, O any](a *API, op huma.Operation, action rights.Action, fn func(c
 		op.Security = signedIn
 		op.Errors = append(op.Errors, 401, 403)
 	}
-	op.Errors = append(op.Errors, 422, 500)
+	op.Errors = append(op.Errors, 422, 429, 500)
 	op.OperationID = operationID(op)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		p := principal(ctx)

@@ -289,7 +289,7 @@ func (a *API) holdAnswer(request context.Context, text []byte) error {
 		}
 	}
 	for range 1 + objects/answerStep {
-		place, err := a.decoded.Take(a.opt.Now(), apishare.Holder(principal(request))[:1], nil)
+		place, err := a.decoded.Take(a.opt.Now(), apishare.Path(principal(request))[:1], nil)
 		if err != nil {
 			release()
 			return err

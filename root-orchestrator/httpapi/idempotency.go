@@ -168,7 +168,7 @@ func idOf(user, key string) string {
 
 // begin finds the answer to an earlier request, or takes the key for this one.
 func (a *answers) begin(p rights.Principal, key string, sum []byte) (mine *answer, old []byte, refused *problem.Problem) {
-	id, path, now := idOf(p.User, key), apishare.Holder(p), a.now()
+	id, path, now := idOf(p.User, key), apishare.Path(p), a.now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if had := a.kept[id]; had != nil && (had.busy || now.Sub(had.doc.At) < keepAnswer) {

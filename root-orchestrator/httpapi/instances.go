@@ -7,13 +7,12 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/apishare"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
@@ -161,9 +160,8 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 // that breaks, or whose right ends, aborts the answer, so that it is not taken
 // for whole.
 func (a *API) pour(ctx context.Context, w http.ResponseWriter, body io.ReadCloser) {
-	apishare.Endures(ctx)
+	fairshare.Endures(ctx)
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{})
 	w.WriteHeader(http.StatusOK)
 	_ = rc.Flush()
 	ctx, cancel := context.WithCancel(ctx)
@@ -179,7 +177,6 @@ func (a *API) pour(ctx context.Context, w http.ResponseWriter, body io.ReadClose
 	for {
 		n, err := body.Read(buf)
 		if n > 0 {
-			_ = rc.SetWriteDeadline(time.Now().Add(writeWait))
 			if _, err := w.Write(buf[:n]); err != nil || rc.Flush() != nil {
 				return
 			}

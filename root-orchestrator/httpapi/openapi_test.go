@@ -4,10 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/openapi.json anew")
@@ -41,5 +48,37 @@ func TestDocsLoadNothingFromElsewhere(t *testing.T) {
 	status, _, page := r.raw("GET", "/v1/docs", "", "")
 	if status != 200 || regexp.MustCompile(`(src|href)="(https?:)?//`).MatchString(page) || !regexp.MustCompile(`/v1/instances/\{id\}/why`).MatchString(page) {
 		t.Errorf("%d %s", status, page)
+	}
+}
+
+// TestEveryOperationMayAnswerTooManyRequests: each is subject to its caller's share,
+// so that the description has 429 wherever a caller may get it.
+func TestEveryOperationMayAnswerTooManyRequests(t *testing.T) {
+	r := newRig(t, func(o *httpapi.Options) {
+		now := time.Now()
+		o.Rate, o.Now = 1, func() time.Time { return now }
+	})
+	operations := 0
+	for at, item := range r.web.OpenAPI().Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Patch, item.Delete} {
+			if op == nil {
+				continue
+			}
+			operations++
+			path := strings.NewReplacer("{", "", "}", "").Replace(at)
+			code := 0
+			for range 5 { // one caller has four requests
+				code = r.from("192.0.2.1", op.Method, path, "", "").Code
+			}
+			if code != http.StatusTooManyRequests {
+				t.Errorf("%s %s: request too many is answered %d, want 429", op.Method, at, code)
+			}
+			if op.Responses["429"] == nil {
+				t.Errorf("%s %s: the description has no 429", op.Method, at)
+			}
+		}
+	}
+	if operations < 10 {
+		t.Errorf("%d operations are described, want all", operations)
 	}
 }

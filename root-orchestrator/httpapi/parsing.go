@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -44,8 +43,7 @@ func newParsing() *parsing {
 func (s *parsing) sla(ctx context.Context, tenant api.Tenant, contentType string, body []byte) (api.SLA, error) {
 	ctx, cancel := context.WithTimeout(ctx, parseWait)
 	defer cancel()
-	top, _, _ := strings.Cut(string(tenant), "/")
-	leave, err := s.turns.Enter(ctx, time.Now(), []string{top}, false)
+	leave, err := s.turns.Enter(ctx, time.Now(), []string{string(tenant.Top())}, false)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return api.SLA{}, problem.New(http.StatusTooManyRequests, fmt.Sprintf("the SLA was not parsed within %s, because others are before it; send fewer at the same time", parseWait))
 	}

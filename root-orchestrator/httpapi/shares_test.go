@@ -284,3 +284,30 @@ func TestAKeyWhoseAnswerWasLostTakesEffectOnce(t *testing.T) {
 		t.Errorf("the key after the crash: %d %s, want 409 and what to do", w.Code, w.Body)
 	}
 }
+
+// TestForgedTokensSlowTheirAddressOnly: forged tokens cost a check each, until their
+// address has had its share of refusals.
+func TestForgedTokensSlowTheirAddressOnly(t *testing.T) {
+	now := time.Now()
+	r := newRig(t, func(o *httpapi.Options) { o.Now = func() time.Time { return now } })
+	dora := r.user("acme/dora", rights.ApplicationProvider)
+	emil := r.user("acme/emil", rights.ApplicationProvider)
+	if w := r.from("192.0.2.1", "GET", "/v1/auth/me", dora, ""); w.Code != 200 {
+		t.Fatalf("a good token: %d", w.Code)
+	}
+	codes := map[int]int{}
+	var last *httptest.ResponseRecorder
+	for i := range 300 {
+		last = r.from("192.0.2.1", "GET", "/v1/auth/me", fmt.Sprintf("%s%d", emil, i), "")
+		codes[last.Code]++
+	}
+	if codes[401] != 60 || codes[429] != 240 || last.Header().Get("Retry-After") == "" {
+		t.Errorf("300 forged tokens are answered %v and %v, want 60 times 401 and then 429 with Retry-After", codes, last.Header())
+	}
+	if w := r.from("192.0.2.1", "GET", "/v1/auth/me", dora, ""); w.Code != 200 {
+		t.Errorf("a token that was good before, from the same address: %d", w.Code)
+	}
+	if w := r.from("192.0.2.2", "GET", "/v1/auth/me", emil, ""); w.Code != 200 {
+		t.Errorf("a good token from another address: %d", w.Code)
+	}
+}

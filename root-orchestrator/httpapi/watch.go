@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/apishare"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 )
 
@@ -72,19 +73,18 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 	}
 	ctx, end := context.WithCancel(r.Context())
 	defer end()
-	place, err := a.shares.watches.Take(a.opt.Now(), apishare.Holder(p), end)
+	place, err := a.shares.watches.Take(a.opt.Now(), apishare.Path(p), end)
 	if err != nil {
 		return err
 	}
 	defer place.Release()
-	apishare.Endures(ctx)
+	fairshare.Endures(ctx)
 	keep := scope{tenant: api.Tenant(q.Get("tenant")), under: q.Get("under")}
 
 	s := sse{w: w, rc: http.NewResponseController(w)}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no")
-	_ = s.rc.SetReadDeadline(time.Time{})
 	w.WriteHeader(http.StatusOK)
 	if err := s.event("bookmark", at.String(), bookmark{at.Revision}); err != nil {
 		return nil
@@ -182,15 +182,11 @@ type sse struct {
 	rc *http.ResponseController
 }
 
-// writeWait is how long a client may leave the stream unread.
-const writeWait = 30 * time.Second
-
 func (s sse) event(name, id string, data any) error {
 	b, err := json.Marshal(data)
 	if err != nil {
 		return fmt.Errorf("encode a %s event: %w", name, err)
 	}
-	_ = s.rc.SetWriteDeadline(time.Now().Add(writeWait))
 	if id != "" {
 		id = "id: " + id + "\n"
 	}

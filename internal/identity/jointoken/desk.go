@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -92,12 +91,6 @@ func NewDesk(st store.Store, loaded []store.Doc, url string, ca [sha256.Size]byt
 	return d, d.table.Take(loaded)
 }
 
-// topOf is the topmost tenant, to whom those of the tenants below count.
-func topOf(t api.Tenant) string {
-	top, _, _ := strings.Cut(string(t), "/")
-	return top
-}
-
 // Create makes a token. The secret is in the token returned and nowhere else.
 func (d *Desk) Create(ctx context.Context, o Order) (Token, Record, error) {
 	if o.Uses == 0 {
@@ -119,9 +112,9 @@ func (d *Desk) Create(ctx context.Context, o Order) (Token, Record, error) {
 	if d.table.Len() >= maxTokens {
 		return Token{}, Record{}, fmt.Errorf("%d join tokens are open, revoke some: %w", maxTokens, api.ErrConflict)
 	}
-	top, own := topOf(o.Tenant), 0
+	top, own := o.Tenant.Top(), 0
 	for r := range d.table.Each() {
-		if topOf(r.Tenant) == top {
+		if r.Tenant.Top() == top {
 			own++
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -95,10 +94,7 @@ func (b *Book) count(id api.ServiceID, by int) {
 
 // highest is the tenant under whom all are that a service's tenant may be below: it
 // makes as many as it likes.
-func highest(id api.ServiceID) api.Tenant {
-	top, _, _ := strings.Cut(string(id.Tenant()), "/")
-	return api.Tenant(top)
-}
+func highest(id api.ServiceID) api.Tenant { return id.Tenant().Top() }
 
 // full reports whether a service's tenant gets no more.
 func (b *Book) full(id api.ServiceID) bool { return b.most > 0 && b.of[highest(id)] >= b.most }
