@@ -189,9 +189,9 @@ func (c *cli) document(ctx context.Context, file string) ([]byte, error) {
 }
 
 // contentType returns the media type of an SLA by its file's extension. Without
-// one that is known, as on stdin, what begins with an object of JSON is JSON. A
-// YAML document may begin with a brace, too; {"… may be either, and JSON's
-// errors say more about it.
+// one that is known, as on stdin, a document that begins with an object of JSON is JSON. A
+// YAML document may begin with a brace, too; {"… may be either, and JSON's errors are more
+// precise.
 func contentType(file string, doc []byte) string {
 	const asJSON, asYAML = "application/json", "application/yaml"
 	if u, err := url.Parse(file); err == nil && u.Host != "" {

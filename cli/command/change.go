@@ -217,8 +217,8 @@ func (c *cli) clusterFlag(cmd *cobra.Command, to *string) {
 	cmd.ValidArgsFunction = c.complete("nodes")
 }
 
-// findNode is the node that a reference means: CLUSTER/NODE, as -o name writes it,
-// or its name, of the given cluster or of the one that has such a node. A name alone
+// findNode returns the node of a reference: CLUSTER/NODE, as -o name prints it, or a name,
+// of the given cluster or of the one that has such a node. A name alone
 // is refused while a cluster does not answer: that one may have such a node, too.
 func (c *cli) findNode(ctx context.Context, cluster, reference string) (api.ClusterID, api.NodeID, error) {
 	of, name, cut := strings.Cut(reference, "/")
@@ -321,7 +321,7 @@ func (c *cli) uncordonCmd() *cobra.Command {
 	})
 }
 
-// drainCmd asks nobody: what a drained node runs is placed elsewhere, and lives.
+// drainCmd needs no confirmation: instances move, and only --force stops any.
 func (c *cli) drainCmd() *cobra.Command {
 	var force, detach bool
 	var timeout time.Duration
@@ -353,10 +353,10 @@ cordoned, and what is left moves as soon as there is room.`
 	return cmd
 }
 
-// drainLook is how often a node that is drained is looked at: it has no watch.
+// drainLook is the interval at which a node is polled: nodes have no watch.
 const drainLook = 500 * time.Millisecond
 
-// drained waits until a node has nothing left, and says what it waits for.
+// drained waits until a node has no instance left, and prints those that are stuck.
 func (c *cli) drained(ctx context.Context, a *client.Client, cl api.ClusterID, id api.NodeID) error {
 	told := map[api.InstanceID]string{}
 	for {
@@ -383,7 +383,7 @@ func (c *cli) drained(ctx context.Context, a *client.Client, cl api.ClusterID, i
 	}
 }
 
-// undrained says what a node still has when the waiting ends.
+// undrained prints what a node still has at the timeout, and returns the error for it.
 func (c *cli) undrained(ctx context.Context, a *client.Client, cl api.ClusterID, id api.NodeID, cause error) error {
 	if !errors.Is(cause, api.ErrTimeout) {
 		return cause

@@ -129,8 +129,8 @@ func (c *cli) complete(kinds ...string) func(*cobra.Command, []string, string) (
 	}
 }
 
-// spelled are the names that go on from what was begun: as they are, and those of
-// services and instances also as app/service, for who writes them so.
+// spelled returns the names that begin with what was typed. If that has a slash, services
+// and instances are also matched as app/service.
 func spelled(begun string, names []string) (out []string) {
 	for _, n := range names {
 		name, rest, _ := strings.Cut(n, "\t")

@@ -12,7 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// grantCmd changes what a cluster is granted: change gets the present grant.
+// grantCmd returns a command that changes a cluster's grant. prepare adds the command's
+// flags and returns the function that changes the present grant.
 func (c *cli) grantCmd(use, short, long string, prepare func(*cobra.Command) func(*api.Grant) error) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.MatchAll(cobra.ExactArgs(2), func(_ *cobra.Command, args []string) error {
 		if args[0] != "cluster" && args[0] != "clusters" {
@@ -139,7 +140,7 @@ Flags that are not given leave theirs as they are.`,
 		})
 }
 
-// audience says for people whose services a cluster gets.
+// audience describes which tenants' services a cluster gets.
 func audience(cl api.Cluster) string {
 	if cl.Grant.Open {
 		return "open to all tenants"
@@ -160,7 +161,7 @@ func audience(cl api.Cluster) string {
 	return "open to " + to
 }
 
-// caps says for people what limits a cluster's claims; empty: nothing does.
+// caps describes the limits of a cluster's claims; empty: there are none.
 func caps(k api.Caps) string {
 	var parts []string
 	for _, p := range []struct {

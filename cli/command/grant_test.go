@@ -54,7 +54,7 @@ func (r *rig) joinCluster(name string) {
 	}
 }
 
-// grant is what the root says that a cluster is granted.
+// grant returns the grant that the root has of a cluster.
 func (r *rig) grant(name string) api.Grant {
 	r.t.Helper()
 	var list struct {
@@ -125,8 +125,8 @@ func TestOpenAndCloseAndCapACluster(t *testing.T) {
 	}
 }
 
-// TestGrantsThatCannotBeAreRefused: each mistake changes nothing, says what is wrong,
-// and has its exit code.
+// TestGrantsThatCannotBeAreRefused: each mistake is named, has its exit code, and changes
+// nothing.
 func TestGrantsThatCannotBeAreRefused(t *testing.T) {
 	r := newRig(t)
 	r.signIn()

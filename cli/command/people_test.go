@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The line that an invitation prints is all that its user needs, on a machine
-// that knows nothing of the root; a lost one can be had anew.
+// TestAnInvitationIsALineToPaste signs in with a printed line on a machine without a
+// context. A lost line can be replaced.
 func TestAnInvitationIsALineToPaste(t *testing.T) {
 	r := newRig(t)
 	r.signIn()

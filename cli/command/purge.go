@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// purgeByHand is what deletes a node's data where its cluster cannot.
+// purgeByHand is how to delete a node's data on its machine.
 const purgeByHand = "on the machine: systemctl stop treeline-node; node-engine purge --yes --config /etc/treeline/node.yaml; deploy/install remove node"
 
 // purgeNode has a node delete all that it has, and waits until it is removed.

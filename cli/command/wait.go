@@ -83,8 +83,7 @@ func (c *cli) wait(ctx context.Context, a *client.Client, id, what string) error
 	return fmt.Errorf("%s is not %s yet: %w", name, what, err)
 }
 
-// unreachable says why a state cannot be reached any more, whatever happens
-// without a new SLA or scale; nil: it can.
+// unreachable returns why a state cannot be reached without a new SLA or scale; nil: it can.
 func (c *cli) unreachable(p *follow.Progress, name, what string) error {
 	if p.Vanished() {
 		return fmt.Errorf("%s was deleted and will not be %s: %w", name, what, api.ErrNotFound)

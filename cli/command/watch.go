@@ -96,12 +96,12 @@ func instancesOf(a *client.Client, under string) source[api.Instance] {
 	return source[api.Instance]{a, client.Instances, client.ListOptions{Under: under}, instanceID}
 }
 
-// post hands a change to whoever follows; false: nobody does any more.
+// post hands a change to the follower; false: it has ended.
 type post func(change func()) bool
 
-// track keeps p up to date with the services and instances under a reference, and
-// asks done after each change until it says yes or fails. others are followed beside
-// them. It ends all of them before it returns.
+// track keeps p up to date with the services and instances under a reference, and calls
+// done after each change until that returns true or an error. others run beside it. All
+// have ended when it returns.
 func track(ctx context.Context, a *client.Client, under string, p *follow.Progress, done func() (bool, error), others ...func(context.Context, post) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	changes := make(chan func())

@@ -281,8 +281,8 @@ func cgroupOf(t *testing.T, up dev.Up) string {
 	return ""
 }
 
-// noTokenIsShown looks for join tokens and operators' tokens where others can read
-// them: in the installation's output, its daemons' logs and all arguments.
+// noTokenIsShown looks for join tokens and operators' tokens in the installation's output,
+// its daemons' logs and the arguments of all processes.
 func noTokenIsShown(t *testing.T, data, output string) {
 	t.Helper()
 	texts := map[string]string{"the output": output}

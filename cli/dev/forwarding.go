@@ -10,10 +10,10 @@ import (
 	"syscall"
 )
 
-// machine is what the installations on one machine share: a lock, and the machine's
-// IPv4 forwarding, which is on while one of them needs it. The directory has a file
-// for each of these, and the value that forwarding had before the first. scripts/down
-// knows the same files.
+// machine is the state that the installations on one machine share: a lock, and the
+// machine's IPv4 forwarding, which is on while one of them needs it. The directory has a
+// file for each of these installations, and the value of forwarding before the first.
+// scripts/down uses the same files.
 type machine struct {
 	dir    string // in /run: a restart of the machine forgets it with the setting
 	sysctl string
@@ -61,11 +61,11 @@ func (m machine) forward(tag string) error {
 	}
 	if !others {
 		if err := os.WriteFile(filepath.Join(m.dir, wasFile), []byte(now), 0o600); err != nil {
-			return fmt.Errorf("note the machine's forwarding: %w", err)
+			return fmt.Errorf("save the machine's forwarding: %w", err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(m.dir, needsPrefix+tag), nil, 0o600); err != nil {
-		return fmt.Errorf("note who needs forwarding: %w", err)
+		return fmt.Errorf("save that the installation needs forwarding: %w", err)
 	}
 	if now == "0" {
 		if err := os.WriteFile(m.sysctl, []byte("1"), 0); err != nil {

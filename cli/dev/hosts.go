@@ -29,7 +29,7 @@ import (
 // installation finds it (scripts/down), also after a crash.
 type hosts struct {
 	tag  string
-	file string       // what was made: lines of "netns NAME", "link NAME", "table NAME", "forwarding TAG"
+	file string       // lists what was made: lines of "netns NAME", "link NAME", "table NAME", "forwarding TAG"
 	net  netip.Prefix // zero until up has chosen one
 	mu   *sync.Mutex  // guards the file: nodes start beside one another
 }
@@ -64,7 +64,7 @@ func newHosts(tag, data string, network netip.Prefix) hosts {
 func (h hosts) choose(free func(netip.Prefix) bool) (netip.Prefix, error) {
 	if h.net.IsValid() {
 		if !free(h.net) {
-			return h.net, fmt.Errorf("the network %s of the installation is in use on this machine by something else; end that, or give treeline dev another --data: %w", h.net, api.ErrConflict)
+			return h.net, fmt.Errorf("the network %s of the installation is in use on this machine by another program; free it, or give treeline dev another --data: %w", h.net, api.ErrConflict)
 		}
 		return h.net, nil
 	}
@@ -102,8 +102,8 @@ func (h hosts) up(ctx context.Context) (netip.Prefix, error) {
 	return h.net, h.masquerade(ctx)
 }
 
-// addBridge makes the bridge with its address, on a network that nothing else of this
-// machine uses. No other installation chooses one meanwhile.
+// addBridge makes the bridge with its address, on a network that this machine does not use
+// yet. It holds the machine's lock, so that no other installation chooses the same one.
 func (h *hosts) addBridge(ctx context.Context) error {
 	lock, err := thisMachine.lock()
 	if err != nil {
@@ -112,7 +112,7 @@ func (h *hosts) addBridge(ctx context.Context) error {
 	defer lock.Close()
 	bridge, err := net.InterfaceByName(h.bridge())
 	there := err == nil
-	if there && !h.net.IsValid() { // an earlier start has ended before it could note its network
+	if there && !h.net.IsValid() { // an earlier start ended before it could save its network
 		h.net = networkOf(bridge)
 	}
 	if !there || !h.net.IsValid() {
@@ -143,7 +143,7 @@ func (h *hosts) addBridge(ctx context.Context) error {
 	return nil
 }
 
-// networkOf is the IPv4 network of a device, zero if it has none.
+// networkOf returns the IPv4 network of a device, zero if it has none.
 func networkOf(device *net.Interface) netip.Prefix {
 	addrs, _ := device.Addrs()
 	for _, a := range addrs {

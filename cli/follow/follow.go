@@ -14,12 +14,12 @@ import (
 	"github.com/treeline-edge/treeline/cli/ref"
 )
 
-// Progress is what is known of some services and their instances.
+// Progress compares services with their instances.
 type Progress struct {
 	goals map[api.ServiceID]api.Service
 	have  map[api.InstanceID]api.Instance
-	only  api.InstanceID // what is followed, where it is one instance
-	begun bool           // there was something to follow
+	only  api.InstanceID // the one instance that is followed; empty: all
+	begun bool           // at least one service was seen
 }
 
 // New follows services to the number of instances and the spec that they have.
@@ -44,10 +44,10 @@ func (p *Progress) Goals(services []api.Service) {
 	}
 }
 
-// Goal takes what a service is now: it may have been scaled or updated.
+// Goal updates a service, which may have been scaled or changed.
 func (p *Progress) Goal(s api.Service) { p.goals[s.ID] = s }
 
-// Dropped takes that a service is no more.
+// Dropped removes a service.
 func (p *Progress) Dropped(id api.ServiceID) { delete(p.goals, id) }
 
 // All replaces the instances that are known.
@@ -73,8 +73,8 @@ func settled(i api.Instance, s api.Service) bool {
 	return current(i, s) && (i.State == api.Running || s.Spec.OneShot && i.State == api.Completed)
 }
 
-// current reports whether what is known of the instance is about what its service
-// is now.
+// current reports whether the instance has its service's present revision and is not
+// leaving.
 func current(i api.Instance, s api.Service) bool {
 	return !i.Leaving && i.Spec >= s.SpecRev && !i.Stale
 }
@@ -82,7 +82,7 @@ func current(i api.Instance, s api.Service) bool {
 // Counts are the instances that are as they should be, and those wanted.
 func (p *Progress) Counts() (settledNow, wanted int) { return p.count(settled) }
 
-// count is how many wanted instances fulfil a condition, and how many are wanted.
+// count returns how many wanted instances meet a condition, and how many are wanted.
 func (p *Progress) count(is func(api.Instance, api.Service) bool) (n, wanted int) {
 	byService := map[api.ServiceID]int{}
 	for _, i := range p.have {
@@ -107,19 +107,18 @@ func (p *Progress) Done() bool {
 	return n == wanted && !p.Vanished()
 }
 
-// Vanished reports whether what is followed does not exist any more.
+// Vanished reports whether the followed services or instance were deleted.
 func (p *Progress) Vanished() bool {
 	return p.begun && (len(p.goals) == 0 || p.only != "" && len(p.have) == 0)
 }
 
-// Completed reports whether all that is wanted has completed.
+// Completed reports whether all wanted instances have completed.
 func (p *Progress) Completed() bool {
 	n, wanted := p.count(func(i api.Instance, s api.Service) bool { return current(i, s) && i.State == api.Completed })
 	return wanted > 0 && n == wanted
 }
 
-// Failed are the instances that have failed for good, in order: nothing that is
-// waited for will become of them.
+// Failed returns the instances that have failed for good, in order.
 func (p *Progress) Failed() []api.Instance {
 	return p.pick(func(i api.Instance) bool {
 		s, ok := p.goals[i.Service]
@@ -127,7 +126,7 @@ func (p *Progress) Failed() []api.Instance {
 	})
 }
 
-// Endless are the services of which no instance ever completes, in order.
+// Endless returns the services whose instances never complete, in order.
 func (p *Progress) Endless() (ids []api.ServiceID) {
 	for id, s := range p.goals {
 		if !s.Spec.OneShot && s.Replicas > 0 {

@@ -43,7 +43,7 @@ func AppStatus(a api.App) string {
 	return "complete"
 }
 
-// Ran says how many of the wanted instances run, and how many have ended for good.
+// Ran formats how many of the wanted instances run, and how many have ended for good.
 func Ran(running, completed, failed, wanted int) string {
 	s := fmt.Sprintf("%d/%d", running, wanted)
 	if completed > 0 {
@@ -65,8 +65,8 @@ func fulfilled(running, completed, failed, wanted int) Style {
 	return Good
 }
 
-// Codes is what a service runs; during a roll-out each image with the number of its
-// instances, the newest first.
+// Codes formats a service's images; during a roll-out each with the number of its instances,
+// the newest first.
 func Codes(s api.Service) string {
 	var codes []string
 	count := map[string]int{}

@@ -204,8 +204,8 @@ func split(id string) (tenant, name, number string, numbered bool) {
 	return tenant, id, number, numbered
 }
 
-// Slashed are the ways to write the id of a service or an instance as app/service,
-// the shortest first: shop/web#0 and shop.prod/web.v1#0. There are none of others.
+// Slashed returns the forms app/service of the id of a service or an instance, the shortest
+// first: shop/web#0 and shop.prod/web.v1#0. Other ids have none.
 func Slashed(id string) []string {
 	tenant, name, n, numbered := split(id)
 	p := strings.Split(name, ".")

@@ -18,7 +18,7 @@ type peer struct {
 	alone  *api.Peer // held by itself
 	untold bool      // the tunnel has to be told
 
-	granted []netip.Prefix // the subnets that the tunnel was told
+	granted []netip.Prefix // the subnets that were sent to the tunnel
 
 	path     Path
 	heard    time.Time    // when path came; zero: never in this life

@@ -36,7 +36,7 @@ var histories = map[string]int{
 	"answer":  8192, // to Idempotency-Keys, for 24 h
 	"address": 4096, // service addresses that rest, for 30 min
 	"freed":   4096, // addresses of a node's subnet that rest, for 2 min
-	"marks":   64,   // what each peer said of its addresses, for 15 min, notice.MaxWords at most
+	"marks":   64,   // notices of each peer about its addresses, for 15 min, notice.MaxWords at most
 }
 
 // A store's file is at most fileTimes the most bytes that it held, and fileFirst: bbolt
@@ -47,8 +47,8 @@ const (
 )
 
 // upDown measures how long it takes until 300 instances of one application run on
-// six nodes with the overlay network, and until nothing of them is left, over and
-// over; and what the daemons keep of it.
+// six nodes with the overlay network, and until nothing of them is left, again and again;
+// and how much memory, descriptors and documents the daemons keep.
 func upDown(r *run) error {
 	instances, nodes := upDownInstances, upDownNodes
 	if r.net.quick {

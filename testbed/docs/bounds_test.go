@@ -94,8 +94,8 @@ func TestTheTableOfBoundsIsTheCodes(t *testing.T) {
 	}
 }
 
-// slots are channels that count, each with why it needs no shares: whoever uses it
-// is one holder, or the package of the row divides what comes before.
+// slots are channels used as semaphores, each with the reason why it needs no shares: it has
+// one holder, or another bound divides what reaches it.
 var slots = map[string]string{
 	"node-engine/clusterlink/link.go":         "probes that the cluster asked for, one round at a time; the pinger does few and refuses what is beyond",
 	"node-engine/runtime/containerd/slots.go": "stops; it has a share per shim itself",
@@ -106,8 +106,8 @@ var slots = map[string]string{
 	"internal/bus/mqtt/mqtt.go":               "publishes of the one client itself",
 }
 
-// TestNoSemaphoreWithoutShares: a channel of places or turns cannot tell holders
-// apart, so that one can take all of them.
+// TestNoSemaphoreWithoutShares: a channel used as a semaphore does not distinguish holders,
+// so that one can take all places.
 func TestNoSemaphoreWithoutShares(t *testing.T) {
 	semaphore := regexp.MustCompile(`make\(chan struct\{\}, ([^)1][^)]*|1[^)]+)\)|semaphore\.NewWeighted`)
 	used := map[string]bool{}

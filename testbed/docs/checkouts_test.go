@@ -23,13 +23,13 @@ const oakestra = `{"sla_version":"v2.0","customerID":"Admin","applications":[{"a
 "microservice_namespace":"test","virtualization":"container","cmd":[],"memory":100,"vcpus":1,"vgpus":0,"vtpus":0,
 "bandwidth_in":0,"bandwidth_out":0,"storage":0,"code":"treeline.local/hello:1","state":"","port":"","added_files":[]}]}]}`
 
-// checkout is a copy of the sources, and the environment of a person who works there.
+// checkout is a copy of the sources, and the environment of its user.
 type checkout struct {
 	dir string
 	env []string
 }
 
-// copyCheckouts makes copies of the sources for one person, whose home is beside them.
+// copyCheckouts makes copies of the sources for one user, whose home is beside them.
 func copyCheckouts(t *testing.T, names ...string) (all []checkout, home string) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -63,7 +63,7 @@ func copyCheckouts(t *testing.T, names ...string) (all []checkout, home string) 
 	return all, home
 }
 
-// sh runs commands in the checkout as the README says, with its bin in PATH.
+// sh runs commands in the checkout with its bin in PATH, as in the README.
 func (c checkout) sh(t *testing.T, commands string) string {
 	t.Helper()
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", "export PATH=$PWD/bin:$PATH\n"+commands)
@@ -75,7 +75,7 @@ func (c checkout) sh(t *testing.T, commands string) string {
 	return out
 }
 
-// made are the parts of the machine that the checkout's installation has noted.
+// made returns the parts of the machine that the checkout's installation has listed.
 func (c checkout) made(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, ".treeline", "dev", "network"))
@@ -85,7 +85,7 @@ func (c checkout) made(t *testing.T) []string {
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-// there are those of the parts that exist.
+// there returns those of the parts that exist.
 func there(parts []string) (found []string) {
 	for _, part := range parts {
 		kind, what, _ := strings.Cut(part, " ")
@@ -115,7 +115,7 @@ func TestTwoCheckoutsAtOnce(t *testing.T) {
 	all, home := copyCheckouts(t, "one", "two")
 	one, two := all[0], all[1]
 
-	// The person is signed in elsewhere, in a context that has the name of ours.
+	// The user is signed in elsewhere, in a context of the same name.
 	own := filepath.Join(home, ".config", "treeline", "config.yaml")
 	const contexts = "current: up\ncontexts:\n  up:\n    url: https://production.example:7443\n    user: acme/alice\n"
 	if err := os.MkdirAll(filepath.Dir(own), 0o700); err != nil {
@@ -176,7 +176,7 @@ func TestTwoCheckoutsAtOnce(t *testing.T) {
 		t.Errorf("scripts/down left %q", left)
 	}
 	if text, err := os.ReadFile(own); err != nil || string(text) != contexts {
-		t.Errorf("the person's own contexts have changed: %v\n%s", err, text)
+		t.Errorf("the user's own contexts have changed: %v\n%s", err, text)
 	}
 }
 

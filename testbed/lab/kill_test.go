@@ -160,7 +160,7 @@ func TestKill9(t *testing.T) {
 }
 
 // TestContainerdIsAway stops a node's containerd, and starts its engine without it.
-// The engine knows that it knows nothing: what runs is neither failed nor started
+// What runs is unknown to the engine: it is neither reported as failed nor started
 // elsewhere, and an exclusive instance keeps its lease.
 func TestContainerdIsAway(t *testing.T) {
 	t.Parallel()
@@ -207,7 +207,7 @@ func TestContainerdIsAway(t *testing.T) {
 			}
 			way.lose()
 			took := lab.Stopwatch()
-			l.Wait("nobody knows whether they run", away)
+			l.Wait("their state is unknown", away)
 			l.Measured(way.name+"_said_unknown", took())
 			if n, err := c.NodeOf("n1"); err != nil || n.RuntimeError == "" {
 				t.Errorf("the node's runtime is in trouble, and the cluster shows %+v, %v", n, err)

@@ -95,8 +95,7 @@ func (o *Overlay) Ready(c *Cluster, n int) {
 	o.Wait("all nodes are on the network", Nodes(c.ID, n))
 }
 
-// Container is Lab.Container with what an SLA says of the network by default: that it
-// needs the overlay network.
+// Container is Lab.Container with an SLA's default network, the overlay network.
 func (o *Overlay) Container(name string, replicas int) api.Microservice {
 	m := o.Lab.Container(name, replicas)
 	m.Network = ""

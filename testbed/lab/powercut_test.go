@@ -13,8 +13,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// repeats is how often a test of chance tries: as often as the variable says, which
-// scripts/soak sets, or a few times.
+// repeats returns the number of rounds of a randomised test: the value of the variable,
+// which scripts/soak sets, or 3.
 func repeats(t *testing.T, variable string) int {
 	t.Helper()
 	text := os.Getenv(variable)
@@ -28,9 +28,9 @@ func repeats(t *testing.T, variable string) int {
 	return n
 }
 
-// settleWithin bounds the time from a power cut until every instance runs again
-// and is shown as it is: the lease and the dead time of a node that is heard late,
-// a restart's pause, and starts on a busy machine.
+// settleWithin bounds the time from a power cut until every instance runs again and the root
+// shows that: the lease and the dead time of a node that reports late, a restart's pause,
+// and starts on a busy machine.
 const settleWithin = 90 * time.Second
 
 // TestPowerCutsLeaveNothingBehind kills every process of an installation at once,

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
-// TestAClusterMissesItsStore takes a cluster's store away, and gives it another
-// cluster's: it does not start as if it had never known a node.
+// TestAClusterMissesItsStore removes a cluster's store, and replaces it by another
+// cluster's: the cluster refuses to start with either.
 func TestAClusterMissesItsStore(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})

@@ -8,8 +8,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Only is a kind of fault that a world has and no other, so that promises can be
-// held to their bounds: machines are punctual and links are good.
+// Only is the one kind of fault of a world, in which promises are held to their bounds:
+// machines are on time and links are good.
 type Only string
 
 // OnlyRestarts restarts orchestrators, each within shortRestart.
@@ -106,7 +106,7 @@ func (c *chaos) silence() {
 	})
 }
 
-// cutOffNow cuts one node off without a word and ends its machine.
+// cutOffNow cuts one node off without closing its connections, and ends its machine.
 func (c *chaos) cutOffNow(n *NodeMachine, lost map[*NodeMachine]bool) {
 	w := c.w
 	var had []api.InstanceID
@@ -136,7 +136,7 @@ func (w *World) wants(id api.InstanceID) bool {
 	return ok && !in.Leaving
 }
 
-// isCalm reports whether every node is heard and every instance runs.
+// isCalm reports whether every node is ready and every instance runs.
 func (w *World) isCalm() bool {
 	for _, c := range w.living() {
 		if c.core == nil {

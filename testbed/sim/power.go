@@ -7,8 +7,8 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
 
-// Faults that end workloads behind the back of everybody who believes in them, and
-// the bound within which nobody believes in them any more.
+// Faults that end workloads without an event, and the bound within which every core has
+// noticed.
 
 // powerCut ends all machines at once, workloads included. Disks keep what was
 // saved. Every machine starts again by itself, in any order, some before their
@@ -57,7 +57,7 @@ func (c *chaos) runtimeEnds(n *NodeMachine) {
 	w.after(w.between(500*time.Millisecond, 15*time.Second), func() { n.setRuntime(false) })
 }
 
-// lose ends a workload that nobody watches; the runtime may forget that it had it.
+// lose ends a workload without an event; the runtime may forget it.
 func (r *FakeRuntime) lose(v *workload, forgets bool) {
 	v.lift()
 	if v.phase == api.WorkloadRunning {
@@ -70,8 +70,8 @@ func (r *FakeRuntime) lose(v *workload, forgets bool) {
 	}
 }
 
-// recheck has the engine told anew what there is, as the driver does when an order
-// shows that the engine is mistaken.
+// recheck reports all workloads to the engine again, as the driver does when an order shows
+// that the engine's view is wrong.
 func (r *FakeRuntime) recheck() {
 	era := r.era
 	r.w.after(time.Millisecond, func() {
@@ -81,8 +81,8 @@ func (r *FakeRuntime) recheck() {
 	})
 }
 
-// repeatExits tells some exits of before once more, late, when other processes may
-// run: watchers hear what a runtime wants to say again.
+// repeatExits repeats some earlier exits late, when other processes may run: a runtime may
+// report an exit twice.
 func (r *FakeRuntime) repeatExits() {
 	for _, v := range r.all() {
 		if v.phase != api.WorkloadExited || r.w.chance.IntN(4) > 0 {
@@ -97,13 +97,13 @@ func (r *FakeRuntime) repeatExits() {
 	}
 }
 
-// ghostBound is for how long an engine that lives, with a runtime that answers, may
-// take an instance for running that has no process: a look each second, a slow
-// runtime's answer, and a pause of a daemon within it.
+// ghostBound is how long a living engine whose runtime answers may report an instance
+// without a process as running: a look each second, a slow answer of the runtime, and a
+// pause of a daemon.
 const ghostBound = 15 * time.Second
 
-// checkGhosts holds that no engine takes an instance for running that has no
-// process, for longer than the bound.
+// checkGhosts checks that no engine reports an instance without a process as running for
+// longer than the bound.
 func (w *World) checkGhosts() {
 	seen := map[ghost]moment{}
 	for _, c := range w.clusters {
@@ -123,7 +123,7 @@ func (w *World) checkGhosts() {
 				}
 				seen[g] = since
 				if w.now-since > ghostBound {
-					w.violate("ghost", string(in.ID), "%s takes %s for running since %s and it has no process", n.name, in.Epoch, since)
+					w.violate("ghost", string(in.ID), "%s reports %s as running since %s, and it has no process", n.name, in.Epoch, since)
 				}
 			}
 		}
@@ -131,7 +131,7 @@ func (w *World) checkGhosts() {
 	w.ghosts = seen
 }
 
-// ghost is a placement that an engine takes for running and that is not.
+// ghost is a placement that an engine reports as running and that has no process.
 type ghost struct {
 	machine  *NodeMachine
 	instance api.InstanceID

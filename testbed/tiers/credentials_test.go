@@ -42,7 +42,7 @@ type hostile struct {
 	url  string
 	http *http.Client
 
-	mu   sync.Mutex // guards heard
+	mu   sync.Mutex // guards seen
 	seen bytes.Buffer
 }
 
@@ -104,7 +104,7 @@ func (h *hostile) serve(name api.ClusterID) (stop func()) {
 	}
 }
 
-// answer answers with an empty object, and records what the root says to that.
+// answer sends an empty object, and records the root's response.
 func (h *hostile) answer(r api.StreamRequest) {
 	body := "a line\n"
 	if r.Kind == "api" {
@@ -463,7 +463,7 @@ func TestRevocationsReachTheCluster(t *testing.T) {
 	}
 }
 
-// A node is told what to stream, and nothing of who asks.
+// TestANodeGetsNoCredential: a node gets what to stream, and neither a token nor the user.
 func TestANodeGetsNoCredential(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)

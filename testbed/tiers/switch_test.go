@@ -25,7 +25,7 @@ func (c *tier) reconfigure(t *testing.T, b cluster.BrokerConfig) {
 	c.run(t)
 }
 
-// know waits until the cluster has heard that the nodes know the brokers.
+// know waits until the nodes have acknowledged the brokers.
 func (c *tier) know(t *testing.T, brokers []string, nodes ...api.NodeID) {
 	t.Helper()
 	for _, id := range nodes {
@@ -33,7 +33,7 @@ func (c *tier) know(t *testing.T, brokers []string, nodes ...api.NodeID) {
 	}
 }
 
-// heard waits until the cluster of now has heard the nodes.
+// heard waits until the nodes are ready and were heard after a time.
 func (c *tier) heard(t *testing.T, since time.Time, nodes ...api.NodeID) {
 	t.Helper()
 	for _, id := range nodes {
@@ -51,15 +51,15 @@ func (c *tier) untilNode(t *testing.T, id api.NodeID, what string, ok func(api.N
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not so: node %s %s; it is %+v (%v)", id, what, v, err)
+			t.Fatalf("node %s: not within the time: %s; it is %+v (%v)", id, what, v, err)
 		}
 		time.Sleep(5 * time.Millisecond) // the API has no watch
 	}
 }
 
-// TestBrokerIsSwitched is the procedure of docs/operator.md, from the broker within to
-// Mosquitto and back. Nodes come along, one that was off meanwhile too, and no
-// workload is touched.
+// TestBrokerIsSwitched follows the procedure of docs/operator.md, from the embedded broker to
+// Mosquitto and back. All nodes follow, also one that was off meanwhile, and no workload is
+// touched.
 func TestBrokerIsSwitched(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)
@@ -102,8 +102,8 @@ func TestBrokerIsSwitched(t *testing.T) {
 	}
 }
 
-// A token that is given to a node which has joined is used, or why not is said; what
-// the node has is kept.
+// TestNewTokenOfANodeThatHasJoined gives a joined node another token: it is used, or
+// refused with an error, and the node keeps its workloads.
 func TestNewTokenOfANodeThatHasJoined(t *testing.T) {
 	root := newRoot(t)
 	c := startCluster(t, root)

@@ -73,7 +73,7 @@ func (c *terminal) apply(doc string) {
 	check(c.t, err)
 }
 
-// ends has every start of a workload of a service end at once with an exit code.
+// ends makes every workload of a service exit with a code right after its start.
 func (f *fakeRuntime) ends(ctx context.Context, service api.ServiceID, code int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -86,7 +86,7 @@ func (f *fakeRuntime) ends(ctx context.Context, service api.ServiceID, code int)
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(5 * time.Millisecond): // the fake tells nobody of starts
+			case <-time.After(5 * time.Millisecond): // the fake has no event for starts
 			}
 		}
 	})
@@ -103,8 +103,8 @@ applications:
       - {microservice_name: web, microservice_namespace: v1, virtualization: container, network: any, code: "web:1"}
 `
 
-// TestTasksEndForPeople: what completed and what failed for good is shown as such,
-// and waiting for what cannot be any more ends at once with the reason.
+// TestTasksEndForPeople: instances that completed or failed for good are shown as such, and
+// waiting for a state that cannot be reached ends at once with the reason.
 func TestTasksEndForPeople(t *testing.T) {
 	c := openTerminal(t)
 	_, cfg := c.at.startNode(t, "n1")
@@ -150,7 +150,7 @@ func TestTasksEndForPeople(t *testing.T) {
 		return strings.Contains(c.must("get", "apps"), "  completed ")
 	})
 
-	// Who waits for what is then deleted is told.
+	// A wait ends when the service is deleted.
 	c.must("scale", "tasks/web", "1")
 	told := make(chan int, 1)
 	go func() {
@@ -159,7 +159,7 @@ func TestTasksEndForPeople(t *testing.T) {
 	}()
 	c.must("delete", "app", "tasks", "-y", "--wait")
 	if code := <-told; code != 6 && code != 0 { // it may have run before
-		t.Errorf("who waits for what was deleted exits with %d", code)
+		t.Errorf("waiting for a service that is deleted exits with %d, want 6, or 0 if it ran before", code)
 	}
 }
 
@@ -171,9 +171,8 @@ applications:
       - {microservice_name: web, microservice_namespace: v1, virtualization: container, network: any, code: "web:1", vcpus: 1, stop_grace: 1}
 `
 
-// TestOperatorsDrainAndNameNodes: a drain says what is stuck and why, ends at its
-// deadline, and stops what is stuck if that is wanted; nodes are named as the list
-// names them.
+// TestOperatorsDrainAndNameNodes: a drain names what is stuck and why, ends at its timeout,
+// and stops what is stuck with --force; commands accept the names that -o name prints.
 func TestOperatorsDrainAndNameNodes(t *testing.T) {
 	c := openTerminal(t)
 	c.at.startNode(t, "n1")
@@ -208,7 +207,7 @@ func TestOperatorsDrainAndNameNodes(t *testing.T) {
 		t.Errorf("what was stopped: %s", out)
 	}
 
-	// With another node nothing is in the way, and what -o name says is a name.
+	// With another node nothing is stuck, and commands accept what -o name prints.
 	c.at.startNode(t, "n2")
 	c.must("wait", "hello", "--timeout", "3m")
 	c.must("drain", "n2", "--detach")
@@ -246,7 +245,7 @@ func TestOperatorsDrainAndNameNodes(t *testing.T) {
 	}
 }
 
-// TestLogsOfWhatHasNotStarted say that, and how it stands.
+// TestLogsOfWhatHasNotStarted: the error names the instance's state.
 func TestLogsOfWhatHasNotStarted(t *testing.T) {
 	c := openTerminal(t)
 	_, stderr, code := c.run("logs", "hello/web#0")
