@@ -125,6 +125,7 @@ type Core struct {
 	noWay   misfit                     // beyond it, and nobody makes way
 	vain    map[api.InstanceID]bool    // others made way in this step, and it did not help
 	grown   map[api.NodeID]bool
+	vacated map[api.InstanceID]bool           // an earlier placement ended in this step
 	left    map[api.ServiceID][]api.ServiceID // an instance left its node; those that it may have kept out
 	touched map[api.NodeID]bool
 	scale   int // what the timing is multiplied with; it never shrinks
@@ -193,6 +194,7 @@ func New(cfg Config) *Core {
 		beyond:    map[api.InstanceID]bool{},
 		grown:     map[api.NodeID]bool{},
 		vain:      map[api.InstanceID]bool{},
+		vacated:   map[api.InstanceID]bool{},
 		left:      map[api.ServiceID][]api.ServiceID{},
 		pairs:     pairs{},
 		touched:   map[api.NodeID]bool{},

@@ -332,7 +332,9 @@ func (c *Core) finish(in *instance) {
 	}}
 }
 
-// dropVacancy notes that nothing of an earlier placement is left on the node.
+// dropVacancy notes that nothing of an earlier placement is left on the node. What waits
+// for that is placed at the end of the step, in its turn and when all room that the step
+// freed is known.
 func (c *Core) dropVacancy(in *instance, id api.NodeID) {
 	n := len(in.Vacancies)
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
@@ -342,6 +344,6 @@ func (c *Core) dropVacancy(in *instance, id api.NodeID) {
 	c.changed(in)
 	c.finish(in)
 	if c.waiting.Has(in.id()) && in.Node == "" {
-		c.tryPlace(in)
+		c.vacated[in.id()] = true
 	}
 }

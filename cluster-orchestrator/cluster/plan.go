@@ -40,7 +40,6 @@ func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 	if !slices.ContainsFunc(out.Instances, func(v api.InstancePlan) bool { return v.Action == planWait }) {
 		return out
 	}
-	t.leave()
 	turn := map[api.InstanceID]int{}
 	for i, id := range c.inTurn() {
 		turn[id] = i - len(c.instances) // what waits already comes first
@@ -49,9 +48,14 @@ func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 		x, y := &r.Instances[a], &r.Instances[b]
 		return cmp.Or(cmp.Compare(y.Spec.Urgency(), x.Spec.Urgency()), cmp.Compare(turn[x.Instance], turn[y.Instance]))
 	})
-	for _, i := range order {
-		if out.Instances[i].Action == planWait {
-			out.Instances[i] = t.plan(&r.Instances[i])
+	// What is to go is in nobody's domain as soon as it was told so; it takes room until it
+	// has stopped.
+	for _, free := range []func(){t.dismissGone, t.leave} {
+		free()
+		for _, i := range order {
+			if out.Instances[i].Action == planWait {
+				out.Instances[i] = t.plan(&r.Instances[i])
+			}
 		}
 	}
 	for _, i := range order {
@@ -147,7 +151,16 @@ func (t *tentative) dismiss(id api.InstanceID, home api.NodeID) {
 	t.show(n)
 }
 
-// leave has all have stopped that is leaving, or that is to go.
+// dismissGone dismisses all that is to go.
+func (t *tentative) dismissGone() {
+	for _, id := range slices.Clone(t.gone) {
+		if in := t.c.instances[id]; in != nil && t.c.nodes[in.Node] != nil && t.c.nodes[in.Node].assigned[id] != nil {
+			t.dismiss(id, in.Node)
+		}
+	}
+}
+
+// leave has all have stopped that is leaving, or that was dismissed.
 func (t *tentative) leave() {
 	for _, s := range t.shrink {
 		s()
@@ -158,9 +171,6 @@ func (t *tentative) leave() {
 			continue
 		}
 		n := t.on(in.Node)
-		if n.assigned[id] != nil {
-			t.dismiss(id, in.Node)
-		}
 		t.remove(n, id)
 		t.show(n)
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -153,17 +154,28 @@ func (c change) happens(reverse bool) (where []api.NodeID) {
 	return where
 }
 
+var worldsDrawn = flag.Int("worlds", 600, "how many random worlds are drawn in which a plan, what happens and its explanation must agree")
+
+// disagreed are seeds of worlds in which a plan was not what happened. 3745: what was to go
+// kept others out of its domain in the plan until it had stopped. 4284 and 5867: an update
+// took the room that its earlier placement left before those whose turn it was.
+var disagreed = []uint64{3745, 4284, 5867}
+
 // TestPlanApplyAndWhyAgree: in random worlds, what a plan says of a change is what
 // the change then does, and where it says that something waits, the explanation of
 // what waits names the same constraints. Where it depends on which node answers first
 // who gets the room, no plan can know.
 func TestPlanApplyAndWhyAgree(t *testing.T) {
-	worlds := 600
+	worlds := *worldsDrawn
 	if testing.Short() {
-		worlds = 100
+		worlds = min(worlds, 100)
+	}
+	seeds := slices.Clone(disagreed)
+	for seed := range uint64(worlds) {
+		seeds = append(seeds, seed)
 	}
 	placed, waited, replaced, open := 0, 0, 0, 0
-	for seed := range uint64(worlds) {
+	for _, seed := range seeds {
 		c := drawChange(t, seed)
 		if c.waitingBut(c.put, c.drop) > 0 {
 			continue // others take what is freed: something else changes as well

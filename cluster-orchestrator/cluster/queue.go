@@ -30,7 +30,7 @@ func (c *Core) urgency(id api.InstanceID) int {
 
 // retryWaiting gives what waits the room that this step found.
 func (c *Core) retryWaiting() {
-	for len(c.grown)+len(c.lapsed)+len(c.left) > 0 || c.widened {
+	for len(c.grown)+len(c.vacated)+len(c.lapsed)+len(c.left) > 0 || c.widened {
 		lapsed := c.lapsed
 		c.lapsed = nil
 		for _, id := range lapsed {
@@ -40,6 +40,8 @@ func (c *Core) retryWaiting() {
 		}
 		ids := step.Keys(c.grown)
 		clear(c.grown)
+		vacated := c.vacated
+		c.vacated = map[api.InstanceID]bool{}
 		seen, tried := c.version, map[misfit]bool{}
 		cands := make([]sched.Candidate, len(ids))
 		for i, id := range ids {
@@ -52,6 +54,10 @@ func (c *Core) retryWaiting() {
 			in := c.instances[id]
 			if in == nil {
 				c.waiting.Remove(id)
+				continue
+			}
+			if vacated[id] { // any node may have room, not only those that have more
+				c.searched(in)
 				continue
 			}
 			kind := misfit{in.id().Service(), in.Want.SpecRev, c.version}

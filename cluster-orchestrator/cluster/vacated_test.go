@@ -1,0 +1,53 @@
+package cluster
+
+import (
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// When an instance's earlier placement has ended, what it had is free for its new one in
+// the same step. An exclusive one is not handed back for want of that room: it would be
+// placed here only when the root offers it anew.
+func TestWhatAnEarlierPlacementHadIsFreeForTheNextOne(t *testing.T) {
+	w := newWorld(t, 0)
+	w.join("n0", api.Resources{MilliCPU: 2000, MemoryMB: 200})
+	had, gets := assignment(0, 1, spec(0.5, 10)), assignment(0, 3, spec(2, 10))
+	other := assignment(1, 2, spec(1.5, 10))
+	had.Spec.Exclusive, gets.Spec.Exclusive, gets.SpecRev = true, true, 2
+	w.wants(had, other)
+	w.beat()
+	w.expect(0, api.Running, "n0")
+	// The new one needs what both have; the other is dropped in the same step.
+	delete(w.want, other.Instance)
+	w.wants(gets)
+	w.nodes["n0"].settle()
+	w.speak("n0")
+	if in := w.c.instances[gets.Instance]; in.Node != "n0" || in.Bound {
+		t.Errorf("with all of n0 free it is on %q, handed back for good: %v (%s)", in.Node, in.Bound, in.Detail)
+	}
+}
+
+// Who waits for room gets it in turn: who had a part of it until now comes after those
+// that are more urgent, or wait for longer.
+func TestWhatLeavesANodeIsGivenAwayInTurn(t *testing.T) {
+	w := newWorld(t, 0)
+	w.join("n0", api.Resources{MilliCPU: 2000, MemoryMB: 200})
+	had, gets := assignment(0, 1, spec(0.25, 10)), assignment(0, 4, spec(1.25, 10))
+	large, small := assignment(1, 2, spec(1.5, 10)), assignment(1, 5, spec(0.5, 10))
+	urgent := assignment(2, 3, spec(1.25, 10))
+	gets.SpecRev, small.SpecRev, urgent.Spec.Priority = 2, 2, "high"
+	w.wants(had, large)
+	w.beat()
+	w.expect(0, api.Running, "n0")
+	w.wants(urgent)
+	if in := w.c.instances[urgent.Instance]; in.Node != "" {
+		t.Fatalf("it is on %s, where there was no room", in.Node)
+	}
+	w.wants(gets, small) // one ends, for it needs more than there is; what the other one leaves is enough
+	w.nodes["n0"].settle()
+	w.speak("n0")
+	if a, b := w.c.instances[urgent.Instance], w.c.instances[gets.Instance]; a.Node != "n0" || b.Node != "" {
+		t.Errorf("the more urgent one is on %q, the other one on %q", a.Node, b.Node)
+	}
+}
