@@ -1,6 +1,8 @@
 package placing_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +107,87 @@ func TestALinkToAnotherClusterIsSearchedForAndThenBroken(t *testing.T) {
 				t.Errorf("nothing says that the link of %s is violated", in.ID)
 			}
 		})
+	}
+}
+
+// TestPlanAndApplyAgreeOnLinks: in random worlds of two clusters, an instance with a link
+// goes where both tiers planned it, no sooner and no later, and waits where they said so;
+// while it is searched for, why says so.
+func TestPlanAndApplyAgreeOnLinks(t *testing.T) {
+	at, late, waited := 0, 0, 0
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		w := placing.New()
+		for c, id := range []api.ClusterID{"c1", "c2"} {
+			cfg := cluster.Config{ID: id}
+			if rng.IntN(4) == 0 {
+				cfg.Offer.Detail = cluster.DetailSums
+			}
+			var nodes []api.NodeInfo
+			for n := range 1 + rng.IntN(2) {
+				nodes = append(nodes, placing.Node(fmt.Sprintf("n%d", 2*c+n), func(i *api.NodeInfo) { i.Capacity.MemoryMB = int64(256*(1+rng.IntN(4)) + 7*c + 3*n) }))
+			}
+			w.Cluster(cfg, nodes...)
+			for _, n := range nodes {
+				w.Put(n.ID, place([]float64{0, 15, 40}[rng.IntN(3)]+float64(80*c)))
+			}
+		}
+		w.Pass(20 * time.Second)
+		seconds := 1 + rng.IntN(4)
+		link := fmt.Sprintf(", connectivity: [{target_microservice_id: %%s, con_constraints: [{type: latency, threshold: %d, convergence_time: %d}]}]", []int{5, 20, 60}[rng.IntN(3)], seconds) // ms, s
+		a, b := fmt.Sprintf("memory: %d", 64*(1+rng.IntN(8))), fmt.Sprintf("memory: %d", 64*(1+rng.IntN(8)))
+		if rng.IntN(2) == 0 {
+			a += ", constraints: [{type: clusters, allowed: [c2]}]"
+		}
+		if rng.IntN(3) == 0 {
+			a += ", exclusive: true"
+		}
+		if rng.IntN(2) == 0 {
+			a += fmt.Sprintf(link, "b")
+		} else {
+			b += fmt.Sprintf(link, "a")
+		}
+		if err := w.Apply("b: {" + b + "}\na: {replicas: 0, " + a + "}"); err != nil {
+			t.Fatal(err)
+		}
+		w.Pass(20 * time.Second)
+		if _, n := w.Place("b", 0); n == "" {
+			continue
+		}
+		both := "b: {" + b + "}\na: {replicas: 1, " + a + "}"
+		plan := planned(t, w, both)
+		if err := w.Apply(both); err != nil {
+			t.Fatal(err)
+		}
+		began := w.Now
+		took := func() time.Duration { return w.Now.Sub(began) }
+		for w.Pass(500 * time.Millisecond); took() < 12*time.Second; w.Pass(500 * time.Millisecond) {
+			if _, n := w.Place("a", 0); n != "" {
+				break
+			}
+			why, _ := w.Root.Why(placing.ID("a", 0), w.Now)
+			if is, should := strings.Contains(why.Summary, "searching until "), took() < time.Duration(seconds)*time.Second; plan.After > 0 && is != should {
+				t.Errorf("seed %d: planned %+v, after %s why says %s", seed, plan, took(), why.Summary)
+			}
+		}
+		after := time.Duration(plan.After * float64(time.Second))
+		why, _ := w.Root.Why(placing.ID("a", 0), w.Now)
+		switch c, n := w.Place("a", 0); {
+		case plan.Action == root.PlanWait && n == "":
+			waited++
+		case plan.Action == root.PlanWait || c != plan.Cluster || n != plan.Node:
+			t.Errorf("seed %d: planned %+v, and it is on %s of %s after %s: %s", seed, plan, n, c, took(), why.Summary)
+		case took() < after || took() > after+time.Second:
+			t.Errorf("seed %d: planned %+v, and it was placed after %s", seed, plan, took())
+		case after > 0:
+			late++
+		default:
+			at++
+		}
+	}
+	t.Logf("%d were placed at once, %d after a search, %d waited", at, late, waited)
+	if at < 50 || late < 30 || waited < 5 {
+		t.Errorf("%d were placed at once, %d after a search, %d waited: too few to prove anything", at, late, waited)
 	}
 }
 
