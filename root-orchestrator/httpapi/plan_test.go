@@ -80,6 +80,20 @@ func TestPlanNamesWhoMakesWayToThoseWhoMaySeeThem(t *testing.T) {
 	}
 }
 
+// A cluster says how long it searches, no longer than an SLA may ask for.
+func TestPlanSaysHowLongAClusterSearches(t *testing.T) {
+	r := newRig(t)
+	boss := r.user("acme/boss", rights.Admin)
+	r.join("munich", "acme")
+	for says, want := range map[float64]float64{2.5: 2.5, 0: 0, -7: 0, 1e15: api.MaxConvergence} {
+		r.clusters.answers["POST /v1/plan"] = clusterPlans(api.InstancePlan{Action: "place", Node: "n7", After: says})
+		_, p, text := r.plan(boss, slaOf("shop", 1))
+		if got := p.Apps[0].Instances[0]; got.After != want || got.Action != "place" {
+			t.Errorf("it says %g s, and the plan %g s, want %g s: %s", says, got.After, want, text)
+		}
+	}
+}
+
 func TestPlanGoesOnToTheNextCluster(t *testing.T) {
 	r := newRig(t)
 	dev := r.user("acme/dora", rights.ApplicationProvider)
