@@ -311,15 +311,21 @@ func (c *Core) reconcile(s *service) {
 	}
 }
 
-// leastMissed is the instance to give up first: one that does not run, else the
-// one with the highest number.
+// leastMissed is the instance to give up first: one that neither runs nor has
+// completed, else one that does not run, else any; of several, the highest number.
 func leastMissed(live []*instance) int {
-	at := -1
+	worth := func(in *instance) int {
+		switch in.State {
+		case api.Running:
+			return 2
+		case api.Completed:
+			return 1
+		}
+		return 0
+	}
+	at := 0
 	for i, in := range live {
-		switch {
-		case at < 0,
-			live[at].State == api.Running && in.State != api.Running,
-			(live[at].State == api.Running) == (in.State == api.Running) && in.ID.Number() > live[at].ID.Number():
+		if c := cmp.Compare(worth(in), worth(live[at])); c < 0 || c == 0 && in.ID.Number() > live[at].ID.Number() {
 			at = i
 		}
 	}
