@@ -69,6 +69,14 @@ func (c Caps) Validate() error {
 	return nil
 }
 
+// ValidateNode is Validate of the caps of one node.
+func (c Caps) ValidateNode() error {
+	if c.Nodes != 0 {
+		return fmt.Errorf("cap nodes is %d, want 0: one node has no number of nodes: %w", c.Nodes, ErrInvalid)
+	}
+	return c.Validate()
+}
+
 // Admits reports whether a cluster of this owner, with this grant, gets services of
 // tenant t: it is open, t is the owner or below it, or t is named or below one that
 // is. An owner's cluster does not serve the tenants above the owner unless they are

@@ -81,6 +81,9 @@ type Node struct {
 	// Remaining is what a node that is drained still has, the first MostRemaining, and
 	// why. What ended for good is not among it.
 	Remaining []Remaining `json:"remaining,omitempty"`
+	// Caps are those that an order set for this node (treeline cap node), beside the
+	// cluster's configuration: of each part the lower one counts.
+	Caps Caps `json:"caps,omitzero"`
 	// Capped is what the node claims above the caps that its cluster's operator set.
 	// NodeInfo has what counts.
 	Capped []Capped `json:"capped,omitempty"`

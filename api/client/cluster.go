@@ -2,8 +2,11 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
+	"sync"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -88,6 +91,41 @@ func (c *Client) SetGrant(ctx context.Context, id api.ClusterID, g api.Grant, re
 	var out api.Cluster
 	_, err := c.Do(ctx, r, &out)
 	return out, err
+}
+
+// exchangeEarly is how long before its end an exchanged token is replaced: more than
+// renewEarly, so that a stream is renewed with another.
+const exchangeEarly = 20 * time.Second
+
+// exchanged are tokens for one cluster.
+type exchanged struct {
+	root    *Client
+	cluster api.ClusterID
+
+	mu   sync.Mutex // guards have, and is held while the root is asked, so that it is asked once
+	have api.ClusterAccess
+}
+
+// TokensFor are tokens for the own API of a cluster (see Options.Expect), which the
+// root that the client speaks to exchanges for the client's own. Streams that are
+// followed with them go on when one expires.
+func (c *Client) TokensFor(cluster api.ClusterID) Tokens {
+	return &exchanged{root: c, cluster: cluster}
+}
+
+// Token is Tokens'.
+func (e *exchanged) Token(ctx context.Context, refused string) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.have.Token == "" || e.have.Token == refused || time.Until(e.have.Expires) < exchangeEarly {
+		var got api.ClusterAccess
+		_, err := e.root.Do(ctx, Request{Method: http.MethodPost, Path: string(Clusters) + "/" + api.PathOf(e.cluster) + "/access"}, &got)
+		if err != nil {
+			return "", fmt.Errorf("exchange a token for cluster %s: %w", e.cluster, err)
+		}
+		e.have = got
+	}
+	return e.have.Token, nil
 }
 
 // JoinTokens lists the open join tokens, at the root for clusters, at a cluster

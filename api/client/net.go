@@ -46,5 +46,5 @@ func (c *Client) Capture(ctx context.Context, id api.InstanceID, most time.Durat
 	if err != nil {
 		return nil, err
 	}
-	return resp.Body, nil
+	return c.renewed(ctx, resp), nil
 }

@@ -36,6 +36,13 @@ func (c *Client) ForceDrain(ctx context.Context, cluster api.ClusterID, id api.N
 	return c.onNode(ctx, http.MethodPost, nodePath(cluster, id)+"/force-drain")
 }
 
+// CapNode limits what a node counts for, whatever it claims. It replaces the caps that
+// were set so before; zero Caps lift them.
+func (c *Client) CapNode(ctx context.Context, cluster api.ClusterID, id api.NodeID, caps api.Caps) (n api.Node, err error) {
+	_, err = c.Do(ctx, Request{Method: http.MethodPut, Path: nodePath(cluster, id) + "/caps", Body: caps}, &n)
+	return n, err
+}
+
 // ForgetNode removes a node for good; its certificates count no more.
 func (c *Client) ForgetNode(ctx context.Context, cluster api.ClusterID, id api.NodeID) error {
 	return c.onNode(ctx, http.MethodDelete, nodePath(cluster, id))

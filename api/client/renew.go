@@ -2,16 +2,25 @@ package client
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"time"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // renewEarly is how long before the end of a stream's right a fresh token is
 // shown: less than the time before its end at which a session renews its token.
 const renewEarly = 15 * time.Second
+
+// renewLeast is the least time between two attempts to renew a stream. The two sides
+// measure its end apart by about a round trip, too.
+const renewLeast = 100 * time.Millisecond
 
 // renewed is the body of a stream that shows a fresh token before the one expires
 // that opened it, as long as there are any.
@@ -23,11 +32,16 @@ func (c *Client) renewed(ctx context.Context, resp *http.Response) io.ReadCloser
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
+	r := &renewing{ReadCloser: resp.Body, stop: func() { cancel(); <-done }}
 	ends := time.Now().Add(seconds(life))
+	r.ends.Store(&ends)
 	go func() {
 		defer close(done)
 		for {
 			left := time.Until(ends)
+			if left < renewLeast {
+				return
+			}
 			select {
 			case <-time.After(max(left-renewEarly, left/2)):
 			case <-ctx.Done():
@@ -38,20 +52,37 @@ func (c *Client) renewed(ctx context.Context, resp *http.Response) io.ReadCloser
 			}
 			_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/streams/" + url.PathEscape(name)}, &out)
 			later := time.Now().Add(seconds(out.Life))
-			if err != nil || later.Sub(ends) < time.Second {
+			switch {
+			case err != nil && passing(err):
+				continue
+			case err != nil || later.Sub(ends) < renewLeast:
 				return // no fresher token: the stream ends with this one
 			}
 			ends = later
+			r.ends.Store(&later)
 		}
 	}()
-	return &renewing{resp.Body, func() { cancel(); <-done }}
+	return r
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 type renewing struct {
 	io.ReadCloser
+	ends atomic.Pointer[time.Time] // of the right to the stream
 	stop func()
+}
+
+// errExpired says why a stream broke off.
+var errExpired = fmt.Errorf("the token expired that it was read with, and there was no fresher one: %w", api.ErrUnauthenticated)
+
+// Read is io.Reader's. A stream that ended with its right is ErrUnauthenticated.
+func (r *renewing) Read(b []byte) (int, error) {
+	n, err := r.ReadCloser.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) && time.Until(*r.ends.Load()) < renewLeast {
+		err = errExpired
+	}
+	return n, err
 }
 
 // Close is io.Closer's.

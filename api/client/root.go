@@ -227,10 +227,7 @@ func (c *Client) Logs(ctx context.Context, id api.InstanceID, follow bool, tail 
 	if err != nil {
 		return nil, err
 	}
-	if follow {
-		return c.renewed(ctx, resp), nil
-	}
-	return resp.Body, nil
+	return c.renewed(ctx, resp), nil
 }
 
 // Clusters lists clusters.

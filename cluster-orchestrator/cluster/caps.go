@@ -14,6 +14,7 @@ import (
 // capping is how a node's claims compare with its caps.
 type capping struct {
 	existing bool         // it offered to run privileged workloads before there were caps of nodes
+	ordered  api.Caps     // beside those of the configuration
 	above    []api.Capped // what does not count as claimed
 	said     string       // what the last notice named
 	at       time.Time    // when that was; zero: there was none in this life
@@ -22,6 +23,21 @@ type capping struct {
 // cappedEvery is the least time between two notices that one node claims more than
 // its caps, and cappedAgain until the same is said again.
 const cappedEvery, cappedAgain = time.Minute, time.Hour
+
+// capNode limits what a node counts for, beside the configuration. What runs there stays.
+func (c *Core) capNode(id api.NodeID, caps api.Caps) error {
+	n := c.nodes[id]
+	if n == nil {
+		return c.noNode(id)
+	}
+	if err := caps.ValidateNode(); err != nil {
+		return err
+	}
+	n.caps.ordered = caps
+	c.takeClaims(n, n.claims)
+	c.claimed(n)
+	return nil
+}
 
 // sayCapped gives notice that a node claims more than its caps.
 func (c *Core) sayCapped(n *node) {
@@ -38,17 +54,30 @@ func (c *Core) sayCapped(n *node) {
 		return
 	}
 	n.caps.at, n.caps.said = c.now, what
-	c.notice(api.ReasonCapped, fmt.Sprintf("node %s claims more than its caps (node_caps of the cluster), which count instead: %s", n.info.ID, strings.Join(parts, ", ")))
+	c.notice(api.ReasonCapped, fmt.Sprintf("node %s claims more than its caps (treeline cap node, and node_caps of the cluster), which count instead: %s", n.info.ID, strings.Join(parts, ", ")))
 }
 
-// cappedPrivilege names the setting where a node offers to run privileged workloads
-// and its cap forbids it. To placement it is a node that does not offer to.
-func (c *Core) cappedPrivilege(rejected []api.Rejection) []api.Rejection {
+// cappedFor says of each rejection where the constraint is about what a node claims
+// and a cap does not let count. To placement it is a node that does not have it.
+func (c *Core) cappedFor(rejected []api.Rejection) []api.Rejection {
 	out := slices.Clone(rejected)
 	for i, r := range out {
 		n := c.nodes[api.NodeID(r.Candidate)]
-		if r.Constraint == sched.ConstraintPrivileged && n != nil && n.claims.Privileged && !n.info.Privileged {
-			out[i].Have = "forbidden (node_caps.privileged of the cluster)"
+		if n == nil {
+			continue
+		}
+		what := strings.TrimPrefix(r.Constraint, sched.ConstraintDevice)
+		if r.Constraint == sched.ConstraintVirtualization {
+			what = "runtimes"
+		}
+		for _, a := range n.caps.above {
+			switch {
+			case a.What != what:
+			case what == sched.ConstraintPrivileged && !n.caps.ordered.NoPrivileged:
+				out[i].Have = "forbidden (node_caps.privileged of the cluster)"
+			default:
+				out[i].Have += " (capped)"
+			}
 		}
 	}
 	return out

@@ -2,7 +2,10 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -191,4 +194,76 @@ func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 	w.step(RemoveNode{Node: "n0"})
 	w.step(JoinNode{Info: claims})
 	expect("after n0 was removed and joined", map[api.NodeID]bool{"n0": false})
+}
+
+// TestAnOrderCapsANodeBesideTheConfiguration: the lower of both counts, whatever the
+// node says, after a restart and another join too; what runs stays; lifting the order
+// leaves the configuration's caps.
+func TestAnOrderCapsANodeBesideTheConfiguration(t *testing.T) {
+	w := cappedWorld(t, 2, nodecaps.Policy{Default: nodecaps.Caps{Most: api.Resources{MilliCPU: 2000, MemoryMB: 1024}, Devices: map[string]int{"gpu": 2}}})
+	w.describes("n0", greedy)
+	w.describes("n1", func(i *api.NodeInfo) { i.Capacity = api.Resources{MilliCPU: 1, MemoryMB: 1} })
+	runs := assignment(0, 1, spec(0.5, 512))
+	runs.Spec.VGPUs = 2
+	w.wants(runs)
+	w.beat()
+	if in := w.c.instances[runs.Instance]; in.Node != "n0" {
+		t.Fatalf("%s is on %q, want n0", runs.Instance, in.Node)
+	}
+	order := api.Caps{MilliCPU: 4000, MemoryMB: 256, StorageMB: 10, Devices: map[string]int{"gpu": 1}, NoPrivileged: true}
+	ordered := func(in CapNode) {
+		t.Helper()
+		if err := w.step(in).Err; err != nil {
+			t.Fatal(err)
+		}
+	}
+	ordered(CapNode{Node: "n0", Caps: order})
+	check := func(when string) {
+		t.Helper()
+		n, _ := w.c.Node("n0")
+		if n.Capacity.MilliCPU != 2000 || n.Capacity.MemoryMB != 256 || n.Capacity.StorageMB != 10 || len(n.Devices) != 1 || n.Privileged || !reflect.DeepEqual(n.Caps, order) {
+			t.Errorf("%s: the operator sees %s, %d devices, privileged %v, caps %+v", when, n.Capacity, len(n.Devices), n.Privileged, n.Caps)
+		}
+		if a := w.c.Aggregate(); a.Largest.MemoryMB > 256 {
+			t.Errorf("%s: the root is told %+v", when, a.Largest)
+		}
+	}
+	check("after the order")
+	w.beat()
+	if in, _ := w.c.Instance(runs.Instance); in.Node != "n0" || in.State != api.Running {
+		t.Errorf("what ran is on %q and %s", in.Node, in.State)
+	}
+	w.describes("n0", func(i *api.NodeInfo) { i.Labels = map[string]string{"a": "b"} })
+	check("after another report")
+	w.restart()
+	w.pass(w.c.cfg.Dead)
+	w.beat()
+	check("after a restart")
+	w.step(JoinNode{Info: w.c.nodes["n0"].claims})
+	check("after another join")
+
+	more := assignment(1, 1, spec(0.1, 300))
+	w.wants(runs, more)
+	w.beat()
+	in := w.c.instances[more.Instance]
+	why := w.c.WhyOf(api.WhyRequest{Instance: more.Instance, Spec: in.Want.Spec})
+	if in.Node != "" || !slices.ContainsFunc(why.Candidates, func(r api.Rejection) bool {
+		return r.Candidate == "n0" && r.Constraint == "memory" && strings.HasSuffix(r.Have, " (capped)")
+	}) {
+		t.Errorf("%s is on %q; why says %+v", more.Instance, in.Node, why.Candidates)
+	}
+
+	for _, bad := range []api.Caps{{MemoryMB: -1}, {Nodes: 1}, {Devices: map[string]int{"": 1}}} {
+		if err := w.step(CapNode{Node: "n0", Caps: bad}).Err; !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("caps %+v: %v", bad, err)
+		}
+	}
+	if err := w.step(CapNode{Node: "n9"}).Err; !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a node that is not there: %v", err)
+	}
+	check("after orders that were refused")
+	ordered(CapNode{Node: "n0"})
+	if n, _ := w.c.Node("n0"); n.Capacity.MilliCPU != 2000 || n.Capacity.MemoryMB != 1024 || len(n.Devices) != 2 {
+		t.Errorf("without the order %s and %d devices count", n.Capacity, len(n.Devices))
+	}
 }

@@ -95,9 +95,7 @@ func (c *Core) best(req *sched.Request, seed uint64) (sched.Choice, bool) {
 // rank is all nodes, those first that the request may go to.
 func (c *Core) rank(req *sched.Request, seed uint64) sched.Result {
 	res := c.table.Place(req, c.cfg.Plugin, seed)
-	if req.Privileged {
-		res.Rejected = c.cappedPrivilege(res.Rejected)
-	}
+	res.Rejected = c.cappedFor(res.Rejected)
 	if len(req.Devices) < 2 {
 		return res
 	}

@@ -251,6 +251,8 @@ func (c *Core) take(in Input) error {
 		c.ranked(in.Answer)
 	case Cordon:
 		return c.cordon(in.Node, in.On)
+	case CapNode:
+		return c.capNode(in.Node, in.Caps)
 	case Drain:
 		return c.drain(in.Node, in.Force)
 	case RemoveNode:

@@ -55,6 +55,12 @@ type (
 		Node api.NodeID
 		On   bool
 	}
+	// CapNode limits what a node counts for, beside the configuration's caps; zero Caps
+	// lift what an earlier one set. Refused with ErrNotFound and ErrInvalid.
+	CapNode struct {
+		Node api.NodeID
+		Caps api.Caps
+	}
 	// Drain cordons a node and moves its instances elsewhere, as far as there is room.
 	// With Force, what fits nowhere else is stopped. Refused with ErrNotFound.
 	Drain struct {
@@ -99,6 +105,7 @@ func (NodeWill) input()    {}
 func (NodeProbed) input()  {}
 func (Ranked) input()      {}
 func (Cordon) input()      {}
+func (CapNode) input()     {}
 func (Drain) input()       {}
 func (RemoveNode) input()  {}
 func (PurgeNode) input()   {}

@@ -104,13 +104,15 @@ type nodeRecord struct {
 	// Must is the generation of the desired set that the node must hold before its
 	// report counts, see mustHold.
 	Must api.Generation `json:"must,omitempty"`
+	// Caps are those that an order set.
+	Caps api.Caps `json:"caps,omitzero"`
 }
 
-// newNode returns a node that claims this. existing is as in nodeRecord.
-func (c *Core) newNode(claims api.NodeInfo, existing bool) *node {
+// newNode returns a node that claims this. existing and caps are as in nodeRecord.
+func (c *Core) newNode(claims api.NodeInfo, existing bool, caps api.Caps) *node {
 	n := &node{
 		moved:    c.net.moved,
-		caps:     capping{existing: existing},
+		caps:     capping{existing: existing, ordered: caps},
 		assigned: map[api.InstanceID]*instance{},
 		leaving:  map[api.InstanceID]bool{},
 		booked:   map[api.InstanceID]claim{},
@@ -127,13 +129,13 @@ func (c *Core) newNode(claims api.NodeInfo, existing bool) *node {
 // takeClaims notes what a node says of itself, and what counts of it.
 func (c *Core) takeClaims(n *node, claims api.NodeInfo) {
 	n.claims, n.said = claims, claims.Digest()
-	n.info, n.caps.above = c.cfg.Caps.Of(claims.ID).Limit(claims, n.caps.existing)
+	n.info, n.caps.above = c.cfg.Caps.Of(claims.ID).With(n.caps.ordered).Limit(claims, n.caps.existing)
 	n.traits = c.traitsOf(&n.info)
 }
 
 func (c *Core) saveNode(n *node) {
 	c.journal.Put(kindNode, string(n.info.ID), nodeRecord{
-		n.claims, n.joined, n.cordoned, n.draining, n.purging, n.net.subnet, n.net.self, &n.caps.existing, n.must,
+		n.claims, n.joined, n.cordoned, n.draining, n.purging, n.net.subnet, n.net.self, &n.caps.existing, n.must, n.caps.ordered,
 	})
 }
 
@@ -157,7 +159,7 @@ func (c *Core) restoreNode(d store.Doc) error {
 	if r.Existing != nil {
 		existing = *r.Existing
 	}
-	n := c.newNode(r.Info, existing)
+	n := c.newNode(r.Info, existing, r.Caps)
 	n.joined, n.cordoned, n.draining, n.purging, n.net.self, n.must = r.Joined, r.Cordoned, r.Draining, r.Purging, r.Net, r.Must
 	c.restoreSubnet(n, r.Subnet)
 	c.addNode(n)
@@ -191,7 +193,7 @@ func (c *Core) joinNode(info api.NodeInfo) {
 		}
 		return
 	}
-	n := c.newNode(info, false)
+	n := c.newNode(info, false, api.Caps{})
 	n.joined, n.lastAlive = c.wall, c.now
 	c.addNode(n)
 	c.rescale()
@@ -213,6 +215,11 @@ func (c *Core) nodeInfo(n *node, info api.NodeInfo) {
 		}
 	}
 	c.takeClaims(n, info)
+	c.claimed(n)
+}
+
+// claimed goes on from what counts of a node now.
+func (c *Core) claimed(n *node) {
 	n.described, n.counts = false, true
 	c.locate(n, n.traits.areas)
 	c.saveNode(n)

@@ -31,7 +31,7 @@ func (c *Core) Node(id api.NodeID) (api.Node, bool) {
 	v := api.Node{
 		NodeInfo: n.info, Cluster: c.cfg.ID, Status: api.NodeReady, Allocated: n.used.Minus(reserved), Reserved: reserved, Instances: len(n.assigned),
 		CPUUsed: int(n.cpu), MemUsed: int(n.mem), Joined: n.joined,
-		Subnet: n.net.subnet, Coord: n.coord, Capped: n.caps.above,
+		Subnet: n.net.subnet, Coord: n.coord, Caps: n.caps.ordered, Capped: n.caps.above,
 	}
 	switch {
 	case n.silent:

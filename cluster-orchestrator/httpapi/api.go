@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -103,6 +104,8 @@ type API struct {
 	shares *apishare.Shares
 	plans  *fairshare.Turns
 	grants grant.Set // of the requests under way
+
+	streams sync.Map // name of a stream that can be renewed → the rights.Principal that opened it
 }
 
 // New is the API over a core.
@@ -124,6 +127,7 @@ func New(o Options) *API {
 	a.registerInstances()
 	a.registerNet()
 	a.registerTokens()
+	a.registerStreams()
 	return a
 }
 
@@ -149,13 +153,15 @@ func (a *API) Handler() http.Handler { return a.router }
 // OpenAPI is the API's description, as openapi.json has it.
 func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
 
-type principalKey struct{}
+type callerKey struct{}
 
-// principalOf returns who asks; nobody, if no token came along.
-func principalOf(ctx context.Context) rights.Principal {
-	p, _ := ctx.Value(principalKey{}).(rights.Principal)
-	return p
+// callerOf returns who asks, and for how long; nobody, if no token came along.
+func callerOf(ctx context.Context) Caller {
+	c, _ := ctx.Value(callerKey{}).(Caller)
+	return c
 }
+
+func principalOf(ctx context.Context) rights.Principal { return callerOf(ctx).Principal }
 
 // authenticate finds out who asks. A token that does not hold is refused
 // everywhere; none at all is for the operations to judge.
@@ -193,7 +199,7 @@ func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err erro
 		return
 	}
 	defer release()
-	next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, principalKey{}, c.Principal)))
+	next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, callerKey{}, c)))
 }
 
 // FromRoot serves one request that the root makes in somebody's name: r, whose

@@ -192,6 +192,7 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
 		defer context.AfterFunc(hc.Context(), func() { _ = from.Close() })()
+		defer a.renewable(hc.Context(), w.Header())()
 		pour(hc.Context(), w, from)
 	}}, nil
 }

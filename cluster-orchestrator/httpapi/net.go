@@ -118,6 +118,7 @@ func (a *API) capture(ctx context.Context, p rights.Principal, in *captureIn) (*
 		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
 		w.Header().Set("Cache-Control", "no-store")
 		defer context.AfterFunc(hc.Context(), func() { _ = from.Close() })()
+		defer a.renewable(hc.Context(), w.Header())()
 		pour(hc.Context(), w, from)
 	}}, nil
 }

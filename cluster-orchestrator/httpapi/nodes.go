@@ -26,6 +26,11 @@ type nodeIn struct {
 	ID string `path:"id" maxLength:"63" doc:"The node's id."`
 }
 
+type capIn struct {
+	ID   string `path:"id" maxLength:"63" doc:"The node's id."`
+	Body api.Caps
+}
+
 func (a *API) registerNodes() {
 	handle(a, huma.Operation{OperationID: "status", Method: http.MethodGet, Path: "/v1/status", Summary: "Show the cluster", Tags: []string{"cluster"}}, a.status)
 	handle(a, huma.Operation{OperationID: "listNodes", Method: http.MethodGet, Path: "/v1/nodes", Summary: "List nodes", Tags: []string{"nodes"}}, a.nodes)
@@ -42,9 +47,16 @@ func (a *API) registerNodes() {
 			OperationID: strings.ReplaceAll(name, "-", "") + "Node", Method: http.MethodPost, Path: "/v1/nodes/{id}/" + name,
 			Summary: orders[name], Tags: []string{"nodes"}, Errors: []int{404},
 		}, func(ctx context.Context, p rights.Principal, in *nodeIn) (*body[api.Node], error) {
-			return a.order(ctx, p, in.ID, name, make)
+			return a.order(ctx, p, in.ID, name, make(api.NodeID(in.ID)))
 		})
 	}
+	handle(a, huma.Operation{
+		OperationID: "capNode", Method: http.MethodPut, Path: "/v1/nodes/{id}/caps",
+		Summary: "Limit what a node counts for, whatever it claims", Tags: []string{"nodes"}, Errors: []int{404},
+		Description: "Replaces the caps that an earlier request set; 0 is no limit. The caps of the cluster's configuration hold beside them: of each part the lower one counts.",
+	}, func(ctx context.Context, p rights.Principal, in *capIn) (*body[api.Node], error) {
+		return a.order(ctx, p, in.ID, "cap", cluster.CapNode{Node: api.NodeID(in.ID), Caps: in.Body})
+	})
 	handle(a, huma.Operation{
 		OperationID: "removeNode", Method: http.MethodDelete, Path: "/v1/nodes/{id}", DefaultStatus: http.StatusNoContent,
 		Summary: "Forget a node and refuse its certificates", Tags: []string{"nodes"}, Errors: []int{404, 409},
@@ -119,12 +131,12 @@ func names(nodes []api.Node) string {
 	return list
 }
 
-func (a *API) order(ctx context.Context, p rights.Principal, id, name string, make func(api.NodeID) cluster.Input) (*body[api.Node], error) {
+func (a *API) order(ctx context.Context, p rights.Principal, id, name string, in cluster.Input) (*body[api.Node], error) {
 	if err := a.allowed(p, rights.NodesWrite); err != nil {
 		return nil, err
 	}
 	var n api.Node
-	if err := a.opt.Owner.Do(ctx, make(api.NodeID(id)), func() { n, _ = a.opt.Core.Node(api.NodeID(id)) }); err != nil {
+	if err := a.opt.Owner.Do(ctx, in, func() { n, _ = a.opt.Core.Node(api.NodeID(id)) }); err != nil {
 		return nil, fmt.Errorf("%s node %q: %w", name, id, err)
 	}
 	a.opt.Log.Info("node "+name+" ordered", "node", id, "by", p.User)

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -98,12 +97,10 @@ func (a *API) renewStream(ctx context.Context, p rights.Principal, in *struct {
 // renewable says in the answer's header how the stream may be renewed. The caller
 // calls over when it has ended.
 func (a *API) renewable(ctx context.Context, h http.Header) (over func()) {
-	name, ends := grant.Name(ctx)
+	name := grant.Offer(ctx, h)
 	if name == "" {
 		return func() {}
 	}
-	h.Set("Treeline-Stream", name)
-	h.Set("Treeline-Stream-Life", strconv.FormatFloat(time.Until(ends).Seconds(), 'f', 3, 64))
 	a.streams.Store(name, asker(ctx))
 	return func() { a.streams.Delete(name) }
 }

@@ -58,14 +58,22 @@ func (a *API) registerClusters() {
 			Summary: "Have the cluster " + verb + " a node", Tags: tags, Errors: []int{404, 503, 504},
 		}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body api.Node }, error) {
 			out := &struct{ Body api.Node }{}
-			return out, a.onNode(ctx, p, rights.NodesWrite, http.MethodPost, in, "/"+verb, &out.Body)
+			return out, a.onNode(ctx, p, rights.NodesWrite, http.MethodPost, in, "/"+verb, nil, &out.Body)
 		})
 	}
+	handle(a, huma.Operation{
+		Method: http.MethodPut, Path: "/v1/clusters/{id}/nodes/{node}/caps", OperationID: "capNode", Summary: "Limit what a node counts for",
+		Tags: tags, Errors: []int{404, 503, 504},
+		Description: "Whatever the node claims. Replaces the caps that an earlier request set; 0 is no limit. The caps of the cluster's configuration hold beside them.",
+	}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *capIn) (*struct{ Body api.Node }, error) {
+		out := &struct{ Body api.Node }{}
+		return out, a.onNode(ctx, p, rights.NodesWrite, http.MethodPut, &nodeIn{in.ID, in.Node}, "/caps", in.Body, &out.Body)
+	})
 	handle(a, huma.Operation{
 		Method: http.MethodDelete, Path: "/v1/clusters/{id}/nodes/{node}", Summary: "Forget node", Tags: tags, Errors: []int{404, 409, 503, 504},
 		DefaultStatus: http.StatusNoContent,
 	}, rights.NodesWrite, func(ctx context.Context, p rights.Principal, in *nodeIn) (*nothing, error) {
-		return nil, a.onNode(ctx, p, rights.NodesWrite, http.MethodDelete, in, "", nil)
+		return nil, a.onNode(ctx, p, rights.NodesWrite, http.MethodDelete, in, "", nil, nil)
 	})
 }
 
@@ -195,16 +203,22 @@ type nodeIn struct {
 	Node string `path:"node" doc:"The node."`
 }
 
-func (a *API) getNode(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body api.Node }, error) {
-	out := &struct{ Body api.Node }{}
-	return out, a.onNode(ctx, p, rights.NodesRead, http.MethodGet, in, "", &out.Body)
+type capIn struct {
+	ID   string `path:"id" doc:"The cluster."`
+	Node string `path:"node" doc:"The node."`
+	Body api.Caps
 }
 
-func (a *API) onNode(ctx context.Context, p rights.Principal, action rights.Action, method string, in *nodeIn, verb string, out any) error {
+func (a *API) getNode(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body api.Node }, error) {
+	out := &struct{ Body api.Node }{}
+	return out, a.onNode(ctx, p, rights.NodesRead, http.MethodGet, in, "", nil, &out.Body)
+}
+
+func (a *API) onNode(ctx context.Context, p rights.Principal, action rights.Action, method string, in *nodeIn, verb string, body, out any) error {
 	if !api.ValidMachineName(in.Node) {
 		return missing("node", in.Node) // nor may it become another path at the cluster
 	}
-	return a.call(ctx, p, action, api.ClusterID(in.ID), method, "/v1/nodes/"+in.Node+verb, nil, out)
+	return a.call(ctx, p, action, api.ClusterID(in.ID), method, "/v1/nodes/"+in.Node+verb, body, out)
 }
 
 // callWait bounds how long a cluster may take to answer.

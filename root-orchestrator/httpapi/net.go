@@ -46,7 +46,7 @@ func (a *API) registerNet() {
 func nodeNet[T any](a *API, path string) func(context.Context, rights.Principal, *nodeIn) (*struct{ Body T }, error) {
 	return func(ctx context.Context, p rights.Principal, in *nodeIn) (*struct{ Body T }, error) {
 		out := &struct{ Body T }{}
-		return out, a.onNode(ctx, p, rights.NodesRead, http.MethodGet, in, path, &out.Body)
+		return out, a.onNode(ctx, p, rights.NodesRead, http.MethodGet, in, path, nil, &out.Body)
 	}
 }
 

@@ -28,8 +28,10 @@ var bodies = map[string]string{
 	"POST /v1/auth/login":          `{"user":"rival/boss","password":"not this one"}`,
 	"POST /v1/auth/redeem":         `{"user":"rival/boss","code":"guess","password":"long enough here"}`,
 	"PUT /v1/clusters/{id}/grant":  `{"open":true}`,
-	"POST /v1/auth/refresh":        `{"refresh":"a.b"}`,
-	"POST /v1/auth/logout":         `{"refresh":"a.b"}`,
+
+	"PUT /v1/clusters/{id}/nodes/{node}/caps": `{"memory_mb":64}`,
+	"POST /v1/auth/refresh":                   `{"refresh":"a.b"}`,
+	"POST /v1/auth/logout":                    `{"refresh":"a.b"}`,
 }
 
 // own are the routes that concern the asker alone, whatever they are told.

@@ -217,13 +217,8 @@ func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, e
 	if err := ca.WriteFile(dir, SignInFile, []byte(string(code.User)+" "+code.Text+"\n"), 0o600); err != nil {
 		return err
 	}
-	// The code itself is for a terminal alone: other output is kept in logs.
-	text := code.Text
-	if info, err := os.Stderr.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
-		text = fmt.Sprintf(`"$(cut -d' ' -f2 %s)"`, filepath.Join(dir.Name(), SignInFile))
-	}
-	_, err = fmt.Fprintf(os.Stderr, "\n  first sign-in (one use, until %s):\n    treeline login %s --user %s --code %s --pin %x\n\n",
-		code.Expires.Format(time.TimeOnly), external, code.User, text, pin)
+	_, err = fmt.Fprintf(os.Stderr, "\n  first sign-in (one use, until %s); on another machine, --code-file - asks for the code in that file:\n    treeline login %s --user %s --code-file %s --pin %x\n\n",
+		code.Expires.Format(time.TimeOnly), external, code.User, filepath.Join(dir.Name(), SignInFile), pin)
 	if err != nil {
 		return fmt.Errorf("print the first sign-in: %w", err)
 	}

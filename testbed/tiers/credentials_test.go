@@ -220,6 +220,7 @@ func TestAHostileClusterGetsNoCredentialOfUse(t *testing.T) {
 			{Method: "GET", Path: "/v1/clusters/evil/nodes/n1"},
 			{Method: "POST", Path: "/v1/clusters/evil/nodes/n1/cordon"},
 			{Method: "POST", Path: "/v1/clusters/evil/nodes/n1/uncordon"},
+			{Method: "PUT", Path: "/v1/clusters/evil/nodes/n1/caps", Body: api.Caps{MemoryMB: 64}},
 			{Method: "POST", Path: "/v1/clusters/evil/nodes/n1/drain"},
 			{Method: "DELETE", Path: "/v1/clusters/evil/nodes/n1"},
 			{Method: "GET", Path: "/v1/clusters/evil/nodes/n1/net"},
@@ -256,8 +257,8 @@ func TestAHostileClusterGetsNoCredentialOfUse(t *testing.T) {
 		}
 	}
 	tokens := jwtRE.FindAllString(recorded, -1)
-	if len(tokens) < 2*17 {
-		t.Fatalf("the hostile cluster saw %d tokens of %d requests: the test records too little", len(tokens), 2*17)
+	if len(tokens) < 2*18 {
+		t.Fatalf("the hostile cluster saw %d tokens of %d requests: the test records too little", len(tokens), 2*18)
 	}
 	tokens = []string{tokens[0], tokens[len(tokens)/2], tokens[len(tokens)-1], direct.Token} // all alike but for what they name
 

@@ -45,6 +45,31 @@ func (p Policy) Of(id api.NodeID) Caps {
 	return p.Default
 }
 
+// With returns c limited further by an order: of each part the lower limit holds.
+func (c Caps) With(order api.Caps) Caps {
+	for _, p := range []struct {
+		most  *int64
+		order int64
+	}{{&c.Most.MilliCPU, order.MilliCPU}, {&c.Most.MemoryMB, order.MemoryMB}, {&c.Most.StorageMB, order.StorageMB}} {
+		if p.order > 0 && (*p.most == 0 || p.order < *p.most) {
+			*p.most = p.order
+		}
+	}
+	if len(order.Devices) > 0 {
+		devices := maps.Clone(order.Devices)
+		for kind, n := range c.Devices {
+			if o, ok := devices[kind]; !ok || n < o {
+				devices[kind] = n
+			}
+		}
+		c.Devices = devices
+	}
+	if order.NoPrivileged {
+		c.Privileged = Deny
+	}
+	return c
+}
+
 // Limit returns what counts of what a node claims, and by what that differs, in a
 // fixed order. claims stays as it is. existing reports whether the node offered to run
 // privileged workloads before its cluster had caps of nodes.

@@ -12,6 +12,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -104,6 +106,17 @@ func Name(ctx context.Context) (name string, ends time.Time) {
 		h.set.named[h.name] = h
 	}
 	return h.name, h.ends
+}
+
+// Offer says in the header of a stream's answer by which name the stream can be
+// renewed, and for how long it goes on otherwise. A stream without a name is not told.
+func Offer(ctx context.Context, h http.Header) (name string) {
+	name, ends := Name(ctx)
+	if name != "" {
+		h.Set("Treeline-Stream", name)
+		h.Set("Treeline-Stream-Life", strconv.FormatFloat(time.Until(ends).Seconds(), 'f', 3, 64))
+	}
+	return name
 }
 
 // Renew gives the request of the name another right in place of its first. The

@@ -1,0 +1,156 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
+)
+
+// life is how long the tokens of these tests count: "alice 1", "alice 2" and so on.
+const life = 400 * time.Millisecond
+
+// shortLived takes tokens of the people of the rig that count for life from when they
+// are shown first.
+func shortLived(r **rig) func(*httpapi.Options) {
+	var mu sync.Mutex
+	ends := map[string]time.Time{}
+	return func(o *httpapi.Options) {
+		o.Authenticate = func(token string) (httpapi.Caller, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if ends[token].IsZero() {
+				ends[token] = time.Now().Add(life)
+			}
+			left := time.Until(ends[token])
+			if left <= 0 {
+				return httpapi.Caller{}, fmt.Errorf("token %q has expired: %w", token, api.ErrUnauthenticated)
+			}
+			who, _, _ := strings.Cut(token, " ")
+			c, err := (*r).caller(who)
+			c.Life = left
+			return c, err
+		}
+	}
+}
+
+// numbered are tokens of one person of which each is another.
+type numbered struct {
+	who string
+	n   atomic.Int64
+}
+
+// Token is client.Tokens'.
+func (n *numbered) Token(context.Context, string) (string, error) {
+	return fmt.Sprintf("%s %d", n.who, n.n.Add(1)), nil
+}
+
+const followed = api.InstanceID("acme/shop.prod.web.v1#0")
+
+// follow reads a log directly at the cluster's port. renewals tells of each attempt to
+// renew it with its status.
+func follow(t *testing.T, tokens client.Tokens) (r *rig, lines *bufio.Reader, write func(string), renewals chan int) {
+	t.Helper()
+	r = newRig(t, shortLived(&r))
+	r.join("n1")
+	r.want(1, instance(followed, 64))
+	from, into := io.Pipe()
+	r.stream = from
+	t.Cleanup(func() { _ = into.Close() })
+	renewals = make(chan int, 1024)
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !strings.HasPrefix(req.URL.Path, "/v1/auth/streams/") {
+			r.web.Handler().ServeHTTP(w, req)
+			return
+		}
+		rec := httptest.NewRecorder()
+		r.web.Handler().ServeHTTP(rec, req)
+		w.Header().Set("Content-Type", rec.Header().Get("Content-Type"))
+		w.WriteHeader(rec.Code)
+		_, _ = rec.Body.WriteTo(w)
+		renewals <- rec.Code
+	}))
+	t.Cleanup(srv.Close)
+	c, err := client.New(client.Options{URL: srv.URL, HTTP: srv.Client(), Tokens: tokens})
+	check(t, err)
+	body, err := c.Logs(t.Context(), followed, true, -1)
+	check(t, err)
+	t.Cleanup(func() { _ = body.Close() })
+	return r, bufio.NewReader(body), func(line string) {
+		if _, err := io.WriteString(into, line); err != nil {
+			t.Errorf("the node's stream has ended: %v", err)
+		}
+	}, renewals
+}
+
+// TestAFollowedLogOutlivesItsTokenAtACluster reads a log for several lives of a token:
+// no line is lost, and none comes twice.
+func TestAFollowedLogOutlivesItsTokenAtACluster(t *testing.T) {
+	_, lines, write, renewals := follow(t, &numbered{who: "alice"})
+	for n := range 5 {
+		want := fmt.Sprintf("line %d\n", n)
+		write(want)
+		if got, err := lines.ReadString('\n'); got != want || err != nil {
+			t.Fatalf("read %q, %v; want %q", got, err, want)
+		}
+		for range 2 { // each is within the life of the one before
+			if code := <-renewals; code != http.StatusOK {
+				t.Fatalf("renewed with status %d", code)
+			}
+		}
+	}
+}
+
+// TestALogSaysThatItsTokenExpired where there is no fresher one.
+func TestALogSaysThatItsTokenExpired(t *testing.T) {
+	_, lines, write, _ := follow(t, client.Static("alice 0"))
+	write("line 0\n")
+	if got, err := lines.ReadString('\n'); got != "line 0\n" || err != nil {
+		t.Fatalf("read %q, %v", got, err)
+	}
+	_, err := lines.ReadString('\n')
+	if !errors.Is(err, api.ErrUnauthenticated) || !strings.Contains(err.Error(), "token expired") {
+		t.Errorf("the log ended with %v, want that the token expired", err)
+	}
+}
+
+// TestNobodyElseRenewsAStream: the name of a stream is of use to who opened it alone,
+// with all the rights that opened it.
+func TestNobodyElseRenewsAStream(t *testing.T) {
+	var r *rig
+	r = newRig(t, shortLived(&r))
+	r.join("n1")
+	r.want(1, instance(followed, 64))
+	from, into := io.Pipe()
+	r.stream = from
+	defer into.Close()
+	srv := httptest.NewTLSServer(r.web.Handler())
+	defer srv.Close()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", srv.URL+"/v1/instances/"+api.PathOf(followed)+"/logs?follow=true", nil)
+	check(t, err)
+	req.Header.Set("Authorization", "Bearer alice 0")
+	resp, err := srv.Client().Do(req)
+	check(t, err)
+	defer resp.Body.Close()
+	path := "/v1/auth/streams/" + resp.Header.Get("Treeline-Stream")
+	for who, status := range map[string]int{"": 401, "otto 1": 404, "admin 1": 404, "operator 1": 404, "nobody 1": 401} {
+		r.ask(who, "POST", path, nil, status, nil)
+	}
+	r.ask("alice 1", "POST", path+"x", nil, 404, nil)
+	if _, err := io.ReadAll(resp.Body); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("the stream ended as if it were whole: %v", err)
+	}
+	r.ask("alice 2", "POST", path, nil, 404, nil) // it is over
+}
