@@ -108,9 +108,9 @@ For one that is not reachable the order is kept until it is back.`,
 			if purge {
 				ctx, cancel := context.WithTimeoutCause(cmd.Context(), purgeTime, errTimeout)
 				defer cancel()
-				return each(args, func(name string) error { return c.purgeNode(ctx, of, name, yes) })
+				return each(args, func(name string) error { return c.removeNode(ctx, of, name, yes, purgeNode) })
 			}
-			return each(args, func(name string) error { return c.deleteNode(cmd.Context(), of, name, yes) })
+			return each(args, func(name string) error { return c.removeNode(cmd.Context(), of, name, yes, forgetNode) })
 		},
 	}
 	c.clusterFlag(node, &of)
@@ -182,35 +182,6 @@ func (c *cli) deleteCluster(ctx context.Context, name string, yes bool) error {
 	return nil
 }
 
-func (c *cli) deleteNode(ctx context.Context, cluster, name string, yes bool) error {
-	a, err := c.api()
-	if err != nil {
-		return err
-	}
-	of, id, err := c.findNode(ctx, cluster, name)
-	if err != nil {
-		return err
-	}
-	n, err := a.Node(ctx, of, id)
-	if err != nil {
-		return err
-	}
-	err = c.confirm(yes, fmt.Sprintf("This forgets node %s of cluster %s (%s): its certificate is refused from now on, and its %d instances are placed elsewhere.",
-		id, of, n.Status, n.Instances))
-	if err != nil {
-		return err
-	}
-	if err := a.ForgetNode(ctx, of, id); err != nil {
-		return fmt.Errorf("forget node %s of %s: %w", id, of, err)
-	}
-	c.say("node %s of cluster %s is forgotten", id, of)
-	if n.Status == api.NodeSilent && n.Instances > 0 {
-		c.say("it was not heard: %s may still run there, beside what is placed elsewhere", output.Plural(n.Instances, "instance"))
-	}
-	c.say("the machine keeps its data: images, logs, its certificate and registry passwords; %s", purgeByHand)
-	return nil
-}
-
 func (c *cli) clusterFlag(cmd *cobra.Command, to *string) {
 	cmd.Flags().StringVar(to, "cluster", "", "the node's cluster; not needed for CLUSTER/NODE, or where one cluster alone has such a node")
 	c.completeCluster(cmd)
@@ -271,6 +242,21 @@ func unanswered(err error) error {
 	return errors.Join(slices.DeleteFunc(slices.Clone(all.Unwrap()), func(e error) bool {
 		return errors.Is(e, api.ErrForbidden) || errors.Is(e, api.ErrNotFound)
 	})...)
+}
+
+// node is the node that a reference means, as findNode finds it.
+func (c *cli) node(ctx context.Context, cluster, reference string) (*client.Client, api.Node, error) {
+	a, err := c.api()
+	if err != nil {
+		return nil, api.Node{}, err
+	}
+	of, id, err := c.findNode(ctx, cluster, reference)
+	if err != nil {
+		return nil, api.Node{}, err
+	}
+	n, err := a.Node(ctx, of, id)
+	n.Cluster, n.ID = of, id // whatever the cluster says
+	return a, n, err
 }
 
 func (c *cli) completeCluster(cmd *cobra.Command) {

@@ -87,10 +87,12 @@ type cli struct {
 	IO
 	config    string // path of the contexts' file
 	wish      contexts.Wish
+	tokenFile string
 	format    string
 	noHeaders bool
 	ran       bool // arguments and flags were good
 
+	lines  *bufio.Reader // of In; nil: nothing was read yet
 	chosen *contexts.Chosen
 	client *client.Client
 }
@@ -111,7 +113,10 @@ allowed, 6 not found, 7 conflict, 8 unreachable.`,
 	f.StringVar(&c.wish.Context, "context", "", "context to use ("+contexts.EnvContext+")")
 	f.StringVar(&c.wish.Addr, "addr", "", "the root's address ("+contexts.EnvAddr+")")
 	f.StringVar(&c.wish.CA, "ca", "", "file of the CA certificate to pin ("+contexts.EnvCA+")")
-	f.StringVar(&c.wish.Token, "token", "", "token to show instead of the session's (better: "+contexts.EnvToken+")")
+	f.StringVar(&c.tokenFile, "token-file", "", "file with a token to show instead of the session's; - reads stdin ("+contexts.EnvToken+" is the token itself)")
+	f.StringVar(&c.wish.Token, "token", "", "the token itself, which other users of this machine see")
+	_ = f.MarkHidden("token")
+	root.MarkFlagsMutuallyExclusive("token", "token-file")
 	f.StringVar(&c.wish.Tenant, "tenant", "", "whose objects it is about ("+contexts.EnvTenant+")")
 	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env, c.Program), "file of the contexts")
 	root.AddCommand(
@@ -167,6 +172,11 @@ func (c *cli) where() (contexts.Chosen, error) {
 		if err != nil {
 			return contexts.Chosen{}, err
 		}
+		if c.tokenFile != "" && c.wish.Token == "" {
+			if c.wish.Token, err = c.secret("--token-file", c.tokenFile, "token: "); err != nil {
+				return contexts.Chosen{}, err
+			}
+		}
 		chosen, err := contexts.Choose(all, c.wish, c.Env)
 		if errors.Is(err, api.ErrInvalid) {
 			err = fmt.Errorf("%w%w", hidden{errUsage}, err)
@@ -192,6 +202,9 @@ func (c *cli) api() (*client.Client, error) {
 	o := client.Options{URL: w.URL, CA: []byte(w.CA)}
 	switch {
 	case w.Token != "":
+		if c.wish.Token != "" && c.tokenFile == "" {
+			c.sayVisible("--token", "--token-file FILE, or "+contexts.EnvToken)
+		}
 		o.Tokens = client.Static(w.Token)
 	case w.Name != "":
 		session = contexts.NewSession(c.file(), w.Name, w.Context, c.Now, func(ctx context.Context, token string) (api.Session, error) {
@@ -226,14 +239,31 @@ func tenantOfUser(user string) string {
 	return ""
 }
 
-func (c *cli) outputFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&c.format, "output", "o", string(output.Text), "table, wide, json, yaml or name")
+// outputFlags are the flags of a command that shows objects. What -o name writes is
+// accepted by other commands; see unnamedFlags.
+func (c *cli) outputFlags(cmd *cobra.Command) { c.formatFlags(cmd, output.Formats) }
+
+// unnamedFlags are outputFlags of a command that shows what no other command takes the
+// name of: it refuses -o name.
+func (c *cli) unnamedFlags(cmd *cobra.Command) {
+	c.formatFlags(cmd, slices.DeleteFunc(slices.Clone(output.Formats), func(f output.Format) bool { return f == output.Name }))
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if output.Format(c.format) == output.Name {
+			return fmt.Errorf("%s has no -o name, for no command takes such names; see -o json", cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+func (c *cli) formatFlags(cmd *cobra.Command, formats []output.Format) {
+	all := make([]string, len(formats))
+	for i, f := range formats {
+		all[i] = string(f)
+	}
+	list := strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
+	cmd.Flags().StringVarP(&c.format, "output", "o", string(output.Text), list)
 	cmd.Flags().BoolVar(&c.noHeaders, "no-headers", false, "leave the line of headers out")
 	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		var all []string
-		for _, f := range output.Formats {
-			all = append(all, string(f))
-		}
 		return all, cobra.ShellCompDirectiveNoFileComp
 	})
 }
@@ -274,7 +304,7 @@ func (c *cli) confirm(yes bool, question string) error {
 		return usage("%s Without a terminal to confirm on, it needs --yes.", question)
 	}
 	fmt.Fprintf(c.Err, "%s [y/N] ", output.Clean(question))
-	line, _ := bufio.NewReader(c.In).ReadString('\n')
+	line, _ := c.line()
 	if a := strings.ToLower(strings.TrimSpace(line)); a != "y" && a != "yes" {
 		return errors.New("cancelled")
 	}

@@ -308,15 +308,11 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 }
 
 func (c *cli) describeNode(ctx context.Context, d *description, cluster api.ClusterID, name string) error {
-	cluster, id, err := c.findNode(ctx, string(cluster), name)
+	_, n, err := c.node(ctx, string(cluster), name)
 	if err != nil {
 		return err
 	}
-	n, err := d.api.Node(ctx, cluster, id)
-	if err != nil {
-		return err
-	}
-	name = string(n.ID)
+	cluster, name = n.Cluster, string(n.ID)
 	d.of(string(n.Cluster)+"/"+name, n)
 	d.line("Node", "%s of cluster %s", n.ID, n.Cluster)
 	d.line("Status", "%s, heard %s ago", n.Status, d.Age(n.Heard))
@@ -352,6 +348,7 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	if n.Privileged {
 		d.line("Privileged", "allowed")
 	}
+	d.line("Caps", "%s", caps(n.Caps))
 	for _, k := range n.Capped {
 		d.line("Capped", "%s: claims %s, %s counts", k.What, k.Claims, cmp.Or(k.Counts, "none"))
 	}

@@ -41,7 +41,7 @@ func (c *cli) eventsCmd() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&watch, "watch", "w", false, "go on as things happen")
 	f.IntVar(&last, "last", 0, "only the newest so many; 0: all that are kept")
-	c.outputFlags(cmd)
+	c.unnamedFlags(cmd)
 	return cmd
 }
 

@@ -213,7 +213,8 @@ func (s shower[T]) gone(p output.Printer, id string) error {
 func (c *cli) getNodesCmd() *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
-		Use: "nodes [NAME]", Aliases: []string{"node"}, Short: "Show nodes, which their clusters are asked for", Args: cobra.MaximumNArgs(1),
+		Use: "nodes [[CLUSTER/]NAME]", Aliases: []string{"node"}, Short: "Show nodes, which their clusters are asked for", Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.complete("nodes"),
 		Long: `Show nodes. The root knows none: it asks each cluster, which checks the asker's
 rights. Clusters that do not answer are named, and the exit code says so.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -221,23 +222,14 @@ rights. Clusters that do not answer are named, and the exit code says so.`,
 			if err != nil {
 				return err
 			}
-			nodes, err := c.nodes(cmd.Context(), api.ClusterID(cluster))
 			if len(args) > 0 {
-				of, name, cut := strings.Cut(args[0], "/")
-				if !cut {
-					of, name = "", args[0]
+				_, n, err := c.node(cmd.Context(), cluster, args[0])
+				if err != nil {
+					return err
 				}
-				nodes = slices.DeleteFunc(nodes, func(n api.Node) bool {
-					return string(n.ID) != name || of != "" && string(n.Cluster) != of
-				})
-				switch {
-				case err != nil:
-				case len(nodes) == 0:
-					return fmt.Errorf("no node is %q: %w", args[0], api.ErrNotFound)
-				case len(nodes) == 1:
-					return output.One(p, output.Nodes, nodes[0])
-				}
+				return output.One(p, output.Nodes, n)
 			}
+			nodes, err := c.nodes(cmd.Context(), api.ClusterID(cluster))
 			if len(nodes) == 0 && err == nil && p.ForPeople() {
 				c.say("no nodes")
 			}
@@ -245,9 +237,7 @@ rights. Clusters that do not answer are named, and the exit code says so.`,
 		},
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "of this cluster alone")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return c.names(cmd.Context(), "clusters"), cobra.ShellCompDirectiveNoFileComp
-	})
+	c.completeCluster(cmd)
 	c.outputFlags(cmd)
 	return cmd
 }
@@ -259,8 +249,15 @@ func (c *cli) nodes(ctx context.Context, cluster api.ClusterID) ([]api.Node, err
 	if err != nil {
 		return nil, err
 	}
+	of := func(cluster api.ClusterID) ([]api.Node, error) {
+		nodes, err := a.Nodes(ctx, cluster)
+		for i := range nodes {
+			nodes[i].Cluster = cluster // whatever it says: it must not send an order elsewhere
+		}
+		return nodes, err
+	}
 	if cluster != "" {
-		return a.Nodes(ctx, cluster)
+		return of(cluster)
 	}
 	clusters, _, err := a.Clusters(ctx, client.ListOptions{})
 	if err != nil {
@@ -274,7 +271,7 @@ func (c *cli) nodes(ctx context.Context, cluster api.ClusterID) ([]api.Node, err
 	for i, cl := range clusters {
 		answers[i] = make(chan answer, 1)
 		go func() {
-			nodes, err := a.Nodes(ctx, cl.ID)
+			nodes, err := of(cl.ID)
 			answers[i] <- answer{nodes, err}
 		}()
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -12,22 +13,22 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// grantCmd returns a command that changes a cluster's grant. prepare adds the command's
-// flags and returns the function that changes the present grant.
-func (c *cli) grantCmd(use, short, long string, prepare func(*cobra.Command) func(*api.Grant) error) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.MatchAll(cobra.ExactArgs(2), func(_ *cobra.Command, args []string) error {
-		if args[0] != "cluster" && args[0] != "clusters" {
-			return usage("%q: only clusters have a grant: %s", args[0], use)
-		}
-		return nil
-	})}
+// grantCmd returns a command whose subcommand changes a cluster's grant. prepare adds the
+// subcommand's flags and returns the function that changes the present grant.
+func (c *cli) grantCmd(verb, short, long string, prepare func(*cobra.Command) func(*api.Grant) error) *cobra.Command {
+	group := &cobra.Command{Use: verb, Short: short}
+	cmd := &cobra.Command{
+		Use: "cluster NAME", Aliases: []string{"clusters"}, Short: short, Long: long, Args: cobra.ExactArgs(1),
+		ValidArgsFunction: c.complete("clusters"),
+	}
+	group.AddCommand(cmd)
 	change := prepare(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		a, err := c.api()
 		if err != nil {
 			return err
 		}
-		id := api.ClusterID(args[1])
+		id := api.ClusterID(args[0])
 		cl, err := a.Cluster(cmd.Context(), id)
 		if err != nil {
 			return err
@@ -46,11 +47,11 @@ func (c *cli) grantCmd(use, short, long string, prepare func(*cobra.Command) fun
 		c.say("%s", text)
 		return nil
 	}
-	return cmd
+	return group
 }
 
 func (c *cli) openCmd() *cobra.Command {
-	return c.grantCmd("open cluster NAME", "Let a cluster get the services of all tenants, or of those named",
+	return c.grantCmd("open", "Let a cluster get the services of all tenants, or of those named",
 		`Let a cluster get the services of all tenants, or with --to of the named tenants and
 those below them, beside its owner's. Only the installation's admins open a cluster
 to all.`,
@@ -75,7 +76,7 @@ to all.`,
 }
 
 func (c *cli) closeCmd() *cobra.Command {
-	return c.grantCmd("close cluster NAME", "Keep the services of others than its owner off a cluster",
+	return c.grantCmd("close", "Keep the services of others than its owner off a cluster",
 		`Keep the services of all tenants but its owner's off a cluster, or with --to of the
 named tenants alone. What runs there and is not admitted any more is stopped at once
 and placed elsewhere, or waits.`,
@@ -98,46 +99,94 @@ and placed elsewhere, or waits.`,
 }
 
 func (c *cli) capCmd() *cobra.Command {
-	return c.grantCmd("cap cluster NAME", "Limit how much of what a cluster claims counts",
+	group := c.grantCmd("cap", "Limit how much of what a cluster or a node claims counts",
 		`Limit how much of what a cluster claims counts, whatever it reports. 0 lifts a limit.
 Flags that are not given leave theirs as they are.`,
 		func(cmd *cobra.Command) func(*api.Grant) error {
-			f := cmd.Flags()
-			vcpus := f.Float64("vcpus", 0, "vCPUs in all")
-			memory := f.Int64("memory", 0, "memory in all, MiB")
-			storage := f.Int64("storage", 0, "disk in all, MiB")
-			nodes := f.Int("nodes", 0, "nodes")
-			devices := f.StringToInt("device", nil, "devices of a kind, such as gpu=2; may be repeated")
-			privileged := f.Bool("privileged", true, "whether it gets privileged workloads")
+			change := capFlags(cmd)
+			nodes := cmd.Flags().Int("nodes", 0, "nodes")
 			return func(g *api.Grant) error {
-				k := &g.Caps
-				if f.NFlag() == 0 {
-					return usage("name at least one limit")
-				}
-				if *vcpus < 0 || *vcpus > 1e6 || math.IsNaN(*vcpus) || *memory < 0 || *storage < 0 || *nodes < 0 {
+				if *nodes < 0 {
 					return usage("limits are 0 or more")
 				}
-				if f.Changed("vcpus") {
-					k.MilliCPU = int64(math.Round(*vcpus * 1000))
+				if !cmd.Flags().Changed("nodes") {
+					return change(&g.Caps)
 				}
-				if f.Changed("memory") {
-					k.MemoryMB = *memory
-				}
-				if f.Changed("storage") {
-					k.StorageMB = *storage
-				}
-				if f.Changed("nodes") {
-					k.Nodes = *nodes
-				}
-				if f.Changed("device") {
-					k.Devices = *devices
-				}
-				if f.Changed("privileged") {
-					k.NoPrivileged = !*privileged
+				g.Caps.Nodes = *nodes
+				if err := change(&g.Caps); !errors.Is(err, errNoLimit) {
+					return err
 				}
 				return nil
 			}
 		})
+	var cluster string
+	node := &cobra.Command{
+		Use: "node [CLUSTER/]NAME", Aliases: []string{"nodes"}, Short: "Limit how much of what a node claims counts", Args: cobra.ExactArgs(1),
+		Long: `Limit how much of what a node claims counts, whatever it reports. 0 lifts a limit.
+Flags that are not given leave theirs as they are. The limits of the cluster's
+configuration (node_caps) hold beside these: of each, the lower one counts. What runs
+on the node stays there.`,
+	}
+	change := capFlags(node)
+	c.clusterFlag(node, &cluster)
+	node.RunE = func(cmd *cobra.Command, args []string) error {
+		a, n, err := c.node(cmd.Context(), cluster, args[0])
+		if err != nil {
+			return err
+		}
+		k := n.Caps
+		if err := change(&k); err != nil {
+			return err
+		}
+		if _, err := a.CapNode(cmd.Context(), n.Cluster, n.ID, k); err != nil {
+			return fmt.Errorf("cap node %s of %s: %w", n.ID, n.Cluster, err)
+		}
+		text := caps(k)
+		if text == "" {
+			text = "what it claims, within node_caps of its cluster"
+		} else {
+			text = "at most " + text
+		}
+		c.say("node %s of cluster %s counts for %s", n.ID, n.Cluster, text)
+		return nil
+	}
+	group.AddCommand(node)
+	return group
+}
+
+var errNoLimit = usage("name at least one limit")
+
+// capFlags are the flags of the limits that clusters and nodes have. The function that
+// it returns sets those that were given; none are errNoLimit.
+func capFlags(cmd *cobra.Command) func(*api.Caps) error {
+	f := cmd.Flags()
+	vcpus := f.Float64("vcpus", 0, "vCPUs in all")
+	memory := f.Int64("memory", 0, "memory in all, MiB")
+	storage := f.Int64("storage", 0, "disk in all, MiB")
+	devices := f.StringToInt("device", nil, "devices of a kind, such as gpu=2; may be repeated")
+	privileged := f.Bool("privileged", true, "whether it gets privileged workloads")
+	return func(k *api.Caps) error {
+		if *vcpus < 0 || *vcpus > 1e6 || math.IsNaN(*vcpus) || *vcpus > 0 && *vcpus < 0.001 || *memory < 0 || *storage < 0 {
+			return usage("limits are 0 or more, of vCPUs 0 or 0.001 and more")
+		}
+		given := 0
+		for flag, set := range map[string]func(){
+			"vcpus":      func() { k.MilliCPU = int64(math.Round(*vcpus * 1000)) },
+			"memory":     func() { k.MemoryMB = *memory },
+			"storage":    func() { k.StorageMB = *storage },
+			"device":     func() { k.Devices = *devices },
+			"privileged": func() { k.NoPrivileged = !*privileged },
+		} {
+			if f.Changed(flag) {
+				given++
+				set()
+			}
+		}
+		if given == 0 {
+			return errNoLimit
+		}
+		return nil
+	}
 }
 
 // audience describes which tenants' services a cluster gets.
@@ -161,7 +210,7 @@ func audience(cl api.Cluster) string {
 	return "open to " + to
 }
 
-// caps describes the limits of a cluster's claims; empty: there are none.
+// caps describes the limits of the claims of a cluster or a node; empty: there are none.
 func caps(k api.Caps) string {
 	var parts []string
 	for _, p := range []struct {

@@ -138,11 +138,12 @@ func TestGrantsThatCannotBeAreRefused(t *testing.T) {
 		says string
 	}{
 		"open node munich":                    {2, `"node"`},
-		"open cluster":                        {2, "2 arg"},
+		"open cluster":                        {2, "1 arg"},
 		"open cluster munich --to Acme!":      {2, `"Acme!"`},
 		"close cluster munich --to beta":      {2, "beta"},
 		"cap cluster munich":                  {2, "at least one limit"},
 		"cap cluster munich --vcpus -1":       {2, "0 or more"},
+		"cap cluster munich --vcpus 0.0001":   {2, "0.001"},
 		"cap cluster munich --vcpus NaN":      {2, "0 or more"},
 		"cap cluster munich --memory -5":      {2, "0 or more"},
 		"cap cluster munich --storage -5":     {2, "0 or more"},
@@ -172,7 +173,8 @@ func TestWhoRunsAClusterDoesNotOpenItToAll(t *testing.T) {
 	r.must("", "open", "cluster", "munich")
 	line := r.must("", "user", "create", "acme/olga", "--role", "Infrastructure_Provider")
 	olga := newTerminal(t)
-	olga.must("another good password\n", append(strings.Fields(line)[1:], "--password-stdin")...)
+	stdin, args := pasted(line)
+	olga.must(stdin, args...)
 	olga.must("", "close", "cluster", "munich")
 	if g := r.grant("munich"); g.Open {
 		t.Error("its operator cannot close it")

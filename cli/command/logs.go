@@ -55,7 +55,7 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 		}
 		defer body.Close()
 		if _, err = io.Copy(c.Out, body); err != nil {
-			return fmt.Errorf("logs of %s broke off: %w: %w", found[0].ID, err, api.ErrUnavailable)
+			return fmt.Errorf("logs of %s %w", found[0].ID, brokeOff(err))
 		}
 		return nil
 	}
@@ -75,15 +75,26 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 				return
 			}
 			defer body.Close()
-			errs[k] = prefixed(body, func(line []byte) {
+			err = prefixed(body, func(line []byte) {
 				mu.Lock()
 				defer mu.Unlock()
 				_, _ = fmt.Fprintf(c.Out, "%s%s\n", prefix, line)
 			})
+			if err != nil {
+				errs[k] = fmt.Errorf("logs of %s %w", i.ID, err)
+			}
 		})
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// brokeOff says why a stream ended before its end.
+func brokeOff(err error) error {
+	if errors.Is(err, api.ErrUnauthenticated) {
+		return fmt.Errorf("broke off: %w", err)
+	}
+	return fmt.Errorf("broke off: %w: %w", err, api.ErrUnavailable)
 }
 
 func prefixed(r io.Reader, line func([]byte)) error {
@@ -94,7 +105,7 @@ func prefixed(r io.Reader, line func([]byte)) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("logs broke off: %w: %w", err, api.ErrUnavailable)
+			return brokeOff(err)
 		}
 		line(l)
 	}

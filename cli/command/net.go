@@ -23,15 +23,15 @@ nodes, what would become of a flow, and the packets themselves. It is asked of
 the nodes, through their cluster.`,
 	}
 	group.AddCommand(
-		nodeNetCmd(c, "status", "Show a node's part in the network", showNet),
-		nodeNetCmd(c, "routes", "List the services that a node has routes to", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
+		nodeNetCmd(c, c.unnamedFlags, "status", "Show a node's part in the network", showNet),
+		nodeNetCmd(c, c.outputFlags, "routes", "List the services that a node has routes to", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
 			all, err := n.Routes(ctx, id)
 			if err != nil {
 				return err
 			}
 			return output.List(p, output.Routes, api.Page[api.RouteStatus]{Items: all})
 		}),
-		nodeNetCmd(c, "peers", "List the nodes that a node talks to, and by which path", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
+		nodeNetCmd(c, c.unnamedFlags, "peers", "List the nodes that a node talks to, and by which path", func(ctx context.Context, p output.Printer, n client.Nodes, id api.NodeID) error {
 			all, err := n.Peers(ctx, id)
 			if err != nil {
 				return err
@@ -43,7 +43,7 @@ the nodes, through their cluster.`,
 	return group
 }
 
-func nodeNetCmd(c *cli, verb, short string, show func(context.Context, output.Printer, client.Nodes, api.NodeID) error) *cobra.Command {
+func nodeNetCmd(c *cli, flags func(*cobra.Command), verb, short string, show func(context.Context, output.Printer, client.Nodes, api.NodeID) error) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
 		Use: verb + " [CLUSTER/]NODE", Short: short, Args: cobra.ExactArgs(1),
@@ -63,7 +63,7 @@ func nodeNetCmd(c *cli, verb, short string, show func(context.Context, output.Pr
 			return show(cmd.Context(), p, a.NodesOf(of), id)
 		},
 	}
-	c.outputFlags(cmd)
+	flags(cmd)
 	c.clusterFlag(cmd, &cluster)
 	return cmd
 }
@@ -127,7 +127,7 @@ instance it would go and by which path. Nothing is sent.`,
 			return nil
 		},
 	}
-	c.outputFlags(cmd)
+	c.unnamedFlags(cmd)
 	return cmd
 }
 
@@ -169,7 +169,7 @@ Who may read the instance's logs may see its packets.`,
 			n, err := io.Copy(out, body)
 			c.say("%s captured", output.Bytes(uint64(n)))
 			if err != nil && !errors.Is(err, context.Canceled) && cmd.Context().Err() == nil {
-				return fmt.Errorf("the packets of %s broke off: %w: %w", i.ID, err, api.ErrUnavailable)
+				return fmt.Errorf("the packets of %s %w", i.ID, brokeOff(err))
 			}
 			return nil
 		},

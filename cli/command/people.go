@@ -71,8 +71,9 @@ An earlier one does not count any more. Whoever may create the user may do this.
 	return group
 }
 
-// invitation prints the line for a first sign-in. It pins the CA that this
-// context trusts, so that the user needs no file.
+// invitation prints the line for a first sign-in, and below it the code that the line
+// asks for: in the line, other users of the machine would see it. The line pins the CA
+// that this context trusts, so that the user needs no file.
 func (c *cli) invitation(a *client.Client, i client.Invitation) error {
 	p, err := c.printer()
 	if err != nil {
@@ -86,7 +87,8 @@ func (c *cli) invitation(a *client.Client, i client.Invitation) error {
 	if hash := client.PinOf([]byte(w.CA)); hash != "" {
 		pin = " --pin " + hash
 	}
-	c.say("one use, until %s; the user signs in with:", i.Expires.Local().Format(time.DateTime))
-	p.Printf("treeline login %s --user %s --code %s%s", a.URL(), i.User, i.Code, pin)
+	c.say("the user signs in with this line, which asks for the code below it (one use, until %s):", i.Expires.Local().Format(time.DateTime))
+	p.Printf("treeline login %s --user %s --code-file -%s", a.URL(), i.User, pin)
+	p.Printf("%s", i.Code)
 	return nil
 }

@@ -93,8 +93,15 @@ func (r *rig) must(stdin string, args ...string) string {
 // signIn makes the admin and the tenant acme.
 func (r *rig) signIn() {
 	r.t.Helper()
-	r.must("a good long password\n", "login", r.url, "--user", "admin", "--code", r.code, "--ca", r.ca(), "--password-stdin", "--tenant", "acme", "--name", "test")
+	r.must(r.code+"\na good long password\n", "login", r.url, "--user", "admin", "--code-file", "-", "--ca", r.ca(), "--password-stdin", "--tenant", "acme", "--name", "test")
 	r.must("", "tenant", "create", "acme")
+}
+
+// pasted is the line that an invitation prints, and what its user types: the code
+// below it, and a password.
+func pasted(invitation string) (stdin string, args []string) {
+	line, code, _ := strings.Cut(strings.TrimSpace(invitation), "\n")
+	return code + "\nanother good password\n", append(strings.Fields(line)[1:], "--password-stdin")
 }
 
 func (r *rig) file(name, text string) string {

@@ -129,7 +129,7 @@ var unsteady = []struct {
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT[^"]*"`), `"2026-03-01T12:00:00Z"`},
 	{regexp.MustCompile(` +\d+\.\d{3}s  \(`), "    0.000s  ("},
 	{regexp.MustCompile(`TL1\.[-_\w]+\.[-_\w]+`), "TL1.….…"},
-	{regexp.MustCompile(`--code [-\w]+`), "--code …"},
+	{regexp.MustCompile(`(?m)^[A-Z2-7]{26}$`), "THE-CODE"},
 	{regexp.MustCompile(`--pin [0-9a-f]{64}`), "--pin …"},
 	{regexp.MustCompile(`(?m)^[0-9a-f]{12}\b`), "0123456789ab"},
 	{regexp.MustCompile(`since \d+(ms|s)\b`), "since 0ms"},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"strings"
@@ -17,17 +18,18 @@ import (
 )
 
 func (c *cli) loginCmd() *cobra.Command {
-	var user, code, pin, name string
+	var user, code, codeFile, pin, name string
 	var stdin bool
 	cmd := &cobra.Command{
 		Use: "login [URL]", Short: "Sign in, and keep the session in a context", Args: cobra.MaximumNArgs(1),
 		Long: `Sign in, and keep the session in a context. The password is asked for, or read
 from stdin with --password-stdin, and never kept.
 
-The first sign-in with a one-use code sets the password. The root's CA is pinned
-then: by --ca FILE, or by --pin with the hash that the root prints; without
-either, the machine's own CAs are trusted.`,
-		Example: `  treeline login https://10.0.0.5:7443 --user admin --code 7QK2-… --ca ca.pem
+The first sign-in with a one-use code sets the password. With --code-file - the code
+is asked for, or is the first line of stdin. The root's CA is pinned then: by
+--ca FILE, or by --pin with the hash that the root prints; without either, the
+machine's own CAs are trusted.`,
+		Example: `  treeline login https://10.0.0.5:7443 --user admin --code-file - --ca ca.pem
   treeline login --user acme/alice`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			all, err := c.file().Load()
@@ -43,6 +45,14 @@ either, the machine's own CAs are trusted.`,
 			}
 			if user == "" {
 				return usage("who signs in? --user acme/alice")
+			}
+			if code != "" {
+				c.sayVisible("--code", "--code-file FILE, or - to be asked")
+			}
+			if codeFile != "" {
+				if code, err = c.secret("--code-file", codeFile, "one-use code of "+user+": "); err != nil {
+					return err
+				}
 			}
 			s, err := c.signIn(cmd.Context(), at, user, code, stdin)
 			if err != nil {
@@ -65,7 +75,10 @@ either, the machine's own CAs are trusted.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&user, "user", "", "who signs in: acme/alice, or admin")
-	f.StringVar(&code, "code", "", "one-use sign-in code; sets a new password")
+	f.StringVar(&codeFile, "code-file", "", "file whose first line ends with the one-use sign-in code, which sets a new password; - asks, or reads stdin")
+	f.StringVar(&code, "code", "", "the code itself, which other users of this machine see")
+	_ = f.MarkHidden("code")
+	cmd.MarkFlagsMutuallyExclusive("code", "code-file")
 	f.StringVar(&pin, "pin", "", "SHA-256 of the root's CA certificate, to pin it")
 	f.StringVar(&name, "name", "", "context to keep it in (default: the one of this address, else the address)")
 	f.BoolVar(&stdin, "password-stdin", false, "read the password from stdin")
@@ -135,10 +148,52 @@ func (c *cli) signIn(ctx context.Context, at contexts.Context, user, code string
 	return a.Login(ctx, api.Login{User: user, Password: password})
 }
 
+// maxSecret bounds the first line of a file with a secret, in bytes.
+const maxSecret = 64 << 10
+
+// secret is the last word of the first line of a file. For "-" a person is asked for
+// it, unseen; without one it is read from stdin.
+func (c *cli) secret(flag, file, prompt string) (string, error) {
+	var line string
+	var err error
+	switch {
+	case file != "-":
+		f, ferr := os.Open(file)
+		if ferr != nil {
+			return "", usage("%s: %v", flag, ferr)
+		}
+		defer f.Close()
+		line, err = bufio.NewReader(io.LimitReader(f, maxSecret)).ReadString('\n')
+	case c.InTTY && c.Secret != nil:
+		line, err = c.Secret(prompt)
+	default:
+		line, err = c.line()
+	}
+	words := strings.Fields(line)
+	if len(words) == 0 {
+		return "", usage("%s %s: its first line is empty (%v)", flag, file, err)
+	}
+	return words[len(words)-1], nil
+}
+
+// line is the next line of stdin, without its end.
+func (c *cli) line() (string, error) {
+	if c.lines == nil {
+		c.lines = bufio.NewReader(c.In)
+	}
+	line, err := c.lines.ReadString('\n')
+	return strings.TrimRight(line, "\r\n"), err
+}
+
+// sayVisible warns of a secret in the arguments.
+func (c *cli) sayVisible(flag, better string) {
+	c.say("warning: other users of this machine can see the value of %s; use %s", flag, better)
+}
+
 func (c *cli) password(user string, fresh, stdin bool) (string, error) {
 	if stdin {
-		line, err := bufio.NewReader(c.In).ReadString('\n')
-		if line = strings.TrimRight(line, "\r\n"); line == "" {
+		line, err := c.line()
+		if line == "" {
 			return "", usage("--password-stdin: stdin has no password (%v)", err)
 		}
 		return line, nil

@@ -34,7 +34,7 @@ func (c *cli) versionCmd() *cobra.Command {
 			return nil
 		},
 	}
-	c.outputFlags(cmd)
+	c.unnamedFlags(cmd)
 	return cmd
 }
 

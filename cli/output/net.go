@@ -13,7 +13,6 @@ import (
 // Peers is the table of the nodes that a node talks to.
 var Peers = Table[api.PeerStatus]{
 	Kind: "peers",
-	Name: PeerName,
 	Columns: []Column[api.PeerStatus]{
 		{Header: "PEER", Cell: func(_ Printer, s api.PeerStatus) string { return PeerName(s) }},
 		{Header: "PATH", Cell: func(_ Printer, s api.PeerStatus) string { return string(s.Path) }, Style: func(s api.PeerStatus) Style {

@@ -138,8 +138,8 @@ type Column[T any] struct {
 
 // Table is how objects of a kind are shown.
 type Table[T any] struct {
-	Kind    string // what an empty list has none of
-	Name    func(o T) string
+	Kind    string           // what an empty list has none of
+	Name    func(o T) string // that other commands take; nil: there is none, and nothing is shown as Name
 	Columns []Column[T]
 }
 

@@ -203,6 +203,13 @@ var Nodes = Table[api.Node]{
 		{Header: "LABELS", Wide: true, Cell: func(_ Printer, n api.Node) string {
 			return Labels(n.Labels)
 		}},
+		{Header: "CAPPED", Wide: true, Cell: func(_ Printer, n api.Node) string {
+			var parts []string
+			for _, k := range n.Capped {
+				parts = append(parts, fmt.Sprintf("%s claims %s", k.What, k.Claims))
+			}
+			return strings.Join(parts, ", ")
+		}},
 		{Header: "TROUBLE", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.RuntimeError }},
 	},
 }
@@ -219,7 +226,6 @@ func Labels(labels map[string]string) string {
 // Events is the table of events.
 var Events = Table[api.Event]{
 	Kind: "events",
-	Name: func(e api.Event) string { return strconv.FormatUint(uint64(e.Seq), 10) },
 	Columns: []Column[api.Event]{
 		{Header: "TIME", Cell: func(_ Printer, e api.Event) string { return e.Time.Local().Format("2006-01-02 15:04:05") }},
 		{Header: "TIER", Cell: func(_ Printer, e api.Event) string { return TierOf(e) }},

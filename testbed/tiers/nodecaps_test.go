@@ -52,3 +52,41 @@ func TestAnOperatorCapsWhatANodeClaims(t *testing.T) {
 		return strings.Contains(out, "node n1 claims more than its caps") && strings.Contains(out, "capped")
 	})
 }
+
+// TestAnOperatorCapsANodeByOrder while it runs: what counts, what why says, and that 0
+// lifts it.
+func TestAnOperatorCapsANodeByOrder(t *testing.T) {
+	c := openTerminal(t)
+	c.at.startNode(t, "n1")
+	says := func(out string, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("%q is missing in\n%s", w, out)
+			}
+		}
+	}
+	_, said, code := c.run("cap", "node", "n1", "--memory", "100", "--vcpus", "1.5")
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, said)
+	}
+	says(said, "node n1 of cluster munich counts for at most 1.5 vCPU, 100 MiB")
+	says(c.must("describe", "node", "n1"), "Caps:         1.5 vCPU, 100 MiB\n", "1.5 vCPU, 100 MiB", "memory: claims ")
+	says(c.must("get", "nodes", "-o", "wide"), "CAPPED", "memory claims ", "0/100 MiB")
+	c.apply(greedy)
+	c.must("wait", "greedy/web", "--timeout", "3m")
+	eventually(t, "why says that a cap leaves too little", func() bool {
+		return strings.Contains(c.must("why", "greedy/large#0"), "(capped)")
+	})
+	// Flags that are not given leave theirs.
+	_, said, _ = c.run("cap", "node", "munich/n1", "--vcpus", "0")
+	says(said, "at most 100 MiB")
+	_, said, _ = c.run("cap", "node", "munich/n1", "--memory", "0")
+	says(said, "counts for what it claims")
+	c.must("wait", "greedy/large", "--timeout", "3m")
+	for _, wrong := range [][]string{{"cap", "node", "n1"}, {"cap", "node", "n1", "--memory", "-1"}, {"cap", "node", "n1", "--nodes", "1"}} {
+		if _, said, code := c.run(wrong...); code != 2 {
+			t.Errorf("%v: exit %d: %s", wrong, code, said)
+		}
+	}
+}

@@ -14,29 +14,50 @@ import (
 // purgeByHand is how to delete a node's data on its machine.
 const purgeByHand = "on the machine: systemctl stop treeline-node; node-engine purge --yes --config /etc/treeline/node.yaml; deploy/install remove node"
 
-// purgeNode has a node delete all that it has, and waits until it is removed.
-func (c *cli) purgeNode(ctx context.Context, cluster, name string, yes bool) error {
-	a, err := c.api()
+// removal is a way to remove a node: what a person agrees to, with places for the
+// node, its cluster, its status and its number of instances, and what is done then.
+type removal struct {
+	question string
+	do       func(*cli, context.Context, *client.Client, api.Node) error
+}
+
+var (
+	forgetNode = removal{"This forgets node %s of cluster %s (%s): its certificate is refused from now on, and its %d instances are placed elsewhere.", (*cli).forget}
+	purgeNode  = removal{"This purges node %s of cluster %s (%s): it stops its %d instances, which are placed elsewhere as far as there is room, deletes its containers, images, logs, keys and data, and is forgotten then.", (*cli).purge}
+)
+
+// removeNode removes the node that a reference means, once a person has agreed.
+func (c *cli) removeNode(ctx context.Context, cluster, reference string, yes bool, r removal) error {
+	a, n, err := c.node(ctx, cluster, reference)
 	if err != nil {
 		return err
 	}
-	of, id, err := c.findNode(ctx, cluster, name)
-	if err != nil {
+	if err := c.confirm(yes, fmt.Sprintf(r.question, n.ID, n.Cluster, n.Status, n.Instances)); err != nil {
 		return err
 	}
-	n, err := a.Node(ctx, of, id)
-	if err != nil {
-		return err
+	return r.do(c, ctx, a, n)
+}
+
+// forget has a cluster refuse a node's certificates.
+func (c *cli) forget(ctx context.Context, a *client.Client, n api.Node) error {
+	if err := a.ForgetNode(ctx, n.Cluster, n.ID); err != nil {
+		return fmt.Errorf("forget node %s of %s: %w", n.ID, n.Cluster, err)
 	}
-	err = c.confirm(yes, fmt.Sprintf("This purges node %s of cluster %s (%s): it stops its %d instances, which are placed elsewhere as far as there is room, deletes its containers, images, logs, keys and data, and is forgotten then.",
-		id, of, n.Status, n.Instances))
-	if err != nil {
-		return err
+	c.say("node %s of cluster %s is forgotten", n.ID, n.Cluster)
+	if n.Status == api.NodeSilent && n.Instances > 0 {
+		c.say("it was not heard: %s may still run there, beside what is placed elsewhere", output.Plural(n.Instances, "instance"))
 	}
+	c.say("the machine keeps its data: images, logs, its certificate and registry passwords; %s", purgeByHand)
+	return nil
+}
+
+// purge has a node delete all that it has, and waits until it is removed.
+func (c *cli) purge(ctx context.Context, a *client.Client, n api.Node) error {
+	of, id := n.Cluster, n.ID
 	if err := a.PurgeNode(ctx, of, id); err != nil {
 		return fmt.Errorf("purge node %s of %s: %w", id, of, err)
 	}
-	if n, err = a.Node(ctx, of, id); err == nil && n.Status == api.NodeSilent {
+	if n, err := a.Node(ctx, of, id); err == nil && n.Status == api.NodeSilent {
 		c.mayRun(n)
 		return fmt.Errorf("node %s of cluster %s is not reachable, and nothing was deleted there: the order is kept until it is back; to forget it without, treeline delete node %s/%s; %s: %w",
 			id, of, of, id, purgeByHand, api.ErrUnavailable)
