@@ -79,7 +79,7 @@ type Node struct {
 	// Coord is where it is in the latency space; nil: it has not measured yet.
 	Coord *Coordinate `json:"coord,omitempty"`
 	// Remaining is what a node that is drained still has, the first MostRemaining, and
-	// why. What ended for good is not among it.
+	// why. What ended for good is not among it. Lists of nodes leave it out.
 	Remaining []Remaining `json:"remaining,omitempty"`
 	// Caps are those that an order set for this node (treeline cap node), beside the
 	// cluster's configuration: of each part the lower one counts.

@@ -73,6 +73,9 @@ func TestSilentNodeIsPurgedWhenItIsBack(t *testing.T) {
 	if n.Status != api.NodeSilent || !n.Purging || len(n.Remaining) != 1 {
 		t.Errorf("what may run on the silent node is not shown: %+v", n)
 	}
+	if all := w.c.Nodes(); len(all) != 1 || all[0].Remaining != nil {
+		t.Errorf("a list of nodes explains what remains, which ranks all nodes for each instance: %+v", all)
+	}
 	w.nodes["n0"].off = false
 	w.pass(30 * time.Second)
 	if len(w.nodes["n0"].want) != 0 || !w.ordered("n0") {

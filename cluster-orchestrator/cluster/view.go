@@ -8,12 +8,11 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// Nodes lists the cluster's nodes in the order of their ids.
+// Nodes lists the cluster's nodes in the order of their ids, without Remaining.
 func (c *Core) Nodes() []api.Node {
 	out := make([]api.Node, 0, len(c.nodes))
 	for _, id := range step.Keys(c.nodes) {
-		n, _ := c.Node(id)
-		out = append(out, n)
+		out = append(out, c.viewNode(c.nodes[id]))
 	}
 	return out
 }
@@ -24,6 +23,14 @@ func (c *Core) Node(id api.NodeID) (api.Node, bool) {
 	if n == nil {
 		return api.Node{}, false
 	}
+	v := c.viewNode(n)
+	if n.draining {
+		v.Remaining = c.remaining(n)
+	}
+	return v, true
+}
+
+func (c *Core) viewNode(n *node) api.Node {
 	var reserved api.Resources
 	for id := range n.reserved {
 		reserved = reserved.Plus(n.booked[id].Room)
@@ -46,11 +53,8 @@ func (c *Core) Node(id api.NodeID) (api.Node, bool) {
 	if n.heard {
 		v.Heard = c.clock.Real(n.lastAlive)
 	}
-	if n.draining {
-		v.Remaining = c.remaining(n)
-	}
 	v.Purging, v.PurgeError = n.purging, n.failing
-	return v, true
+	return v
 }
 
 // Instances lists the cluster's instances, with their nodes, in the order of their ids.
