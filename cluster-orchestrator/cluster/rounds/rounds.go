@@ -32,14 +32,14 @@ func New(total, share int) *Line {
 // Begin takes a place for a round of the target and reports true, or has the target
 // wait until Next returns it.
 func (l *Line) Begin(name, target string) bool {
-	h := l.of(name)
-	if l.underWay < l.total && h.underWay < l.share {
+	if l.underWay < l.total && l.UnderWay(name) < l.share {
 		l.Remove(target)
 		l.Take(name)
 		return true
 	}
-	if _, ok := l.waiting[target]; !ok {
+	if !l.Waits(target) {
 		l.waiting[target] = name
+		h := l.of(name)
 		h.targets.Add(target)
 		h.waiting++
 	}

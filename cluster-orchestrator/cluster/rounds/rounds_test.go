@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/treeline-edge/treeline/internal/step"
 )
 
 func TestWaitingHoldersTakeTurns(t *testing.T) {
@@ -62,12 +64,21 @@ func TestNoHolderTakesTheRoundsFromOthers(t *testing.T) {
 				}
 			} else {
 				name, target := fmt.Sprint("h", rapid.IntRange(0, 4).Draw(t, "holder")), fmt.Sprint("t", i)
-				all[target] = name
+				if waiting := step.Keys(l.waiting); len(waiting) > 0 && rapid.Bool().Draw(t, "again") {
+					target = rapid.SampledFrom(waiting).Draw(t, "target") // of another holder now
+				} else {
+					all[target] = name
+				}
 				if l.Begin(name, target) {
 					of[target] = name
 				}
 			}
 			next()
+			for name, h := range l.holders {
+				if h.underWay == 0 && h.waiting == 0 {
+					t.Fatalf("%s is remembered and has nothing", name)
+				}
+			}
 			count := map[string]int{}
 			for _, name := range of {
 				count[name]++
