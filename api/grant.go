@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// Grant is what the installation grants to a cluster: whose services it gets, and how
-// much of what it claims counts.
+// Grant is what the installation grants to a cluster: the tenants whose services it may
+// run, and the most capacity that it is credited with.
 type Grant struct {
 	// Open admits the services of all tenants. Only the installation's admins set it.
 	Open bool `json:"open"`
 	// Tenants are admitted beside the owner, each with the tenants below it.
 	Tenants []Tenant `json:"tenants,omitempty"`
-	// Caps limit what the cluster's reports count for.
+	// Caps limit the capacity that the cluster reports.
 	Caps Caps `json:"caps,omitzero"`
 }
 
-// Caps limit what a cluster, or a node, counts for, whatever it claims. Of each field
-// zero means no limit.
+// Caps limit the capacity that a cluster or a node is credited with, whatever it
+// reports. The zero value of a field is no limit.
 type Caps struct {
 	MilliCPU     int64          `json:"milli_cpu,omitempty"`
 	MemoryMB     int64          `json:"memory_mb,omitempty"`
 	StorageMB    int64          `json:"storage_mb,omitempty"`
 	Nodes        int            `json:"nodes,omitempty"`         // of a cluster
-	Devices      map[string]int `json:"devices,omitempty"`       // by kind; of kinds that are not named, any number
-	NoPrivileged bool           `json:"no_privileged,omitempty"` // it gets no privileged workloads, though it offers to run them
+	Devices      map[string]int `json:"devices,omitempty"`       // by kind; kinds that are absent have no limit
+	NoPrivileged bool           `json:"no_privileged,omitempty"` // it gets no privileged workloads, even if it accepts them
 }
 
 // The most entries of a Grant.
@@ -35,20 +35,20 @@ const (
 	MaxGrantDevices = 64
 )
 
-// Validate reports what is wrong with g, as ErrInvalid.
+// Validate returns ErrInvalid if g is out of bounds or names an invalid tenant.
 func (g Grant) Validate() error {
 	if len(g.Tenants) > MaxGrantTenants {
 		return fmt.Errorf("grant names %d tenants, at most %d: %w", len(g.Tenants), MaxGrantTenants, ErrInvalid)
 	}
 	for _, t := range g.Tenants {
 		if !ValidTenant(t) {
-			return fmt.Errorf("grant names tenant %q, which is no path of a tenant: %w", t, ErrInvalid)
+			return fmt.Errorf("grant names tenant %q, want a tenant's path such as acme/lab: %w", t, ErrInvalid)
 		}
 	}
 	return g.Caps.Validate()
 }
 
-// Validate reports what is wrong with c, as ErrInvalid.
+// Validate returns ErrInvalid if a value of c is out of bounds.
 func (c Caps) Validate() error {
 	for _, part := range []struct {
 		name string
@@ -77,10 +77,10 @@ func (c Caps) ValidateNode() error {
 	return c.Validate()
 }
 
-// Admits reports whether a cluster of this owner, with this grant, gets services of
-// tenant t: it is open, t is the owner or below it, or t is named or below one that
-// is. An owner's cluster does not serve the tenants above the owner unless they are
-// named: whoever runs a part does not choose for the whole.
+// Admits reports whether a cluster of this owner, with this grant, may run services of
+// tenant t: the grant is open, or t is the owner, a tenant in Tenants, or below one of
+// these. A tenant above the owner must be in Tenants: the operator of a sub-tenant does
+// not decide for its parent.
 func (g Grant) Admits(owner, t Tenant) bool {
 	return g.Open || owner != "" && t.Within(owner) || slices.ContainsFunc(g.Tenants, t.Within)
 }
@@ -92,13 +92,13 @@ func (t Tenant) Top() Tenant {
 	return Tenant(top)
 }
 
-// Within reports whether t is the tenant above or is below it.
+// Within reports whether t is above or one of its sub-tenants.
 func (t Tenant) Within(above Tenant) bool {
 	return above != "" && (t == above || strings.HasPrefix(string(t), string(above)+"/"))
 }
 
-// Limit returns r with each part at most the cap, and the names of the parts that
-// were above it.
+// Limit returns r with each part reduced to its cap, and the names of the parts that
+// exceeded theirs.
 func (c Caps) Limit(r Resources) (_ Resources, above []string) {
 	limit := func(name string, have *int64, most int64) {
 		if most > 0 && *have > most {
@@ -112,7 +112,7 @@ func (c Caps) Limit(r Resources) (_ Resources, above []string) {
 	return r, above
 }
 
-// Device returns the most devices of a kind that count.
+// Device returns the cap on devices of a kind.
 func (c Caps) Device(kind string) int {
 	if n, ok := c.Devices[kind]; ok {
 		return n

@@ -64,8 +64,8 @@ var (
 // 1 to 30 letters, digits and inner hyphens, but not TenantLabel in any case.
 func ValidName(s string) bool { return nameRE.MatchString(s) && !strings.EqualFold(s, TenantLabel) }
 
-// TenantLabel separates a service's name from its tenant in DNS, so it can name
-// nothing itself.
+// TenantLabel separates a service's name from its tenant in DNS. It is therefore not a
+// valid name.
 const TenantLabel = "of-tenant"
 
 // ValidTenant reports whether t is a path of up to 8 parts, each of 1 to 30

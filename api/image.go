@@ -56,7 +56,7 @@ func imageFault(ref string) (wrong, fix string) {
 // client of registries has.
 func isHost(s string) bool { return s == "localhost" || strings.ContainsAny(s, ".:[") }
 
-// fileScheme may stand before the path of a process's program; it is removed.
+// fileScheme is an optional prefix of the path of a process's program.
 const fileScheme = "file://"
 
 // fileFault says what is wrong with the program of a process, or nothing.

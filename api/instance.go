@@ -62,8 +62,8 @@ const (
 	ReasonPreempted     Reason = "preempted"           // a more urgent instance took its place
 	ReasonNoDevice      Reason = "device_missing"      // the node has lost a device that it offered
 	ReasonNotAdmitted   Reason = "not_admitted"        // its cluster was closed to its tenant
-	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: a cluster or a node sent values that cannot be, and they were refused
-	ReasonCapped        Reason = "capped"              // of an event: a cluster or a node claims more than it was granted, and the grant counts
+	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: values from a cluster or a node were out of range and were refused
+	ReasonCapped        Reason = "capped"              // of an event: a cluster or a node reports more capacity than its caps, which apply
 	ReasonNoScheduler   Reason = "scheduler_failed"    // of an event: the scheduler outside gave no good answer, and the built-in one decided
 )
 
@@ -82,9 +82,10 @@ type Observed struct {
 	State    State      `json:"state"`
 	Reason   Reason     `json:"reason,omitempty"`
 	Detail   string     `json:"detail,omitempty"`
-	Restarts int        `json:"restarts,omitempty"` // since the SLA revision was placed first, Assignment.Restarts included
-	// Failures counts the failures that are the workload's own, Assignment.Failures
-	// included. It is not part of the digest: it changes only with State or Restarts.
+	Restarts int        `json:"restarts,omitempty"` // since the first placement of the SLA revision, including Assignment.Restarts
+	// Failures counts failures caused by the workload itself, including
+	// Assignment.Failures. It is not part of the digest: it changes only with State or
+	// Restarts.
 	Failures int        `json:"failures,omitempty"`
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Node     NodeID     `json:"node,omitempty"`
@@ -92,9 +93,9 @@ type Observed struct {
 	Ready    bool       `json:"ready,omitempty"`  // others' flows may go to Address: it listens; between node and cluster only
 	// Stopped says that nothing of this epoch runs any more and nothing will.
 	Stopped bool `json:"stopped,omitempty"`
-	// Ended says of an instance that is withdrawn that none of its processes runs any
-	// more, while what is left of it is still being removed. It is not part of the
-	// digest, which older versions compute without it. Between cluster and root only.
+	// Ended is set for a withdrawn instance whose processes have all ended, while its
+	// remains are still being removed. It is not part of the digest, because earlier
+	// releases compute the digest without it. Between cluster and root only.
 	Ended bool `json:"ended,omitempty"`
 	// HandedBack says that the cluster cannot place the instance under this epoch
 	// and will not try again until the root offers it anew.
@@ -120,8 +121,8 @@ type Observed struct {
 // mostCounted bounds the restarts that a lower tier may report.
 const mostCounted = 1_000_000
 
-// Counts are the restarts and failures after o, which a lower tier says, where they
-// were restarts and failures before: they never shrink, and they are bounded.
+// Counts returns the restarts and failures after o, given those before it. A lower tier
+// reports o, so the results never decrease and are bounded.
 func (o Observed) Counts(restarts, failures int) (int, int) {
 	return max(restarts, min(o.Restarts, mostCounted)), max(failures, min(o.Failures, MaxAttempts))
 }
@@ -157,7 +158,7 @@ type Instance struct {
 	Node     NodeID     `json:"node,omitempty"` // only where the asker may see nodes
 	Epoch    Epoch      `json:"epoch"`
 	Restarts int        `json:"restarts"`           // of this SLA revision, on all nodes and clusters that had it
-	Failures int        `json:"failures,omitempty"` // of those what was the workload's own fault, failed starts included
+	Failures int        `json:"failures,omitempty"` // caused by the workload itself, including failed starts
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Spec     Revision   `json:"spec_revision"`      // the SLA revision that it runs or will run
 	Leaving  bool       `json:"leaving,omitempty"`  // it is being withdrawn
@@ -171,7 +172,7 @@ type Instance struct {
 	Devices  []string   `json:"devices,omitempty"`  // that it has to itself; only where the asker may see nodes
 }
 
-// Standing is the instance's state with its reason and detail, for people.
+// Standing returns the instance's state, reason and detail as one text.
 func (i Instance) Standing() string {
 	s := string(i.State)
 	if i.Reason != "" {
@@ -194,15 +195,15 @@ type Service struct {
 	Completed int      `json:"completed,omitempty"`
 	Failed    int      `json:"failed,omitempty"`
 	SpecRev   Revision `json:"spec_revision"`
-	// Versions are the SLA revisions that its instances have, the newest first, where
-	// there are several: during a roll-out.
+	// Versions lists the SLA revisions of its instances during a roll-out, the newest
+	// first. It is empty while all instances have the same revision.
 	Versions []Version `json:"versions,omitempty"`
 	Revision Revision  `json:"revision"`
 	// Addresses are its semantic addresses, as the root gave or granted them.
 	Addresses ServiceAddresses `json:"addresses,omitzero"`
 }
 
-// Version is one SLA revision of a service, and its instances.
+// Version counts the instances of one SLA revision of a service.
 type Version struct {
 	SpecRev   Revision `json:"spec_revision"`
 	Code      string   `json:"code"`

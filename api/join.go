@@ -35,18 +35,18 @@ type NodeJoined struct {
 	MQTT    string    `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's own port, ALPN "mqtt"
 }
 
-// NodeBrokers is where a node finds its cluster's broker, as Desired.Brokers has it.
+// NodeBrokers answers POST /v1/node/brokers: the addresses in Desired.Brokers.
 type NodeBrokers struct {
 	Brokers []string `json:"brokers"`
 }
 
-// NodePurging asks a node's cluster whether the node is to delete all that it has:
-// POST /v1/node/purge.
+// NodePurging is the request POST /v1/node/purge: a node asks its cluster whether it is
+// to delete its workloads, keys and data.
 type NodePurging struct {
 	Failed string `json:"failed,omitempty"` // why the last attempt failed
 }
 
-// NodePurge answers NodePurging. It holds for the node whose certificate was shown.
+// NodePurge answers NodePurging, for the node that the client certificate names.
 type NodePurge struct {
 	Purge bool `json:"purge"`
 }

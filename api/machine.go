@@ -13,8 +13,8 @@ type NodeInfo struct {
 	Arch     string    `json:"arch"` // GOARCH
 	OS       string    `json:"os"`   // GOOS
 	Capacity Resources `json:"capacity"`
-	// BandwidthUnknown says that the node does not know its bandwidth: Capacity.InMbit and
-	// OutMbit are absent then, and 0 does not mean that it has none.
+	// BandwidthUnknown is set if the node cannot determine its bandwidth. Capacity.InMbit
+	// and Capacity.OutMbit are 0 then, which means unknown.
 	BandwidthUnknown bool              `json:"bandwidth_unknown,omitempty"`
 	Runtimes         []string          `json:"runtimes"`             // what `virtualization` may name: "container", "process", handlers such as "runsc"
 	Privileged       bool              `json:"privileged,omitempty"` // its operator allows privileged workloads
@@ -28,7 +28,7 @@ type NodeInfo struct {
 	Location         *Geo              `json:"location,omitempty"`      // nil: not known
 	Areas            []string          `json:"areas,omitempty"`         // names of places that it is in and its country's code, lower case, sorted
 	Ports            *NodePorts        `json:"ports,omitempty"`         // what workloads may publish; nil: not said
-	Brokers          []string          `json:"brokers,omitempty"`       // of its cluster that it knows, as its cluster told it; empty: the one that it joined with
+	Brokers          []string          `json:"brokers,omitempty"`       // of its cluster, as received in Desired.Brokers; empty: the one that it joined with
 }
 
 // The networks that a node's containers may be on.
@@ -78,22 +78,22 @@ type Node struct {
 	Subnet netip.Prefix `json:"subnet,omitzero"`
 	// Coord is where it is in the latency space; nil: it has not measured yet.
 	Coord *Coordinate `json:"coord,omitempty"`
-	// Remaining is what a node that is drained still has, the first MostRemaining, and
-	// why. What ended for good is not among it. Lists of nodes leave it out.
+	// Remaining lists the first MostRemaining instances that a draining node still has,
+	// and why. Instances that have ended for good are not in it. Lists of nodes omit it.
 	Remaining []Remaining `json:"remaining,omitempty"`
 	// Caps are those that an order set for this node (treeline cap node), beside the
 	// cluster's configuration: of each part the lower one counts.
 	Caps Caps `json:"caps,omitzero"`
-	// Capped is what the node claims above the caps that its cluster's operator set.
-	// NodeInfo has what counts.
+	// Capped lists what the node reports above the caps of its cluster's operator. NodeInfo
+	// has the capped values.
 	Capped []Capped `json:"capped,omitempty"`
-	// Purging says that the node is to delete all that it has, and is removed once it
-	// has acknowledged that. PurgeError is why its last attempt failed.
+	// Purging is set while the node is ordered to delete its workloads, keys and data. It is
+	// removed once it has acknowledged that. PurgeError is why its last attempt failed.
 	Purging    bool   `json:"purging,omitempty"`
 	PurgeError string `json:"purge_error,omitempty"`
 }
 
-// Capped is one part of what a node claims that does not count as claimed.
+// Capped is one value of a node that exceeds its cap.
 type Capped struct {
 	What   string `json:"what"`   // "memory", "privileged", or a kind of device
 	Claims string `json:"claims"` // "1048576 MiB"
@@ -149,7 +149,7 @@ type Cluster struct {
 	Shares []netip.Prefix `json:"shares,omitempty"`
 	// NetworkError says why it has fewer than it needs.
 	NetworkError string `json:"network_error,omitempty"`
-	// Grant says whose services the cluster gets and how much of its claims counts.
+	// Grant names the tenants whose services the cluster may run, and its caps.
 	Grant Grant `json:"grant"`
 }
 
@@ -157,14 +157,14 @@ type Cluster struct {
 // Oakestra paper §3.2, over its nodes that take work. It names no node.
 type Aggregate struct {
 	Nodes    int       `json:"nodes"`                   // that take work
-	Overlay  *int      `json:"overlay_nodes,omitempty"` // of Nodes, have an overlay network; nil: a release before that does not say
+	Overlay  *int      `json:"overlay_nodes,omitempty"` // how many of Nodes have an overlay network; nil: unknown, from an earlier release
 	Capacity Resources `json:"capacity"`                // Σ of what they have
 	Free     Resources `json:"free"`                    // Σ of what is not reserved
 	Mean     Resources `json:"mean"`                    // μ of free
 	StdDev   Resources `json:"std_dev"`                 // σ of free
 	Largest  Resources `json:"largest"`                 // part by part the most that one node has free
-	// BandwidthUnknown is the number of these nodes whose bandwidth is unknown. The
-	// sums do not count their bandwidth, and its mean and deviation are those of the others.
+	// BandwidthUnknown is the number of these nodes whose bandwidth is unknown. The sums,
+	// means and deviations of bandwidth leave these nodes out.
 	BandwidthUnknown int    `json:"bandwidth_unknown,omitempty"`
 	Slots            []Slot `json:"slots,omitempty"`
 	// Hull is the convex hull of its nodes' locations, made coarser as its operator

@@ -59,9 +59,9 @@ func SubnetHolds(p netip.Prefix) int {
 	return max(0, 1<<(32-p.Bits())-SubnetFirst-SubnetLast)
 }
 
-// CheckSubnet reports why p cannot be the subnet of a node, as ErrInvalid: a node's
-// subnet is an IPv4 prefix of exactly r.Subnet bits, masked, within r.Instances.
-// Whoever takes a subnet from another tier or from a peer calls it.
+// CheckSubnet returns ErrInvalid if p cannot be the subnet of a node: an IPv4 prefix of
+// exactly r.Subnet bits, masked, within r.Instances. Call it for each subnet that is
+// received from another tier or from a peer.
 func (r NetRanges) CheckSubnet(p netip.Prefix) error {
 	switch {
 	case !p.IsValid() || !p.Addr().Is4():

@@ -16,8 +16,8 @@ import (
 //
 // What it returns has the units of the types' comments, which are not always those
 // of documents, and is complete: an absent arch follows the platform, the
-// virtualization "docker" reads "container", what is no process and does not opt out
-// needs the overlay network, areas and targets are in lower case,
+// virtualization "docker" reads "container", a service that is not a process and does
+// not opt out needs the overlay network, areas and targets are in lower case,
 // services of the application are "name.namespace", and an empty list is nil.
 func ParseSLA(doc []byte) (SLA, error) {
 	root, err := readTree(doc)
@@ -91,8 +91,8 @@ func (m *Microservice) complete() {
 	}
 }
 
-// complete chooses the IPv4 address of an IPv6 address that is chosen alone, and
-// removes an IPv6 address that chooses nothing.
+// complete sets the IPv4 address from the IPv6 address where the SLA has the latter
+// alone, and removes an IPv6 address of "auto" or "".
 func (a *Addresses) complete() {
 	at, ok := chosen6(a.RoundRobin6)
 	if !ok {
@@ -189,7 +189,7 @@ func readTree(doc []byte) (*value, error) {
 func measure(doc []byte) (sizes []int32, err error) {
 	var open [MaxSLADepth]int // indices into sizes
 	depth, values := 0, 1
-	quoted, empty := false, false // empty: nothing follows the opening bracket so far
+	quoted, empty := false, false // empty: the last character was an opening bracket
 	for i := 0; i < len(doc); i++ {
 		c := doc[i]
 		switch {

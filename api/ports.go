@@ -156,9 +156,9 @@ func (n *NodePorts) ranges() string {
 func (p PortMap) String() string { return fmt.Sprintf("%d:%d/%s", p.Host, p.Instance, p.Protocol) }
 
 // NeedsNetwork reports whether the service runs only on nodes that have an overlay
-// network. ParseSLA writes NetworkOverlay for what does not opt out. Services that a
-// release before that stored say nothing: they need it if they use what only an
-// overlay network has.
+// network. ParseSLA sets NetworkOverlay unless the SLA opts out. In services that an
+// earlier release stored, Network is empty: they need the overlay network if they use a
+// feature of it.
 func (m Microservice) NeedsNetwork() bool {
 	return m.Network == NetworkOverlay || m.Port != "" || m.BandwidthIn > 0 || m.BandwidthOut > 0 || len(m.Callers) > 0 || len(m.Calls) > 0 || m.Addresses != nil
 }

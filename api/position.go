@@ -49,8 +49,8 @@ func (g Geo) Kilometres(o Geo) float64 {
 // Position is where something is, as far as that is known: on the earth, and in
 // the latency space of Coordinate.
 type Position struct {
-	// Node is the node that is there, where the cluster that it belongs to says so. A
-	// node is at no distance from itself, whatever else is known of it. It is not sent.
+	// Node is the node at this position, set within its own cluster only. The distance
+	// from a node to itself is 0, whatever the coordinates are. It is not sent.
 	Node  NodeID      `json:"-"`
 	Geo   *Geo        `json:"geo,omitempty"`
 	Coord *Coordinate `json:"coord,omitempty"`

@@ -21,8 +21,8 @@ type ProbeOrder struct {
 	// Deny are networks that may not be probed, public or not.
 	Deny []netip.Prefix `json:"deny,omitempty"`
 	Wait time.Duration  `json:"wait"` // give up after
-	// For stands for the tenant that asks, so that nodes can divide their probes among
-	// tenants. It is empty where the cluster's release does not know it.
+	// For is an opaque name of the tenant, by which nodes divide their probes among
+	// tenants. It is empty from clusters of an earlier release.
 	For string `json:"for,omitempty"`
 }
 

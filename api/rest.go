@@ -135,8 +135,8 @@ type ClusterView struct {
 // after the other: POST /v1/plan, answered with a ClusterPlan.
 type ClusterPlanRequest struct {
 	Instances []WhyRequest `json:"instances"`
-	// Gone are instances that the cluster has and would have no longer: once they have
-	// stopped, the room that they take is there for the others.
+	// Gone are instances of the cluster that the change would remove. Their room is free
+	// for the others once they have stopped.
 	Gone []InstanceID `json:"gone,omitempty"`
 }
 
@@ -179,8 +179,9 @@ type TokenRequest struct {
 	Kind    string    `json:"kind,omitempty"`    // "cluster" or "node"; a cluster takes "node" alone
 	Cluster ClusterID `json:"cluster,omitempty"` // node: of which; cluster: the only name it may take, if set
 	Tenant  Tenant    `json:"tenant,omitempty"`  // cluster: whose it will be
-	// Open says whether a cluster that joins gets the services of all tenants. Nil: if
-	// the installation owns it; of a tenant's only the installation's admins say true.
+	// Open is whether a cluster that joins may run the services of all tenants. Nil: true
+	// if the installation owns it. Only the installation's admins set it for a tenant's
+	// cluster.
 	Open *bool `json:"open,omitempty"`
 	TTL  int   `json:"ttl_seconds,omitempty"` // 0: one hour
 	Uses int   `json:"uses,omitempty"`        // 0: one
@@ -215,8 +216,8 @@ func InstanceFromPath(segment string) InstanceID {
 	return InstanceID(FromPath(segment))
 }
 
-// Who signs people's tokens, and the audience of those that the root itself takes.
-// Clusters take neither access tokens nor personal tokens of this audience.
+// The issuer of people's tokens, and the audience of those that the root accepts.
+// Clusters do not accept tokens of this audience.
 const (
 	TokenIssuer   = "treeline-root"
 	TokenAudience = "treeline"

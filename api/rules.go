@@ -117,8 +117,7 @@ func processRule(c checker, at string, v *value) {
 	}
 }
 
-// networkRule refuses what only an overlay network has for a service that opts out
-// of it.
+// networkRule refuses features of the overlay network for a service that opts out of it.
 func networkRule(c checker, at string, v *value) {
 	if v.get("network").text != NetworkAny || v.get("virtualization").text == "process" {
 		return
@@ -215,15 +214,15 @@ func addressRule(c checker, at string, v *value) {
 	}
 }
 
-// address6Rule refuses what is neither auto nor an IPv6 address.
+// address6Rule accepts "", "auto" and IPv6 addresses.
 func address6Rule(c checker, at string, v *value) {
 	if _, ok := chosen6(v.text); !ok && v.text != "" && v.text != "auto" {
 		c.fault(at, "rr_ip_v6", "auto, or an IPv6 address", "%q is no IPv6 address", shorten(v.text))
 	}
 }
 
-// twinRule refuses an IPv6 address that does not end in the IPv4 address beside
-// it. Whether its prefix is that of the root, the root says.
+// twinRule refuses an IPv6 address that does not end in the IPv4 address of rr_ip. The
+// root checks its prefix.
 func twinRule(c checker, at string, v *value) {
 	six, ok := chosen6(v.get("rr_ip_v6").text)
 	four, err := netip.ParseAddr(v.get("rr_ip").text)
@@ -234,13 +233,13 @@ func twinRule(c checker, at string, v *value) {
 
 const twinFix = "leave rr_ip_v6 out: the IPv6 address follows from rr_ip"
 
-// chosen6 is the IPv6 address that an SLA chooses, if it chooses one.
+// chosen6 returns the IPv6 address that an SLA names, if it names one.
 func chosen6(text string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(text)
 	return a, err == nil && a.Is6() && !a.Is4In6() && a.Zone() == ""
 }
 
-// low32 is the IPv4 address in the last 32 bits of an IPv6 address.
+// low32 returns the IPv4 address in the last 32 bits of an IPv6 address.
 func low32(a netip.Addr) netip.Addr {
 	b := a.As16()
 	return netip.AddrFrom4([4]byte(b[12:]))

@@ -62,8 +62,8 @@ type Microservice struct {
 	Connectivity []Connectivity `json:"connectivity,omitempty"`
 }
 
-// NetworkAny is the value of `network` of a service that runs on nodes without an
-// overlay network, too. The other one is NetworkOverlay.
+// NetworkAny is the value of `network` of a service that may also run on nodes without
+// an overlay network. The other value is NetworkOverlay.
 const NetworkAny = "any"
 
 // OnDisconnect says what a node does with an instance when it loses its cluster.
@@ -106,10 +106,11 @@ type Constraint struct {
 	Threshold float64  `json:"threshold,omitempty"` // geo: km; latency: ms of round trip
 
 	// Rigidness is for how many seconds it may be violated before the instance moves;
-	// 0 means DefaultRigidness. A document says it as tolerate or as rigidness, a share.
+	// 0 means DefaultRigidness. A document gives it as tolerate, or as rigidness, a share.
 	Rigidness float64 `json:"rigidness,omitempty"`
-	// Share is the document's rigidness, in (0, 1]: the share of the last five minutes'
-	// checks that it must be kept in. 0: Rigidness counts from each violation anew.
+	// Share is the document's rigidness, in (0, 1]: the share of the checks of the last
+	// five minutes in which the constraint must be met. 0: Rigidness applies to each
+	// violation by itself.
 	Share float64 `json:"share,omitempty"`
 	// ConvergenceTime is how many seconds placement may search and measure before it
 	// takes the best that it found; 0 means DefaultConvergence.
@@ -209,11 +210,11 @@ func (m Microservice) Urgency() int {
 	return slices.Index(Priorities, "normal")
 }
 
-// DefaultAttempts is how often a one-shot is tried where its SLA does not say.
+// DefaultAttempts is the number of attempts of a one-shot without max_attempts.
 const DefaultAttempts = 6
 
-// Attempts is how often the service's workload may fail before the instance has
-// failed for good; 0: there is no bound, because it is no one-shot.
+// Attempts returns how often the workload may fail before its instance has failed for
+// good. 0: no bound, because the service is not a one-shot.
 func (m Microservice) Attempts() int {
 	switch {
 	case !m.OneShot:

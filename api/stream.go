@@ -20,16 +20,17 @@ type StreamRequest struct {
 	Method   string     `json:"method,omitempty"`
 	Path     string     `json:"path,omitempty"` // api: the request at the cluster's own API, with query; net: at the node's netmanager's
 	Body     []byte     `json:"body,omitempty"`
-	// For marks who the stream is for, so that the tiers below can divide what they
-	// have fairly. It proves nothing and names no person. Empty: not known.
+	// For identifies the tenant and, by a digest, the person that the stream is for, so
+	// that lower tiers can divide their resources fairly. It is not a credential. Empty:
+	// unknown.
 	For string `json:"for,omitempty"`
-	// Token is of use between root and cluster only: the root delegates it for this
-	// request (see CallObject), and the cluster accepts it once.
+	// Token is set between root and cluster only. The root delegates it for this request
+	// (see CallObject), and the cluster accepts it once.
 	Token string `json:"token,omitempty"`
 }
 
-// CallObject names what the root asks of a cluster, for the token that it
-// delegates to be bound to: a token for one request is refused with another.
+// CallObject returns a text that identifies the request, to which the root binds the
+// token that it delegates: a cluster refuses the token with another request.
 func (r StreamRequest) CallObject() string {
 	what := fmt.Sprintf("%s %s %d %t %d %s %s", r.Kind, r.Instance, r.Epoch, r.Follow, r.Tail, r.Method, r.Path)
 	sum := sha256.Sum256(r.Body)

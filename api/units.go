@@ -14,9 +14,9 @@ import (
 // kbit/s, rigidness a share of requests, a location longitude before latitude.
 // Strings that carry their unit are Treeline's own forms. What is stored and sent
 // between tiers has one unit each: Mbit/s, seconds, latitude before longitude.
-// convert turns the one into the other, once, when a document is parsed.
+// convert changes the former into the latter, once, when a document is parsed.
 
-// shareWindow is how far back Share looks.
+// shareWindow is the time over which Share is measured.
 const shareWindow = 5 * time.Minute
 
 const (
@@ -25,8 +25,8 @@ const (
 	digitsText    = `^[0-9]{1,5}$`
 )
 
-// mbit reads a bandwidth of a document, in Mbit/s, rounded up to a whole one: a
-// number of kbit/s, or a number with its unit.
+// mbit returns a bandwidth of a document, a number of kbit/s or a string with its unit,
+// in Mbit/s, rounded up.
 func mbit(v *value) (n int64, ok bool) {
 	text, unit := v.text, 1e3
 	if v.kind == StringField {
@@ -45,9 +45,9 @@ func mbit(v *value) (n int64, ok bool) {
 	return int64(up), up <= maxMbit
 }
 
-// ParseLocation reads the location of an SLA: "48.14N,11.58E", in any order, or as
-// Oakestra has it "11.58,48.14", longitude before latitude. Anything else is
-// ErrInvalid. ParseGeo reads what operators and Treeline's own messages write.
+// ParseLocation parses the location of an SLA: "48.14N,11.58E" in any order, or, as in
+// Oakestra, "11.58,48.14" with the longitude first. Anything else is ErrInvalid.
+// ParseGeo parses locations in configurations and in Treeline's own messages.
 func ParseLocation(text string) (Geo, error) {
 	a, b, two := strings.Cut(strings.ReplaceAll(text, ";", ","), ",")
 	if !two {
@@ -70,21 +70,22 @@ func ParseLocation(text string) (Geo, error) {
 	return g, nil
 }
 
-// degrees reads "48.14N" or "48.14". NaN is no number.
+// degrees parses "48.14N" or "48.14". It returns NaN for anything else.
 func degrees(text string) (n float64, axis string) {
 	text = strings.TrimSpace(text)
 	sign := 1.0
 	if text != "" {
-		switch last := text[len(text)-1]; last {
+		last := text[len(text)-1]
+		switch last {
 		case 'N', 'S':
 			axis = "lat"
 		case 'E', 'W':
 			axis = "lon"
 		}
+		if last == 'S' || last == 'W' {
+			sign = -1
+		}
 		if axis != "" {
-			if last := text[len(text)-1]; last == 'S' || last == 'W' {
-				sign = -1
-			}
 			text = strings.TrimSpace(text[:len(text)-1])
 		}
 	}
@@ -98,8 +99,8 @@ func degrees(text string) (n float64, axis string) {
 // explicit reports whether a location names its axes.
 func explicit(text string) bool { return strings.ContainsAny(text, "NSEW") }
 
-// convert makes the values of a checked document those that are stored, and reports
-// whether it changed any.
+// convert changes the units of a valid document to those that are stored, and reports
+// whether it changed any value.
 func convert(root *value) (changed bool) {
 	apps := root.get("applications")
 	for i := range apps.items {
@@ -166,8 +167,8 @@ func convertLocation(v *value) bool {
 	return true
 }
 
-// convertPatience makes rigidness, a share, and tolerate, a duration, seconds. The
-// share is kept beside them.
+// convertPatience replaces rigidness, a share, or tolerate, a duration, with rigidness in
+// seconds, and keeps the share in a member of its own.
 func convertPatience(k *value) bool {
 	var seconds float64
 	share := k.get("rigidness").text

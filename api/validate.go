@@ -269,8 +269,8 @@ func neutral(v *value) bool {
 	return len(v.members) == 0 && len(v.items) == 0
 }
 
-// idle reports whether a refused field asks for nothing: as neutral, or a list of
-// empty strings, which Oakestra's files have.
+// idle reports whether a refused field has no effect: it is neutral, or a list of empty
+// strings, which occurs in Oakestra's files.
 func idle(v *value) bool {
 	return neutral(v) || v.kind == ArrayField && !slices.ContainsFunc(v.items, func(item value) bool { return item.kind != StringField || item.text != "" })
 }

@@ -58,8 +58,9 @@ type Assignment struct {
 	// Moves are when it moved because its place broke its SLA, whoever moved it: what
 	// it may yet move within MovesWindow is less by these. They are no news by themselves.
 	Moves []time.Time `json:"moves,omitempty"`
-	// Restarts and Failures are what earlier placements of this SLA revision had, so that
-	// the counts, and the bound on attempts, survive a move. They are no news by themselves.
+	// Restarts and Failures are the counts of earlier placements of this SLA revision, so
+	// that they, and the bound on attempts, survive a move. A change of these alone is not
+	// sent.
 	Restarts int `json:"restarts,omitempty"`
 	Failures int `json:"failures,omitempty"`
 }

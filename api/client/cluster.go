@@ -81,8 +81,8 @@ func (c *Client) ScaleLocally(ctx context.Context, id api.ServiceID, replicas in
 	return err
 }
 
-// SetGrant sets whose services a cluster gets and how much of its claims counts.
-// Revision 0 is any.
+// SetGrant replaces a cluster's grant: the tenants whose services it may run, and its
+// caps. rev is the expected revision of the cluster; 0 accepts any.
 func (c *Client) SetGrant(ctx context.Context, id api.ClusterID, g api.Grant, rev api.Revision) (api.Cluster, error) {
 	r := Request{Method: http.MethodPut, Path: string(Clusters) + "/" + api.PathOf(id) + "/grant", Body: g, Header: http.Header{}}
 	if rev > 0 {

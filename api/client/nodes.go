@@ -31,7 +31,7 @@ func (c *Client) Drain(ctx context.Context, cluster api.ClusterID, id api.NodeID
 	return c.onNode(ctx, http.MethodPost, nodePath(cluster, id)+"/drain")
 }
 
-// ForceDrain is Drain, and stops what fits nowhere else.
+// ForceDrain drains a node like Drain and stops instances that fit nowhere else.
 func (c *Client) ForceDrain(ctx context.Context, cluster api.ClusterID, id api.NodeID) error {
 	return c.onNode(ctx, http.MethodPost, nodePath(cluster, id)+"/force-drain")
 }
@@ -48,7 +48,8 @@ func (c *Client) ForgetNode(ctx context.Context, cluster api.ClusterID, id api.N
 	return c.onNode(ctx, http.MethodDelete, nodePath(cluster, id))
 }
 
-// PurgeNode has a node delete all that it has. It is removed once it has acknowledged that.
+// PurgeNode orders a node to delete its workloads, keys and data. The node is removed
+// once it has acknowledged that.
 func (c *Client) PurgeNode(ctx context.Context, cluster api.ClusterID, id api.NodeID) error {
 	return c.onNode(ctx, http.MethodPost, nodePath(cluster, id)+"/purge")
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// renewEarly is how long before the end of a stream's right a fresh token is
-// shown: less than the time before its end at which a session renews its token.
+// renewEarly is how long before its expiry a stream is renewed. It is shorter than the
+// time before expiry at which a session renews its access token.
 const renewEarly = 15 * time.Second
 
 // renewLeast is the least time between two attempts to renew a stream. The two sides
 // measure its end apart by about a round trip, too.
 const renewLeast = 100 * time.Millisecond
 
-// renewed is the body of a stream that shows a fresh token before the one expires
-// that opened it, as long as there are any.
+// renewed returns the body of a stream that renews itself with a fresh token before the
+// token that opened it expires. It ends with the last token if there is no fresher one.
 func (c *Client) renewed(ctx context.Context, resp *http.Response) io.ReadCloser {
 	name := resp.Header.Get("Treeline-Stream")
 	life, err := strconv.ParseFloat(resp.Header.Get("Treeline-Stream-Life"), 64)

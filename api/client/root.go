@@ -109,8 +109,7 @@ func (c *Client) CreateUser(ctx context.Context, id string, roles ...string) (i 
 	return i, err
 }
 
-// Invite makes a new code for a user to set a password with; an earlier one does
-// not count any more.
+// Invite creates a new sign-in code for a user. Earlier codes become invalid.
 func (c *Client) Invite(ctx context.Context, id string) (i Invitation, err error) {
 	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/users/" + api.PathOf(api.Tenant(id)) + "/invite"}, &i)
 	return i, err

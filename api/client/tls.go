@@ -61,7 +61,7 @@ func states(c *x509.Certificate, id string) bool {
 	return len(c.URIs) == 1 && c.URIs[0].String() == id
 }
 
-// PinOf returns what FetchCA accepts the certificate by, or "" for none.
+// PinOf returns the pin of a certificate in PEM for FetchCA, or "" if there is none.
 func PinOf(ca []byte) string {
 	b, _ := pem.Decode(ca)
 	if b == nil {

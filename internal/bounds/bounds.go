@@ -2,11 +2,10 @@
 // that a lower tier sends: node to cluster, and cluster to root. A receiver applies
 // Take to a message before it reads any of it.
 //
-// A value out of range is refused together with the smallest unit that means
-// anything without it: an element of a list, an optional part, or the whole message.
-// What remains is used. The receiver records what was refused and who sent it (Log).
-// What a sender may claim within these ranges is limited by its grant (package api,
-// Caps), not here.
+// A value out of range is refused together with the smallest part of the message that
+// is optional: an element of a list, an optional struct, or the whole message. The rest
+// is accepted. The receiver records what was refused and the sender (Log). What a sender
+// may report within these ranges is limited by its grant (api.Caps), not here.
 package bounds
 
 import (
@@ -33,7 +32,7 @@ type Violation struct {
 
 func (v Violation) String() string { return v.Field + " is " + v.Value + ", want " + v.Want }
 
-// Violations are what is wrong with one message. First has at most mostListed.
+// Violations are all violations of one message: the first mostListed, and their number.
 type Violations struct {
 	First []Violation
 	Total int
@@ -63,9 +62,9 @@ func (v Violations) Err() error {
 	return fmt.Errorf("%s: %w", v, api.ErrInvalid)
 }
 
-// Take returns m without what is out of range. m itself and what it refers to stay
-// as they are. ok is false if the message as a whole is refused; then the result is
-// the zero message.
+// Take returns m without the parts that are out of range. It does not change m or what m
+// refers to. ok is false if the whole message is refused; the result is then the zero
+// message.
 func Take[M Message](m M) (_ M, v Violations, ok bool) {
 	c := &checking{}
 	out, verdict := plans[reflect.TypeFor[M]()](c, reflect.ValueOf(m))
@@ -76,8 +75,8 @@ func Take[M Message](m M) (_ M, v Violations, ok bool) {
 	return out.Interface().(M), c.found, true
 }
 
-// Log limits how often one sender's violations are recorded: the first at once, then
-// one record for each span, which counts those between. The zero Log is ready.
+// Log limits the records of one sender's violations: the first at once, then one per
+// logSpan, which includes the number of those in between. The zero Log is ready to use.
 type Log struct {
 	last    time.Time
 	skipped int
@@ -103,16 +102,16 @@ func (l *Log) Add(now time.Time, v Violations) string {
 	return text
 }
 
-// verdict is what became of a value.
+// verdict is the result of a check.
 type verdict int
 
 const (
-	kept    verdict = iota // as it is
-	changed                // a part of it was left out
-	refused                // its unit goes with it
+	kept    verdict = iota // unchanged
+	changed                // a part of it was removed
+	refused                // the optional part that contains it is removed
 )
 
-// check judges a value and returns what is kept of it. It does not change v.
+// check returns what is accepted of a value. It does not change v.
 type check func(c *checking, v reflect.Value) (reflect.Value, verdict)
 
 // checking is one pass over one message.

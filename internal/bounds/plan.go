@@ -14,8 +14,8 @@ var messages = []reflect.Type{
 	reflect.TypeFor[api.Report](), reflect.TypeFor[api.Hello](), reflect.TypeFor[api.ClusterInfo](),
 }
 
-// plans has, for each type in messages and for what they are made of, its check. It
-// is complete before main.
+// plans has the check of each type in messages and of the structs in them. It is
+// complete before main.
 var plans = func() map[reflect.Type]check {
 	p := planner{plans: map[reflect.Type]check{}, used: map[string]bool{}}
 	for _, t := range messages {
@@ -24,7 +24,8 @@ var plans = func() map[reflect.Type]check {
 	return p.plans // TestEveryFieldHasABound fails if p.missing is not empty
 }()
 
-// planOf is looked up at each check, because plans and the table refer to each other.
+// planOf returns the check of a type. It is a variable that is set later, because plans
+// and the table refer to each other.
 var planOf func(reflect.Type) check
 
 func init() {
@@ -49,7 +50,7 @@ type fieldCheck struct {
 	check check
 }
 
-// plan makes the check of a struct type, out of the rules of its fields.
+// plan builds the check of a struct type from the rules of its fields.
 func (p *planner) plan(t reflect.Type) {
 	if p.plans[t] != nil {
 		return
@@ -81,8 +82,8 @@ func (p *planner) plan(t reflect.Type) {
 	}
 }
 
-// field is the check of a field, nil if it needs none. What the rule's value is made
-// of is planned, too.
+// field returns the check of a field, or nil if it needs none. It plans the structs in
+// the field as well.
 func (p *planner) field(t reflect.Type, f reflect.StructField) check {
 	name := t.Name() + "." + f.Name
 	rule := table[name]
@@ -114,14 +115,14 @@ func (p *planner) field(t reflect.Type, f reflect.StructField) check {
 	return rule
 }
 
-// opaque reports whether a struct is judged as one value.
+// opaque reports whether a struct is checked as one value.
 func opaque(t reflect.Type) bool {
 	return t.PkgPath() != reflect.TypeFor[api.Report]().PkgPath() || t == reflect.TypeFor[api.Resources]() ||
 		t == reflect.TypeFor[api.Coordinate]() || t == reflect.TypeFor[api.Geo]()
 }
 
-// optional leaves out what a pointer leads to, if that is refused. With required the
-// struct that has the pointer is refused instead.
+// optional sets a pointer to nil if its value is refused. With required, it refuses the
+// struct that has the pointer instead.
 func optional(of check, required bool) check {
 	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
 		if v.IsNil() {
@@ -166,8 +167,8 @@ func checkFields(c *checking, v reflect.Value, fields []fieldCheck) (reflect.Val
 	return v, kept
 }
 
-// refuse is the rule of a field that the table does not have: only its zero value is
-// accepted.
+// refuse is the rule of a field that is missing in the table: it accepts the zero value
+// only.
 func refuse(c *checking, v reflect.Value) (reflect.Value, verdict) {
 	if v.IsZero() {
 		return v, kept

@@ -15,8 +15,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 )
 
-// leaf is a check that keeps a value or refuses it. wrong returns the accepted range
-// if the value is outside.
+// leaf returns a check that accepts or refuses a value. wrong returns the accepted range
+// for a value out of range, else "".
 func leaf[V any](wrong func(V) string) check {
 	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
 		x, ok := v.Interface().(V)
@@ -52,7 +52,7 @@ func between(lo, hi int64) check {
 	}
 }
 
-// percent lowers a number to 100 at most: a sampling error is no lie.
+// percent reduces numbers above 100 to 100: sampling errors exceed it slightly.
 func percent(_ *checking, v reflect.Value) (reflect.Value, verdict) {
 	if v.Uint() <= 100 {
 		return v, kept
@@ -70,7 +70,7 @@ func real(lo, hi float64) check {
 	})
 }
 
-// anything accepts every value; why says for what reason that is safe.
+// anything accepts every value; why is the reason that this is safe.
 func anything(why string) check {
 	if why == "" {
 		panic("a field without a bound needs a reason")
@@ -91,7 +91,7 @@ func word(n int) check {
 	}
 }
 
-// text shortens strings to n bytes: they are for people, and a long one is no lie.
+// text shortens strings to n bytes. It is for texts that only people read.
 func text(n int) check {
 	return func(_ *checking, v reflect.Value) (reflect.Value, verdict) {
 		s := v.String()
@@ -124,7 +124,7 @@ func machine[S ~string]() check {
 	})
 }
 
-// moment accepts times that a clock of this project's age can show.
+// moment accepts the zero time and times from 2020 to 2199.
 var moment = leaf(func(t time.Time) string {
 	if t.IsZero() || t.Year() >= 2020 && t.Year() < 2200 {
 		return ""
@@ -189,7 +189,7 @@ func raw(n int) check {
 	})
 }
 
-// amount accepts resources from lo to hi, part by part.
+// amount accepts resources of which each part is from lo to hi.
 func amount(lo, hi api.Resources) check {
 	return leaf(func(r api.Resources) string {
 		if lo.Fits(r) && r.Fits(hi) {
@@ -199,7 +199,7 @@ func amount(lo, hi api.Resources) check {
 	})
 }
 
-// unit leaves a part out that has a value out of range; the rest is kept.
+// unit replaces a struct that has a value out of range with its zero value.
 func unit(c *checking, v reflect.Value) (reflect.Value, verdict) {
 	out, verdict := planOf(v.Type())(c, v)
 	if verdict == refused {
@@ -208,19 +208,19 @@ func unit(c *checking, v reflect.Value) (reflect.Value, verdict) {
 	return out, verdict
 }
 
-// listOf is a list of at most n elements, each judged by elem (nil: by its type's
-// fields). Elements that are refused are left out, and so is what is beyond n.
+// listOf accepts lists of at most n elements, each checked by elem (nil: by the fields of
+// its type). It removes elements that are refused and those beyond n.
 func listOf(n int, elem check) check { return list{most: n, elem: elem}.check }
 
-// strict is a listOf that is refused as a whole.
+// strict is listOf, but refuses the whole list.
 func strict(n int, elem check) check { return list{most: n, elem: elem, strict: true}.check }
 
-// set is a strict list in which nothing is named twice.
+// set is strict, and refuses lists in which two elements have the same name.
 func set(n int, elem check, name func(reflect.Value) string) check {
 	return list{most: n, elem: elem, strict: true, name: name}.check
 }
 
-// itself is the name of a list's element that is one string.
+// itself returns the name of an element that is a string.
 func itself(v reflect.Value) string { return v.String() }
 
 type list struct {
@@ -285,7 +285,7 @@ func (l list) check(c *checking, v reflect.Value) (reflect.Value, verdict) {
 	return out, changed
 }
 
-// dict is a map of at most n entries; it is refused as a whole.
+// dict accepts maps of at most n entries, or refuses the whole map.
 func dict(n int, key, value check) check {
 	return func(c *checking, v reflect.Value) (reflect.Value, verdict) {
 		if v.Len() > n {

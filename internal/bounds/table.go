@@ -29,8 +29,8 @@ const (
 	mostDevices   = 1024      // of a node
 )
 
-// The most that one node, and one cluster, can have. A cluster is never larger than
-// mostNodes nodes; the figures are round and far above any real one.
+// The most that one node and one cluster can have. The figures are far above any real
+// machine or cluster.
 var (
 	noResources   = api.Resources{}
 	nodeMost      = api.Resources{MilliCPU: 8192_000, MemoryMB: 1 << 27, StorageMB: 1 << 32, InMbit: 1e7, OutMbit: 1e7}
@@ -46,8 +46,8 @@ var (
 	words    = set(mostLists, word(longWord), itself)
 )
 
-// table has the rule of each field, by the names of its type and its own. A field of
-// a struct type that has no rule is judged by the rules of its fields.
+// table has the rule of each field, by "Type.Field". A field of a struct type without a
+// rule is checked by the rules of its fields.
 var table = map[string]check{
 	// Node to cluster.
 	"NodeReport.Node":     machine[api.NodeID](),
@@ -293,15 +293,14 @@ var table = map[string]check{
 	"Position.Coord": coordinate,
 }
 
-// required are the pointers whose nil allows more than any value: what refers to
-// them is refused with them.
+// required are pointers for which nil permits more than any value. If their value is
+// refused, the struct that has the pointer is refused.
 var required = map[string]bool{
 	"NodeInfo.Ports":    true, // nil: all ports may be published
 	"Aggregate.Overlay": true, // nil: any of its nodes may have an overlay network
 }
 
-// wholes judge a struct whose fields are within their bounds but may not fit
-// together.
+// wholes are checks of structs across fields that are each within their bounds.
 var wholes = map[reflect.Type]check{
 	reflect.TypeFor[api.NetPair](): leaf(func(p api.NetPair) string {
 		if p.Valid() {

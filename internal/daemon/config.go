@@ -29,10 +29,11 @@ type Source struct {
 	Env    func(string) string // os.Getenv
 	Stdin  io.Reader           // of a secret whose file is "-"; nil: os.Stdin
 	Stdout io.Writer           // of --print-config, --help and --version
-	Warn   func(text string)   // is told of secrets that others can read; nil: nobody is
+	Warn   func(text string)   // is called for each secret that other users can read; may be nil
 }
 
-// maxConfig bounds a configuration file. Its parser is not made for hostile input.
+// maxConfig bounds a configuration file in bytes. Its parser is not hardened against
+// hostile input.
 const maxConfig = 256 << 10
 
 // ErrDone says that Load did what the arguments asked for, and there is nothing to run.
@@ -44,8 +45,8 @@ var ErrDone = errors.New("daemon: done")
 // touches nothing else on the machine. All faults come at once (ErrInvalid).
 //
 // A Secret can also be read from a file, or from stdin for "-": --token-file,
-// TREELINE_TOKEN_FILE. Secrets in arguments and in files that others can read
-// are warned of.
+// TREELINE_TOKEN_FILE. Load warns of secrets in arguments and in files that other users
+// can read.
 //
 // A field is set by its yaml tag; usage tags explain. Strings, booleans,
 // numbers, durations, lists of strings and what has UnmarshalText can be set
@@ -177,7 +178,7 @@ func (f field) flag(flags *pflag.FlagSet) {
 		return
 	}
 	if f.secret() {
-		flags.String(f.flagName(), fmt.Sprint(f.value.Interface()), f.usage+" (other users see arguments: better --"+f.flagName()+"-file)")
+		flags.String(f.flagName(), fmt.Sprint(f.value.Interface()), f.usage+" (visible to other users; prefer --"+f.flagName()+"-file)")
 		flags.String(f.flagName()+"-file", "", "file to read "+f.path+" from; - is stdin")
 		return
 	}

@@ -4,5 +4,5 @@ package daemon
 
 import "io/fs"
 
-// groupOf returns the group of a file: none, where files have no such thing.
+// groupOf returns -1: files have no group on this system.
 func groupOf(fs.FileInfo) int { return -1 }

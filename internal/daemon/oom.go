@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// oomScoreAdj is what a daemon's oom_score_adj is at most, as in deploy/systemd.
+	// oomScoreAdj is the highest oom_score_adj of a daemon, as in deploy/systemd.
 	oomScoreAdj     = -900
 	oomScoreAdjFile = "/proc/self/oom_score_adj"
 )
 
-// protect has the kernel kill other processes first when memory is short, however
-// the daemon was started. A lower score stays. Lowering it takes CAP_SYS_RESOURCE;
-// without it the score stays too, and workloads have a higher one all the same.
+// protect lowers the daemon's oom_score_adj to oomScoreAdj, so that the kernel kills
+// workloads first when memory is short. A lower score is kept. Lowering needs
+// CAP_SYS_RESOURCE; without it the score is kept, and workloads still have a higher one.
 func protect(log *slog.Logger, file string) {
 	err := lower(file, oomScoreAdj)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		log.Debug("oom_score_adj not lowered: it takes CAP_SYS_RESOURCE", "wanted", oomScoreAdj)
-	case errors.Is(err, fs.ErrNotExist): // no Linux
+		log.Debug("oom_score_adj not lowered: CAP_SYS_RESOURCE is missing", "wanted", oomScoreAdj)
+	case errors.Is(err, fs.ErrNotExist): // not Linux
 	case err != nil:
 		log.Warn("oom_score_adj not lowered", "wanted", oomScoreAdj, "err", err)
 	}

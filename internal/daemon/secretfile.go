@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// maxSecret bounds a file that has one secret.
+// maxSecret bounds the file of a secret in bytes.
 const maxSecret = 64 << 10
 
-// readSecret sets a secret to what the file has, without white space around it.
+// readSecret sets a secret to the contents of a file, without surrounding white space.
 func (l *loader) readSecret(f field, path string) {
 	in := l.stdin
 	if path != "-" {
@@ -43,7 +43,7 @@ func (l *loader) readSecret(f field, path string) {
 func holdsSecret(v reflect.Value) bool {
 	switch {
 	case v.Type() == reflect.TypeFor[Secret]():
-		return v.String() != "" && v.Len() > 0
+		return v.Len() > 0
 	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
 			if v.Type().Field(i).IsExported() && holdsSecret(v.Field(i)) {
@@ -68,9 +68,9 @@ func holdsSecret(v reflect.Value) bool {
 	return false
 }
 
-// checkMode warns of a configuration file with secrets that others than its owner
-// and the daemon's own group can read, or that others can write. It does not
-// refuse it: a node whose engine does not start after an upgrade is worse off.
+// checkMode warns of a configuration file with secrets that users other than its owner
+// and the daemon's group can read, or that other users can write. It is not an error, so
+// that daemons still start after an upgrade.
 func (l *loader) checkMode(path string) {
 	info, err := os.Stat(path)
 	if err != nil || !info.Mode().IsRegular() {

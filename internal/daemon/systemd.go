@@ -13,8 +13,8 @@ const (
 	Stopping = "STOPPING=1"
 )
 
-// notifyWithin bounds how long a daemon waits for a service manager that does not
-// read: its socket holds a few messages, and a write beyond them blocks.
+// notifyWithin bounds the wait for a service manager that does not read. Its socket
+// buffers a few messages; the next write blocks.
 const notifyWithin = time.Second
 
 // Notify tells systemd about the daemon (sd_notify). Without a systemd that

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Address is the path of a network address: its subnet, then what one customer
-// usually has. These are /24 and /32 of IPv4, /48 and /64 of IPv6.
+// Address returns the path of a network address: its subnet, then the prefix that one
+// customer usually has. These are /24 and /32 of IPv4, /48 and /64 of IPv6.
 func Address(a netip.Addr) []string {
 	a = a.Unmap().WithZone("")
 	if !a.IsValid() {
@@ -21,8 +21,8 @@ func Address(a netip.Addr) []string {
 	return []string{subnet.String(), own.String()}
 }
 
-// Remote is Address of a connection's or request's remote address. All that is not
-// an IP address, such as a unix socket's, is one holder.
+// Remote returns Address of the remote address of a connection or request. All addresses
+// that are not IP, such as those of unix sockets, are one holder.
 func Remote(addr string) []string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -32,7 +32,7 @@ func Remote(addr string) []string {
 	return Address(a)
 }
 
-// RemoteOf is Remote of a net.Addr.
+// RemoteOf returns Remote of a net.Addr.
 func RemoteOf(a net.Addr) []string {
 	if tcp, ok := a.(*net.TCPAddr); ok {
 		return Address(tcp.AddrPort().Addr())

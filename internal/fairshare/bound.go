@@ -3,11 +3,12 @@
 //
 //   - Pool gives out places. When it is full, a newcomer takes a place of the
 //     largest holder, so that nobody can exhaust the pool for others.
-//   - Turns lets a few work at once and serves those who wait in turn by key.
-//   - Rates limits how often each key may do something.
+//   - Turns bounds the number of holders that work at the same time; the others wait,
+//     and holders take turns.
+//   - Rates is a token bucket per key.
 //
-// The memory of each is bounded by its total, whatever number of keys strangers
-// invent. Time is an argument. All are safe for concurrent use.
+// The memory of each is bounded by its total, whatever the number of keys. Time is an
+// argument. All are safe for concurrent use.
 //
 // A path names a holder from the coarsest group to the finest, such as
 // {"tenant/acme", "user/ann"} or Address(a). Groups at the same level are treated
@@ -38,9 +39,9 @@ import (
 // Bound describes one bounded resource. It is also a row of docs/security.md.
 type Bound struct {
 	Resource string // what is bounded; unique
-	Total    int    // how much there is for all
+	Total    int    // the most of all holders together
 	Unit     string // of Total and Share, such as "MiB"; empty: pieces
-	Share    []int  // most of one holder at each level of the path; absent or 0: Total
+	Share    []int  // the most of one holder at each level of the path; absent or 0: Total
 	Per      string // the levels, in words: "tenant, then person"
 	Beyond   string // what happens beyond the bound
 	Attack   string // name of the test that attacks it
@@ -90,7 +91,7 @@ func Declared() []Bound {
 	return out
 }
 
-// share is the most that one holder at the level may have; 0: as much as there is.
+// share returns the most that one holder at the level may have; 0: no limit but Total.
 func (b Bound) share(level int) int {
 	if level < len(b.Share) && b.Share[level] < b.Total {
 		return b.Share[level]
@@ -98,14 +99,14 @@ func (b Bound) share(level int) int {
 	return 0
 }
 
-// Full is returned where there is no room. It is api.ErrTooMany where the caller's
-// own share is used up, and api.ErrUnavailable where all of it is.
+// Full is the error of a bound that is reached: api.ErrTooMany if it is the caller's own
+// share, api.ErrUnavailable if it is the total.
 type Full struct {
 	Resource string
 	Limit    int
 	Own      bool          // Limit is the caller's share
-	Holder   string        // whose share, where Own
-	Retry    time.Duration // when to try again, where it is known
+	Holder   string        // of the share, if Own
+	Retry    time.Duration // when to try again; 0: unknown
 }
 
 // Error implements error.
@@ -123,7 +124,7 @@ func (f *Full) Error() string {
 // RetryAfter is how long to wait, 0 where it is not known.
 func (f *Full) RetryAfter() time.Duration { return f.Retry }
 
-// Unwrap gives the kind.
+// Unwrap returns the kind.
 func (f *Full) Unwrap() error {
 	if f.Own {
 		return api.ErrTooMany

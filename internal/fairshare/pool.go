@@ -9,37 +9,36 @@ import (
 	"time"
 )
 
-// Policy says how a full Pool makes room.
+// Policy is how a full Pool makes room.
 type Policy struct {
-	// Newest evicts a holder's newest place; else its oldest, by Take or Touch.
+	// Newest evicts the newest place of a holder instead of the one with the oldest Take or
+	// Touch.
 	Newest bool
 
-	// Renew lets a newcomer who has as much as the largest holder, or whose own
-	// share is used up, replace one of its own places if that is older than
-	// RenewAfter (or, where it has none, one of the largest holders).
+	// Renew lets a newcomer replace one of its own places that is older than RenewAfter if
+	// it has as many as the largest holder or its share is used up. A newcomer without a
+	// place replaces one of the largest holder.
 	Renew      bool
 	RenewAfter time.Duration
 
-	// Fixed says that places are never taken away, for work that cannot be undone.
-	// A holder at the coarsest level then gets a further place only while more are
-	// free than it holds, so that it leaves as many to the others.
+	// Fixed disables eviction, for work that cannot be undone. A holder at the coarsest
+	// level then gets a further place only while more are free than it holds.
 	Fixed bool
 }
 
-// Keep evicts only from those who have more than the newcomer, and their newest
-// first. It suits streams: what lasts, lasts.
+// Keep evicts only from holders that have more than the newcomer, the newest place
+// first. It is for streams, of which the oldest should survive.
 var Keep = Policy{Newest: true}
 
-// Replace makes room by dropping what is oldest. It suits caches.
+// Replace evicts the oldest place. It is for caches.
 var Replace = Policy{Renew: true}
 
-// Pool gives out a bounded number of places. While it has room, a holder gets up
-// to its share. When it is full, a newcomer takes a place of the largest group at
-// the coarsest level, if that has at least two more than the newcomer's own group;
-// within the group the same rule picks the member. So while anybody has more than
-// two, whoever has nothing gets a place.
+// Pool has a bounded number of places. While it has room, a holder gets up to its share.
+// When it is full, a newcomer takes a place of the largest group at the coarsest level,
+// if that has at least two more than the newcomer's own group; within the group the same
+// rule selects the member. So a holder without a place gets one while another has two.
 //
-// A Pool uses memory for Total places and no more.
+// The memory of a Pool is bounded by Total places.
 type Pool struct {
 	bound  Bound
 	policy Policy
@@ -115,7 +114,7 @@ func (p *Pool) Take(now time.Time, path []string, evict func()) (*Place, error) 
 	return place, nil
 }
 
-// makeRoom finds what must go for the newcomer to come in: nil where there is room.
+// makeRoom returns the place that is evicted for the newcomer, nil if there is room.
 func (p *Pool) makeRoom(now time.Time, path []string) (*Place, error) {
 	g := p.root
 	for level, name := range path {
@@ -167,7 +166,7 @@ func (p *Pool) makeRoom(now time.Time, path []string) (*Place, error) {
 	return nil, &Full{Resource: p.bound.Resource, Limit: p.bound.Total}
 }
 
-// pick chooses the place that the group loses.
+// pick returns the place of the group that is evicted first.
 func (p *Pool) pick(g *group) *Place {
 	for g.places == nil {
 		g = g.order[0]
@@ -179,8 +178,8 @@ func (p *Pool) pick(g *group) *Place {
 	return e.Value.(*Place)
 }
 
-// renewable is the place beneath g that a newcomer who has no claim on others may
-// replace: of its own branch where it has one, else of the largest.
+// renewable returns the place beneath g that a newcomer may replace by Policy.Renew: of
+// its own branch if it has one, else of the largest; nil if there is none.
 func (p *Pool) renewable(now time.Time, g *group, path []string) *Place {
 	if !p.policy.Renew {
 		return nil
@@ -238,7 +237,7 @@ func (g *group) grow(by int) {
 	}
 }
 
-// Release gives the place back and reports whether it was still held.
+// Release frees the place and reports whether it was still held.
 func (pl *Place) Release() bool {
 	pl.pool.mu.Lock()
 	defer pl.pool.mu.Unlock()

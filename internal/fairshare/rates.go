@@ -7,9 +7,9 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Rates is a token bucket for each key. It remembers at most the bound's Total of
-// keys; when it is full, it forgets the least recently used key of the group that
-// has most keys. A key that is forgotten starts with a full bucket again.
+// Rates is a token bucket per key. It keeps the buckets of at most Total keys; when it is
+// full, it drops the least recently used key of the group with most keys. A dropped key
+// starts with a full bucket again.
 type Rates struct {
 	limit rate.Limit
 	burst int
@@ -25,15 +25,15 @@ type bucket struct {
 	place *Place
 }
 
-// NewRates makes buckets that each hold burst tokens and gain perSecond. The bound's
-// Total is the number of keys that are remembered.
+// NewRates returns Rates whose buckets hold burst tokens and gain perSecond. The bound's
+// Total is the number of keys that are kept.
 func NewRates(b Bound, perSecond float64, burst int) *Rates {
 	b.Share = nil
 	return &Rates{limit: rate.Limit(perSecond), burst: burst, name: b.Resource, keys: map[string]*bucket{}, pool: NewPool(b, Replace)}
 }
 
-// Allow takes a token of the key. group is what the memory is shared by, such as a
-// subnet for addresses. The error is a *Full with the time until the next token.
+// Allow takes a token of the key. The memory is shared by group, such as the subnet of an
+// address. The error is a *Full with the time until the next token.
 func (r *Rates) Allow(now time.Time, group, key string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,7 +49,7 @@ func (r *Rates) Allow(now time.Time, group, key string) error {
 	return nil
 }
 
-// Left is the number of tokens that the key has.
+// Left returns the number of tokens that the key has.
 func (r *Rates) Left(now time.Time, group, key string) float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +59,7 @@ func (r *Rates) Left(now time.Time, group, key string) float64 {
 	return float64(r.burst)
 }
 
-// Forget gives the key a full bucket.
+// Forget drops the key: it has a full bucket again.
 func (r *Rates) Forget(group, key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

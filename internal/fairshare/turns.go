@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Turns lets a bounded number of holders work at once and has the others wait. Whose
-// groups have least at work is served first, then who was served longest ago. The
-// number that waits is bounded by the bound's Total and Share; when it is full, a
-// newcomer takes the place of the newest waiter of the largest holder, who gets a
-// *Full.
+// Turns bounds the number of holders that work at the same time; the others wait. The
+// next turn goes to the waiter whose group has the fewest at work, then to the one whose
+// group was served longest ago. The waiters are bounded by the bound's Total and Share;
+// when they are full, a newcomer replaces the newest waiter of the largest holder, whose
+// Enter returns a *Full.
 type Turns struct {
 	atOnce int
 	share  int
@@ -28,7 +28,7 @@ type Turns struct {
 	groups  map[string]*tally // by the beginnings of paths; of those who wait or work
 }
 
-// tally is what one group has.
+// tally counts the waiters and workers of one group.
 type tally struct {
 	waiting, running int
 	served           uint64 // the turn when it was served last
@@ -41,11 +41,11 @@ type waiter struct {
 	drop   chan struct{} // closed when it loses its place in the queue
 }
 
-// commonEvery is how often a waiter who is not urgent is served before those who are.
+// commonEvery is the interval of turns at which waiters that are not urgent go first.
 const commonEvery = 5
 
-// NewTurns lets atOnce work at once, of one group at the coarsest level at most
-// share (0: atOnce). The bound is about those who wait.
+// NewTurns returns Turns for atOnce holders at the same time, at most share of one group
+// at the coarsest level (0: atOnce). The bound limits the waiters.
 func NewTurns(b Bound, atOnce, share int) *Turns {
 	if share <= 0 {
 		share = atOnce
@@ -57,9 +57,9 @@ func NewTurns(b Bound, atOnce, share int) *Turns {
 	}
 }
 
-// Enter waits for the holder's turn and returns what ends it, which may be called
-// more than once. Four of five turns go to those who are urgent, if any wait. The
-// error is a *Full or ctx's.
+// Enter waits for the holder's turn and returns the function that ends it, which may be
+// called more than once. While urgent holders wait, they get four of five turns. The
+// error is a *Full or that of ctx.
 func (t *Turns) Enter(ctx context.Context, now time.Time, path []string, urgent bool) (leave func(), err error) {
 	w := &waiter{urgent: urgent, turn: make(chan struct{}), drop: make(chan struct{})}
 	for i := range path {
@@ -93,8 +93,8 @@ func (t *Turns) Enter(ctx context.Context, now time.Time, path []string, urgent 
 	return nil, err
 }
 
-// join starts the waiter at once if nobody waits and there is room; else, if it may
-// wait, it queues.
+// join starts the waiter at once if there are no other waiters and there is room. Else it
+// adds it to the waiters if wait is set, and reports false if not.
 func (t *Turns) join(w *waiter, wait bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +103,7 @@ func (t *Turns) join(w *waiter, wait bool) bool {
 	}
 	for _, g := range w.groups {
 		if t.groups[g] == nil {
-			t.groups[g] = &tally{served: t.served} // not 0: names that nobody had yet would always be first
+			t.groups[g] = &tally{served: t.served} // not 0: new names would always go first
 		}
 		t.groups[g].waiting++
 	}
@@ -117,7 +117,7 @@ func (t *Turns) room(w *waiter) bool {
 	return t.running < t.atOnce && (g == nil || g.running < t.share)
 }
 
-// serve starts who is next while there is room.
+// serve starts waiters while there is room.
 func (t *Turns) serve() {
 	for t.running < t.atOnce {
 		next := -1
@@ -158,7 +158,7 @@ func (t *Turns) before(a, b *waiter, common bool) bool {
 	return false
 }
 
-// withdraw takes the waiter out of the queue, unless its turn has come.
+// withdraw removes the waiter, and reports false if its turn has come already.
 func (t *Turns) withdraw(w *waiter) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,7 +185,7 @@ func (t *Turns) leave(w *waiter) {
 	t.forget(w)
 }
 
-// forget drops the groups that have nothing any more.
+// forget drops the waiter's groups that are empty.
 func (t *Turns) forget(w *waiter) {
 	for _, g := range w.groups {
 		if k := t.groups[g]; k.waiting == 0 && k.running == 0 {
@@ -194,7 +194,7 @@ func (t *Turns) forget(w *waiter) {
 	}
 }
 
-// Load is the number of those who work and of those who wait.
+// Load returns the number of workers and of waiters.
 func (t *Turns) Load() (running, waiting int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

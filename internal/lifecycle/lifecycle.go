@@ -1,7 +1,7 @@
 // Package lifecycle is the life of an instance as one table: state × event →
 // state (Oakestra paper, figure 3). It decides nothing else. A failed instance
-// that has ended for good takes no event but Withdraw; its reason says that, not
-// its state, so that tiers of an earlier release understand it: see api.Ended.
+// that has ended for good accepts no event but Withdraw. Its reason marks this, not a
+// state of its own, so that tiers of an earlier release accept it: see api.Ended.
 // The diagram in
 // docs/architecture.md is drawn from it.
 //

@@ -1,5 +1,5 @@
-// Package programtest says which programs of the machine a test starts, so that a
-// missing one ends the test at once and by name, instead of as a time that runs out.
+// Package programtest declares the programs that a test starts, so that a missing one
+// ends the test at once with its name instead of by a timeout.
 package programtest
 
 import (

@@ -1,6 +1,5 @@
-// Package refusals logs what a daemon refuses to strangers, so that nobody fills
-// the log: a few lines of each address, and once a minute the number of lines that
-// were left out.
+// Package refusals logs refused requests at a limited rate, so that they do not fill the
+// log: a few lines of each address, and once a minute the number of lines omitted.
 //
 //	refused := refusals.New(log, "sign-in refused")
 //	refused.Warn(fairshare.Remote(r.RemoteAddr), "user", name)
@@ -17,10 +16,10 @@ import (
 )
 
 const (
-	ownBurst, ownRate = 10, 1.0 / 60 // lines of one address, and more of them each second
-	allBurst, allRate = 200, 2       // of all addresses
+	ownBurst, ownRate = 10, 1.0 / 60 // lines of one address at once, and further lines a second
+	allBurst, allRate = 200, 2       // the same of all addresses
 	summaryEvery      = time.Minute
-	maxCounted        = 1024 // addresses whose left out lines are counted apart
+	maxCounted        = 1024 // addresses with a count of omitted lines of their own
 	maxValue          = 256  // bytes of one value
 )
 
@@ -30,7 +29,7 @@ var addresses = fairshare.Declare(fairshare.Bound{
 	Attack: "TestAFloodOfRefusalsIsAFewLines",
 })
 
-// Log writes one kind of refusal. It is safe for concurrent use.
+// Log logs one kind of refusal. It is safe for concurrent use.
 type Log struct {
 	log *slog.Logger
 	msg string
@@ -42,7 +41,7 @@ type Log struct {
 	counted map[string]int // of them, by address
 }
 
-// New makes a Log that writes msg. A nil log is slog.Default.
+// New returns a Log with the message msg. A nil log is slog.Default.
 func New(log *slog.Logger, msg string) *Log {
 	if log == nil {
 		log = slog.Default()
@@ -55,9 +54,9 @@ func New(log *slog.Logger, msg string) *Log {
 	}
 }
 
-// Warn writes a line with args, key-value pairs, unless the address has too many.
-// path is fairshare.Address of who was refused. Values come from outside: their
-// text is cut after 256 bytes.
+// Warn logs a line with args, key-value pairs, unless the address has too many lines.
+// path is fairshare.Address of the address that was refused. The text of each value is
+// cut after 256 bytes.
 func (l *Log) Warn(path []string, args ...any) {
 	now := time.Now()
 	subnet, address := path[0], path[len(path)-1]
@@ -74,7 +73,7 @@ func (l *Log) Warn(path []string, args ...any) {
 	l.log.Warn(l.msg, line...)
 }
 
-// omit counts a line that is not written. The first since a summary begins the next.
+// omit counts an omitted line. The first one after a summary schedules the next summary.
 func (l *Log) omit(address string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

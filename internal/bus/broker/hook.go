@@ -143,8 +143,8 @@ func (g *guard) OnPacketSent(_ *mqtt.Client, pk packets.Packet, _ []byte) {
 
 func (g *guard) OnPublishDropped(*mqtt.Client, packets.Packet) { g.stats.Dropped.Add(1) }
 
-// refuse counts a refusal and logs the first of each connection, a few lines of
-// each node: a hostile node must not fill the log either.
+// refuse counts a refusal and logs the first one of each connection. The number of lines
+// per node is limited, so that a hostile node cannot fill the log.
 func (g *guard) refuse(c *conn, what, name string) {
 	g.stats.Refusals.Add(1)
 	if c.complained.CompareAndSwap(false, true) {

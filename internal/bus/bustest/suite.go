@@ -477,7 +477,7 @@ func takesOver(t *testing.T, s System, _ Deviations) {
 	<-lost
 	second := node(t, s, Node{ID: "n1"})
 	select {
-	case <-lost: // down, or already up again: it dials anew at once, and only the newest state is kept
+	case <-lost: // down, or up again already: the client reconnects at once, and only the latest state is kept
 	case <-time.After(patience):
 		t.Fatal("the first connection was left alone")
 	}

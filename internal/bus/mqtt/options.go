@@ -25,14 +25,15 @@ type Options struct {
 	// to Addr's host.
 	TLS *tls.Config
 
-	// Endpoints are where the broker may be, in the order in which to try them; asked
-	// before every attempt, safe for concurrent use, never empty. A connection that
-	// lasted MaxBackoff is tried again where it was; else the next one's turn comes.
-	// It defaults to Addr alone.
+	// Endpoints returns the endpoints of the broker in the order in which to try them, at
+	// least one. It is called before every attempt and is safe for concurrent use. After a
+	// connection that lasted MaxBackoff its endpoint is tried again, else the next one. The
+	// default is Addr alone.
 	Endpoints func() []Endpoint
 
-	// Hurry reports whether much hangs on being connected soon: the waits between
-	// attempts are short then and do not grow (redial.Hurry). Nil: never.
+	// Hurry reports whether the client must reconnect soon, because a lease runs, for
+	// example. The waits between attempts are then short and constant (redial.Hurry). Nil:
+	// never.
 	Hurry func() bool
 
 	// Dialer opens the connection beneath TLS. It defaults to TCP to Addr.
@@ -52,22 +53,22 @@ type Options struct {
 
 	Log *slog.Logger // default slog.Default()
 
-	turns int // which of the endpoints is next; the keeper's
+	turns int // index of the next endpoint; used by the keeper's goroutine only
 }
 
-// Endpoint is where a broker may be.
+// Endpoint is an address of a broker.
 type Endpoint struct {
 	Addr       string   // host:port
 	NextProtos []string // for ALPN; nil: as Options.TLS has it
 }
 
-// at is the endpoint whose turn it is.
+// at returns the endpoint to try now.
 func (o *Options) at() Endpoint {
 	all := o.Endpoints()
 	return all[o.turns%len(all)]
 }
 
-// turn passes the turn on after a connection that lasted so long.
+// turn selects the next endpoint, unless the connection lasted MaxBackoff.
 func (o *Options) turn(lasted time.Duration) {
 	if lasted < o.MaxBackoff {
 		o.turns = (o.turns + 1) % len(o.Endpoints())
@@ -143,8 +144,8 @@ func (o *Options) dial(ctx context.Context, at Endpoint) (*watched, error) {
 	return &watched{Conn: conn}, nil
 }
 
-// tlsTo is the configuration for an endpoint. Sessions are resumed across all: the
-// cache is by server name.
+// tlsTo returns the TLS configuration for an endpoint. All share one session cache,
+// whose keys are server names.
 func (o *Options) tlsTo(at Endpoint) *tls.Config {
 	host, _, err := net.SplitHostPort(at.Addr)
 	if (o.TLS.ServerName != "" || err != nil) && at.NextProtos == nil {

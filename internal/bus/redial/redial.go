@@ -1,20 +1,19 @@
-// Package redial says how long to wait before a lost connection is dialled again.
-// It is pure, so that the simulator's links wait as the real ones do.
+// Package redial computes the wait before a lost connection is dialled again. It is
+// pure, so that the simulator's links use the same waits.
 package redial
 
 import "time"
 
-// Pace is how the waits grow: from Min, doubling, to Max. Each wait is drawn from
-// half to one and a half of that, so that those who lost one server together come
-// back spread out.
+// Pace is an exponential backoff from Min to Max. Each wait is drawn from 50 % to 150 %
+// of it, so that clients that lost one server together do not return together.
 type Pace struct{ Min, Max time.Duration }
 
-// Hurry is the mean wait of a client that stands to lose something soon, a lease
-// for example: its waits do not grow.
+// Hurry is the constant mean wait of a client in a hurry, such as one with a lease that
+// runs.
 const Hurry = 200 * time.Millisecond
 
-// Wait is the wait before the next attempt. attempt counts those that failed since
-// the connection was lost; chance is drawn from [0, 1).
+// Wait returns the wait before the next attempt. attempt is the number of failed attempts
+// since the connection was lost; chance is drawn from [0, 1).
 func (p Pace) Wait(attempt int, hurry bool, chance float64) time.Duration {
 	d := p.Min
 	for range attempt {

@@ -47,14 +47,6 @@ var Kinds = []string{KindTenant, KindUser, KindPAT, KindOTP, KindRefresh}
 // UserID names a user: "acme/alice", or "admin" in the system tenant.
 type UserID string
 
-// IDOf is the id of user name of tenant t.
-func IDOf(t api.Tenant, name string) UserID {
-	if t == rights.System {
-		return UserID(name)
-	}
-	return UserID(string(t) + "/" + name)
-}
-
 // Tenant is the user's tenant.
 func (u UserID) Tenant() api.Tenant {
 	return api.Tenant(u[:max(strings.LastIndexByte(string(u), '/'), 0)])
@@ -94,8 +86,8 @@ type User struct {
 type userDoc struct {
 	User
 	Hash string    `json:"hash,omitempty"`
-	From time.Time `json:"from,omitzero"`  // access tokens that are older do not count
-	Mark int64     `json:"mark,omitempty"` // nor do those with a lower mark: From has whole seconds only
+	From time.Time `json:"from,omitzero"`  // access tokens from before are invalid
+	Mark int64     `json:"mark,omitempty"` // and those with a lower mark: From has whole seconds only
 }
 
 func (d userDoc) public() User {
@@ -182,9 +174,8 @@ func New(o Options) (*Service, error) {
 	return s, nil
 }
 
-// Revocations returns the log of what the service has revoked since its start:
-// users that were deleted, disabled or lost a role, changed passwords, personal
-// tokens.
+// Revocations returns the log of the service's revocations since its start: users that
+// were deleted, disabled or lost a role, changed passwords, personal tokens.
 func (s *Service) Revocations() *revoke.Log { return s.revoked }
 
 // hashSecret is what is stored of a random secret of 128 bits or more, for

@@ -85,7 +85,7 @@ func (s *Service) Redeem(ctx context.Context, id UserID, code, password string) 
 		return nil
 	}
 	if err := check(s.codes.Get(string(id))); err != nil {
-		return Session{}, err // before it costs a hash
+		return Session{}, err // before a password is hashed, which is expensive
 	}
 	hash, err := s.hasher.hash(ctx, password)
 	if err != nil {

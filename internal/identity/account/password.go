@@ -38,8 +38,8 @@ var hashTurns = fairshare.Declare(fairshare.Bound{
 	Attack: "TestGuessersDoNotLockAUserOut",
 })
 
-// caller says where a sign-in comes from: its path for fair shares, and whether it
-// goes before those that have failed lately.
+// caller is the origin of a sign-in: its path for fair shares, and whether none from
+// there has failed recently.
 type caller struct {
 	path  []string
 	clean bool
@@ -47,14 +47,14 @@ type caller struct {
 
 type callerKey struct{}
 
-// From says in the context where a sign-in comes from: a path of fairshare with two
-// levels, and whether no sign-in from there has failed lately. Sign-ins without it
-// come from one holder.
+// From returns a context with the origin of a sign-in: a fairshare path of two levels,
+// and whether no sign-in from there has failed recently, which gives it priority.
+// Sign-ins without an origin are one holder.
 func From(ctx context.Context, path []string, clean bool) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller{path, clean})
 }
 
-// callerOf returns where the sign-in comes from.
+// callerOf returns the origin of the sign-in.
 func callerOf(ctx context.Context) caller {
 	if c, ok := ctx.Value(callerKey{}).(caller); ok {
 		return c

@@ -118,7 +118,7 @@ func (s *Service) Users() []User {
 // Admin of the system tenant who can sign in stays one (ErrConflict).
 func (s *Service) UpdateUser(ctx context.Context, id UserID, change func(*User) error) (User, error) {
 	var out User
-	var less bool // the user may do less than before
+	var less bool // the user lost a right
 	err := s.users.Update(ctx, string(id), func(d userDoc, ok bool) (userDoc, error) {
 		if !ok {
 			return d, fmt.Errorf("update user %s: %w", id, api.ErrNotFound)

@@ -1,9 +1,9 @@
-// Package grant ends requests when the right that opened them ends: the token
-// expires or is revoked, its user is deleted, disabled or loses a role. Both
-// tiers' APIs hold every authenticated request in a Set, so that a followed log,
-// a watch or a capture ends by its context, whatever handler serves it.
+// Package grant cancels requests whose authorization ends: the token expires or is
+// revoked, or its user is deleted, disabled or loses a role. The APIs of both tiers hold
+// every authenticated request in a Set, so that the context of a followed log, a watch or
+// a capture is cancelled whatever handler serves it.
 //
-//	ctx, release, err := set.Hold(r.Context(), expires, stillGood)
+//	ctx, release, err := set.Hold(r.Context(), life, stillGood)
 //	defer release()
 //	set.Recheck()       // after users, tokens or revocations have changed
 package grant
@@ -20,11 +20,11 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// ErrEnded is the cause of a context whose right has ended.
-var ErrEnded = fmt.Errorf("the right to this request has ended, authenticate again: %w", api.ErrUnauthenticated)
+// ErrEnded is the cause of a context whose authorization has ended.
+var ErrEnded = fmt.Errorf("the authorization of this request has ended, authenticate again: %w", api.ErrUnauthenticated)
 
-// Set holds the rights of requests under way. The zero value is ready; it is
-// safe for concurrent use. Its size is the number of requests, which the servers
+// Set holds the authorizations of requests under way. The zero value is ready to use. It
+// is safe for concurrent use. Its size is the number of requests, which the servers
 // bound.
 type Set struct {
 	mu    sync.Mutex // guards the fields below and those of each held
@@ -44,10 +44,10 @@ type held struct {
 
 type key struct{}
 
-// Hold returns a context that ends with ctx, after life, or when a Recheck finds
-// that good returns an error. It calls good once itself, after it has registered,
-// so that no Recheck in between is missed, and returns its error. A life of 0
-// has no end. The caller calls release when the request is over.
+// Hold returns a context that is cancelled with ctx, after life, or by a Recheck for which
+// good returns an error. It calls good once itself, after it has registered the request,
+// so that no Recheck in between is missed, and returns its error. A life of 0 has no end.
+// The caller calls release when the request is over.
 func (s *Set) Hold(ctx context.Context, life time.Duration, good func() error) (_ context.Context, release func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	h := &held{set: s, cancel: cancel}
@@ -76,7 +76,7 @@ func (s *Set) Hold(ctx context.Context, life time.Duration, good func() error) (
 	return ctx, release, nil
 }
 
-// hold begins a life. The caller holds set.mu.
+// hold sets the life and the check of the request. The caller holds set.mu.
 func (h *held) hold(life time.Duration, good func() error) {
 	if h.timer != nil {
 		h.timer.Stop()
@@ -88,9 +88,8 @@ func (h *held) hold(life time.Duration, good func() error) {
 	}
 }
 
-// Name returns an unguessable name of the request that ctx belongs to, by which
-// Renew finds it, and when its right expires. A request that nobody holds, or
-// whose right has no end, has none.
+// Name returns a random name of the request of ctx, for Renew, and when its authorization
+// expires. The name is "" for a request that is not held or does not expire.
 func Name(ctx context.Context) (name string, ends time.Time) {
 	h, _ := ctx.Value(key{}).(*held)
 	if h == nil {
@@ -119,9 +118,9 @@ func Offer(ctx context.Context, h http.Header) (name string) {
 	return name
 }
 
-// Renew gives the request of the name another right in place of its first. The
-// name is of use together with a token of the same person only: good of the other
-// right has to see to that. A request that is over is ErrNotFound.
+// Renew replaces the life and the check of the named request. The name is not a
+// credential: good must check that the new token is of the same person. A request that is
+// over is ErrNotFound.
 func (s *Set) Renew(name string, life time.Duration, good func() error) error {
 	if err := good(); err != nil {
 		return err
@@ -133,7 +132,7 @@ func (s *Set) Renew(name string, life time.Duration, good func() error) error {
 	}
 	s.mu.Unlock()
 	if h == nil {
-		return fmt.Errorf("stream %q is over: %w", name, api.ErrNotFound)
+		return fmt.Errorf("stream %q has ended: %w", name, api.ErrNotFound)
 	}
 	if err := good(); err != nil { // as in Hold: a Recheck may have come in between
 		h.cancel(fmt.Errorf("%w: %w", ErrEnded, err))
@@ -142,7 +141,7 @@ func (s *Set) Renew(name string, life time.Duration, good func() error) error {
 	return nil
 }
 
-// Recheck ends the requests whose right is no longer good.
+// Recheck cancels the requests whose check fails.
 func (s *Set) Recheck() {
 	type right struct {
 		*held

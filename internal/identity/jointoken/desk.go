@@ -42,7 +42,7 @@ type Order struct {
 	Uses    int
 	TTL     time.Duration
 	Tenant  api.Tenant // who owns what joins
-	Open    *bool      // ForCluster: whether it gets all tenants' services; nil: if the installation owns it
+	Open    *bool      // ForCluster: whether it may run the services of all tenants; nil: true if the installation owns it
 	By      string     // who ordered it
 	Note    string
 }
@@ -54,7 +54,7 @@ type Record struct {
 	Scope   Scope             `json:"scope"`
 	Cluster api.ClusterID     `json:"cluster,omitempty"`
 	Uses    int               `json:"uses"`
-	Holders map[string]string `json:"holders,omitempty"` // fingerprint of the key that used it → the name it got; empty: it was removed
+	Holders map[string]string `json:"holders,omitempty"` // name of the machine by the fingerprint of its key; "": it was removed
 	Expires time.Time         `json:"expires"`
 	Created time.Time         `json:"created"`
 	Tenant  api.Tenant        `json:"tenant,omitempty"`
@@ -72,8 +72,8 @@ type Claim struct {
 	Scope   Scope
 	Cluster api.ClusterID // ForNode: the cluster that is asked; ForCluster: the name that is asked for
 	Key     string        // ca.Fingerprint of the request that comes along
-	Name    string        // what the machine asks to be called; empty: what it had, or Else
-	Else    string        // ForNode: the name of a machine that asks for none
+	Name    string        // the requested name; empty: the name that it had, or Else
+	Else    string        // ForNode: the name of a machine that requests none
 }
 
 // Desk makes and redeems tokens. It is safe for concurrent use.
@@ -202,8 +202,8 @@ func (d *Desk) Redeem(ctx context.Context, c Claim) (name string, r Record, err 
 
 var errAgain = errors.New("jointoken: redeemed before by the same key")
 
-// Retire ends the uses that the machine of the name has made of any token: it was
-// removed, and joins again with a new token only.
+// Retire invalidates the uses of all tokens by the named machine, which was removed. It
+// can join again with a new token only.
 func (d *Desk) Retire(ctx context.Context, scope Scope, name string) error {
 	for _, r := range d.table.All() {
 		if r.Scope != scope || !slices.Contains(slices.Collect(maps.Values(r.Holders)), name) {

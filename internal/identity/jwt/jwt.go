@@ -19,7 +19,7 @@ import (
 // AccessLife is how long an access token lives.
 const AccessLife = 10 * time.Minute
 
-// DelegatedLife is how long a token lives that the root delegates to a cluster.
+// DelegatedLife is the life of a token that the root delegates for a cluster.
 const DelegatedLife = 5 * time.Minute
 
 // MaxLeeway is how far in the future a token of another machine may have been
@@ -42,8 +42,8 @@ type Claims struct {
 	Roles   []rights.Role
 	PAT     string // id of the personal token, if it is one
 	Use     Use    // empty: UseAccess
-	Object  string // what a token for one use is about: api.StreamRequest.CallObject
-	Mark    int64  // of a delegated token: what package revoke compares
+	Object  string // the request that a token for one use is bound to: api.StreamRequest.CallObject
+	Mark    int64  // of a delegated token: see package revoke
 
 	// Set by Sign.
 	ID      string
@@ -141,7 +141,7 @@ type Verifier struct {
 	forgot time.Time       // when expired ones were dropped last
 }
 
-// once is a token for one use that was used.
+// once is a used token for one use.
 type once struct {
 	until time.Time // when it expires and may be forgotten
 	top   string    // the topmost tenant of its subject
@@ -286,7 +286,7 @@ func (v *Verifier) parse(text string) (entry, error) {
 	if w.Subject == "" || w.ID == "" || w.Use == "" || w.IssuedAt == nil {
 		return entry{}, fmt.Errorf("token lacks sub, jti, iat or use: %w", api.ErrUnauthenticated)
 	}
-	if !v.opt.Now().Before(w.ExpiresAt.Time) { // the parser allows the leeway here, too
+	if !v.opt.Now().Before(w.ExpiresAt.Time) { // the parser applies the leeway to the expiry too
 		return entry{}, fmt.Errorf("token expired at %s: %w", w.ExpiresAt.UTC().Format(time.RFC3339), api.ErrUnauthenticated)
 	}
 	return entry{kid: kid, claims: Claims{

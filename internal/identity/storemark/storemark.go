@@ -1,8 +1,7 @@
-// Package storemark ties a store to the keys in a daemon's data directory, which are
-// two parts of one installation: with the keys of one and the documents of another, or
-// with none, a daemon would take strangers for its own, or forget its own. The store
-// has a document that names the keys; the data directory has a file that says that
-// there was a store.
+// Package storemark ties a store to the keys in a daemon's data directory. A daemon with
+// the keys of one installation and the store of another, or an empty one, would accept
+// the wrong peers or lose its own. The store has a document that names the keys; the data
+// directory has a file that records that a store was used.
 //
 //	docs, err = storemark.Check(ctx, st, docs, storemark.Options{Dir: dir, Authority: cert, Embedded: "root.db"})
 package storemark
@@ -25,7 +24,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// File is the file in the data directory that says that a store was used with its keys.
+// File is the file in the data directory that records that a store was used with its keys.
 const File = "store-in-use"
 
 // The document in the store.
@@ -38,20 +37,20 @@ type mark struct {
 	Authority string `json:"authority"` // SHA-256 of the authority's public key, hex
 }
 
-// Options say what belongs together.
+// Options describe the store and the keys.
 type Options struct {
 	Dir       *os.Root          // the data directory
 	Authority *x509.Certificate // of the daemon's own authority; its key stays when it is renewed
 	Embedded  string            // the embedded store's file in Dir
-	Elsewhere bool              // the store is not that file
-	New       bool              // an empty store is meant: the operator has said so
+	Elsewhere bool              // the store is not that file but at a URL
+	New       bool              // the operator allows an empty store
 	Log       *slog.Logger
 }
 
-// Check compares the store, of which docs are all documents, with the keys, before
-// anything else is written, and returns the documents without its own. A store of other
-// keys is ErrConflict, and an empty one where there was another is ErrNotFound; both
-// errors say what to do. A store without a mark, from an earlier release or new, gets one.
+// Check compares the keys with the store, which contains docs, and returns docs without
+// the mark. It is called before anything else is written. A store of other keys is
+// ErrConflict, an empty one after another was used is ErrNotFound; both errors say what to
+// do. A store without a mark, new or from an earlier release, gets one.
 func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]store.Doc, error) {
 	have := mark{Authority: fingerprint(o.Authority)}
 	i := slices.IndexFunc(docs, func(d store.Doc) bool { return d.Kind == kind && d.Key == key })
@@ -82,7 +81,7 @@ func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]
 	return docs, o.use(have)
 }
 
-// empty reports whether an empty store may be used.
+// empty returns an error if an empty store must not be used.
 func (o Options) empty() error {
 	used, err := o.used()
 	switch {
@@ -99,7 +98,7 @@ func (o Options) empty() error {
 		o.place(), o.Dir.Name(), api.ErrNotFound)
 }
 
-// place is where the store is, for people. A store's URL may have a password in it.
+// place describes where the store is, without its URL, which may contain a password.
 func (o Options) place() string {
 	if o.Elsewhere {
 		return "at the URL of the key store"
@@ -107,8 +106,8 @@ func (o Options) place() string {
 	return filepath.Join(o.Dir.Name(), o.Embedded)
 }
 
-// used reports whether there was a store with the keys before. Earlier releases left no
-// mark; where the store is elsewhere now, their embedded one tells.
+// used reports whether a store was used with the keys before. Earlier releases left no
+// file; if the store is at a URL now, their embedded store is the evidence.
 func (o Options) used() (bool, error) {
 	files := []string{File}
 	if o.Elsewhere {
@@ -118,14 +117,14 @@ func (o Options) used() (bool, error) {
 		if _, err := o.Dir.Stat(f); err == nil {
 			return true, nil
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return false, fmt.Errorf("see whether there was a store: %w", err)
+			return false, fmt.Errorf("check whether a store was used before: %w", err)
 		}
 	}
 	return false, nil
 }
 
-// use notes in the data directory that there is a store. The store's mark is durable by
-// then, so that a crash between the two leaves a store that is found to belong here.
+// use records in the data directory that a store is used. The store's mark is durable by
+// then, so that after a crash in between the store is recognized by its mark.
 func (o Options) use(m mark) error {
 	if _, err := o.Dir.Stat(File); err == nil {
 		return nil

@@ -2,7 +2,7 @@ package embedded
 
 import "os"
 
-// Usage is what the file of a store holds.
+// Usage describes the contents of a store's file.
 type Usage struct {
 	Kinds map[string]Kind
 	Used  int64 // bytes of the pages that hold documents
@@ -22,9 +22,9 @@ func (u *Usage) add(kind string, bytes int) {
 	u.Kinds[kind] = k
 }
 
-// Measure reads the store in the file at path, which another process may have: it takes
-// no lock and writes nothing. A store that is written meanwhile may be refused as
-// damaged; measure it again.
+// Measure reads the store in the file at path. It takes no lock and writes nothing, so
+// that another process may have the store open. If that process writes at the same time,
+// the store may appear damaged; measure it again.
 func Measure(path string) (Usage, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -23,7 +23,7 @@ func verify(file io.ReaderAt, size int64) error {
 	return err
 }
 
-// inspect is verify, and says what the file holds.
+// inspect is verify, and returns what the file contains.
 func inspect(file io.ReaderAt, size int64) (Usage, error) {
 	f := &boltFile{file: file, size: size, seen: map[uint64]bool{}, usage: Usage{File: size, Kinds: map[string]Kind{}}}
 	if err := f.check(); err != nil {
