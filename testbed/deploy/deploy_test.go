@@ -185,7 +185,13 @@ func TestInstallPutsFilesInPlace(t *testing.T) {
 	if err := os.WriteFile(config, []byte("name: mine\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Chmod(env, 0o644); err != nil { // of an earlier release, too
+		t.Fatal(err)
+	}
 	install(t, into, "node", "another")
+	if info, err := os.Stat(env); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("after an upgrade the token's file: %v, %v", info, err)
+	}
 	if text, _ := os.ReadFile(config); string(text) != "name: mine\n" {
 		t.Error("an upgrade wrote over the configuration")
 	}
