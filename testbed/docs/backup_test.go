@@ -34,7 +34,8 @@ start)
 stop)
 	[ -s pid ] || exit 0
 	kill "$(cat pid)" || true
-	while kill -0 "$(cat pid)" 2>/dev/null; do sleep 0.05; done
+	# A process that nobody reaps has ended, too.
+	while grep -q '^State:.[^ZX]' "/proc/$(cat pid)/status" 2>/dev/null; do sleep 0.05; done
 	rm pid
 	;;
 esac
