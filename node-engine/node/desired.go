@@ -43,7 +43,7 @@ func (c *Core) reconcile(found []api.WorkloadEvent) {
 			c.emit(api.ToRuntime, api.StopWorkload{Key: e.Key})
 		default:
 			seen[e.Instance] = true
-			if w.phase != done || e.Phase != api.WorkloadExited {
+			if !w.ended() || e.Phase != api.WorkloadExited {
 				w.join(e.Devices)
 			}
 			c.adopt(w, e)
@@ -126,9 +126,10 @@ func (c *Core) happenedUnclaimed(e api.WorkloadEvent) {
 
 // missing handles an instance of which the runtime has nothing.
 func (c *Core) missing(w *work) {
-	if w.phase == stopping {
-		// A creation ordered before the stop may not have been carried out yet; only the
-		// stop's own answer says that nothing is left (seed 341).
+	if w.phase == creating || w.phase == stopping {
+		// A creation may not have been carried out yet when the runtime listed what it
+		// has. Only its own answer says what became of it (seed 7005), and only that of a
+		// stop that was ordered after it says that nothing is left (seed 341).
 		return
 	}
 	w.remains = false

@@ -154,6 +154,25 @@ func TestWhatCompletedUsesNoDevice(t *testing.T) {
 	}
 }
 
+// TestWhatCompletedGetsNoDeviceWhileItIsRemoved has the runtime fail to remove a
+// completed instance and list it again (seed 7584).
+func TestWhatCompletedGetsNoDeviceWhileItIsRemoved(t *testing.T) {
+	w := newWorld(t)
+	w.offers(device("nvidia.com/gpu", 0))
+	w.wants(assignment(1, oneShot, gpus(1)))
+	w.exit(web, 0)
+	w.is(api.Completed)
+	w.slow = true
+	w.wants()
+	if s := last[api.StopWorkload](w); s.Instance != web {
+		t.Fatal("its stop is not ordered")
+	}
+	w.fresh()
+	if in := w.is(api.Completed); len(in.Devices) > 0 {
+		t.Errorf("it has %v", in.Devices)
+	}
+}
+
 func TestUpdateInPlaceGetsTheDeviceWhenTheOlderIsGone(t *testing.T) {
 	w := newWorld(t)
 	w.offers(device("a.com/gpu", 0))

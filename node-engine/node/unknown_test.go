@@ -207,3 +207,32 @@ func TestExitWhileItIsStoppedIsSeen(t *testing.T) {
 	w.pass(5 * time.Minute)
 	w.is(api.Running)
 }
+
+// TestACreationUnderWayIsNotTakenForMissing has the runtime list what it has while it
+// still creates an instance whose lease is nearly over, and nobody want the instance
+// then (seed 7005).
+func TestACreationUnderWayIsNotTakenForMissing(t *testing.T) {
+	w := newWorld(t)
+	w.lease()
+	w.slow = true
+	w.wants(assignment(1, exclusive))
+	if n := count[api.CreateWorkload](w); n != 1 {
+		t.Fatalf("%d creations are ordered, want 1", n)
+	}
+	w.now = w.now.Add(3 * time.Second)
+	w.fresh()
+	w.wants()
+	if r := last[api.NodeReport](w); len(r.Observed) > 0 && r.Observed[0].Stopped {
+		t.Fatalf("the cluster was told %+v, and the creation is under way", r.Observed[0])
+	}
+	if s := last[api.StopWorkload](w); s.Instance != web {
+		t.Fatal("its stop is not ordered")
+	}
+	w.slow = false
+	for _, m := range w.all {
+		for _, e := range w.carryOut(m) { // in turn
+			w.step(Workload{e})
+		}
+	}
+	w.isGone()
+}
