@@ -7,9 +7,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/bounds"
 )
 
-// within hands a node's message on without the values that are out of bounds. Those
-// are counted, and at most one notice a minute says which, and which node sent them.
-// A message that is refused as a whole is api.ErrInvalid.
+// within calls take with a node's message without the values that are out of bounds. It
+// counts these, and gives at most one notice a minute that names them and the node. A
+// message that is refused as a whole is api.ErrInvalid.
 func within[M bounds.Message](c *Core, id api.NodeID, m M, take func(M)) error {
 	m, bad, ok := bounds.Take(m)
 	if n := c.nodes[id]; n != nil && bad.Total > 0 {
@@ -25,6 +25,6 @@ func within[M bounds.Message](c *Core, id api.NodeID, m M, take func(M)) error {
 	return nil
 }
 
-// RefusedValues returns how many values of nodes' messages were refused in this life
-// of the cluster, because they were out of bounds.
+// RefusedValues returns how many values of nodes' messages were out of bounds since the
+// start of the process.
 func (c *Core) RefusedValues() uint64 { return c.refusedValues }

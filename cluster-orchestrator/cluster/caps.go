@@ -11,17 +11,17 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// capping is how a node's claims compare with its caps.
+// capping compares what a node reports with its caps.
 type capping struct {
-	existing bool         // it offered to run privileged workloads before there were caps of nodes
+	existing bool         // it accepted privileged workloads before node caps existed
 	ordered  api.Caps     // beside those of the configuration
-	above    []api.Capped // what does not count as claimed
-	said     string       // what the last notice named
-	at       time.Time    // when that was; zero: there was none in this life
+	above    []api.Capped // values above their caps
+	said     string       // the names in the last notice
+	at       time.Time    // of the last notice; zero: none since the start
 }
 
-// cappedEvery is the least time between two notices that one node claims more than
-// its caps, and cappedAgain until the same is said again.
+// cappedEvery is the least time between two notices about the caps of one node, and
+// cappedAgain until the same notice is repeated.
 const cappedEvery, cappedAgain = time.Minute, time.Hour
 
 // capNode limits what a node counts for, beside the configuration. What runs there stays.
@@ -39,7 +39,7 @@ func (c *Core) capNode(id api.NodeID, caps api.Caps) error {
 	return nil
 }
 
-// sayCapped gives notice that a node claims more than its caps.
+// sayCapped gives notice of values of a node above its caps.
 func (c *Core) sayCapped(n *node) {
 	if len(n.caps.above) == 0 {
 		return

@@ -176,7 +176,7 @@ type breach struct {
 	text      string        // empty: nothing
 	estimated bool          // by coordinates; what is measured may say otherwise
 	borne     time.Duration // for so long
-	shared    bool          // in the last lookBack, not at a stretch
+	shared    bool          // in total over lookBack, not without interruption
 }
 
 // violation says what of its SLA an instance's place breaks, if anything.
@@ -185,7 +185,7 @@ func (c *Core) violation(in *instance, n *node) (worst breach) {
 	// It has what it needs, but a link's speed may have fallen under what is booked.
 	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{InMbit: req.Needs.InMbit, OutMbit: req.Needs.OutMbit}, nil, nil, false
 	if n.traits.bandwidthUnknown {
-		req.Needs = api.Resources{} // unknown is not too little
+		req.Needs = api.Resources{} // unknown bandwidth is no violation
 	}
 	req.Domains = c.shared(in, n)
 	cand := c.candidate(n, "")

@@ -44,7 +44,7 @@ type Config struct {
 	Location     *api.Geo        // of nodes that do not say where they are; nil: not known
 	Offer        Offer           // to the root
 	Workload     Workload        // memory and processor of one instance
-	Caps         nodecaps.Policy // what a node counts for, whatever it claims
+	Caps         nodecaps.Policy // limits what nodes report
 	Probe        Probe           // of users that SLAs name
 	Preempt      bool            // an urgent instance may have less urgent ones make way
 	MovesPerHour int             // that violations may cause, of one instance: 4; below 0: none
@@ -56,8 +56,8 @@ type Config struct {
 	Clear    []netip.Prefix // networks of the operator on which nodes may talk without encryption
 	Interest time.Duration  // how long a node's want lasts without being named again: 10 min
 
-	// Brokers is where nodes find the cluster's broker, now and after a switch that is
-	// planned, in the order in which to try (api.Desired.Brokers). Empty: nodes are told nothing.
+	// Brokers are the addresses of the cluster's broker, now and after a planned switch, in
+	// the order in which nodes try them (api.Desired.Brokers). Empty: they are not sent.
 	Brokers []string
 }
 
@@ -173,7 +173,7 @@ const (
 	timerAsk                       // the scheduler outside has had its time
 	timerPeers                     // give a node others to measure
 	timerPairs                     // forget what was measured between services too long ago
-	timerAccept                    // look whether the node took what was placed on it
+	timerAccept                    // check whether the node accepted the placement
 )
 
 // New is the core of a cluster that nothing is known of yet.
@@ -282,7 +282,7 @@ func (c *Core) start() {
 		c.sayCapped(n)
 		c.touch(n) // numbers of an earlier life may have been lost: begin anew above them
 		if n.leased > 0 {
-			c.emit(id.Addr(), api.Lease{Answer: true}) // its lease runs, and it has heard nothing for as long as we were away
+			c.emit(id.Addr(), api.Lease{Answer: true}) // its lease has run since before this process started
 		}
 		c.refresh(n)
 	}

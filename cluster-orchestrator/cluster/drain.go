@@ -8,9 +8,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// drain cordons a node and moves its instances elsewhere. What fits nowhere else
-// stays and goes on, unless force has it stop: then it waits for room like any
-// other, in the cluster and at the root.
+// drain cordons a node and moves its instances elsewhere. Instances that fit nowhere
+// else keep running there. With force they are stopped, and wait for room in this
+// cluster and at the root.
 func (c *Core) drain(id api.NodeID, force bool) error {
 	n := c.nodes[id]
 	if n == nil {
@@ -21,7 +21,7 @@ func (c *Core) drain(id api.NodeID, force bool) error {
 	c.saveNode(n)
 	c.refresh(n)
 	if n.silent {
-		return nil // its instances are on their way already
+		return nil // its instances are being placed elsewhere already
 	}
 	c.evictAll(n)
 	if !force {
@@ -40,7 +40,7 @@ func (c *Core) drain(id api.NodeID, force bool) error {
 	return nil
 }
 
-// remaining is what a drained node still has, and why.
+// remaining returns the instances that a drained node still has, and why.
 func (c *Core) remaining(n *node) (out []api.Remaining) {
 	for _, in := range n.sorted() {
 		if len(out) == api.MostRemaining {
@@ -52,7 +52,7 @@ func (c *Core) remaining(n *node) (out []api.Remaining) {
 		r := api.Remaining{Instance: in.id(), State: in.State}
 		switch {
 		case n.silent:
-			r.Why = "the node is silent, so nobody knows whether it runs"
+			r.Why = "the node is silent, so it is not known whether it runs"
 		case in.asked != "":
 			r.Why = "the scheduler " + c.cfg.Asks + " is asked where it should go"
 		case in.Reserved != "":

@@ -34,7 +34,7 @@ func (c *Core) nodeAlive(id api.NodeID, a api.Alive) {
 	c.netLoad(n)
 	n.ack = max(n.ack, a.Gen)
 	c.back(n)
-	if n.purging && len(n.assigned) > 0 { // it came back with instances
+	if n.purging && len(n.assigned) > 0 { // it was silent until now and still has instances
 		c.vacate(n)
 	}
 	if a.Gen > n.gen {
@@ -153,9 +153,9 @@ func (c *Core) nodeObserved(n *node, o api.Observed) {
 	}
 }
 
-// nothingRuns reports whether each node that the withdrawn instance leaves has said
-// that its processes have ended. A node that has not mentioned it
-// proves nothing, nor does what a node said of an earlier placement.
+// nothingRuns reports whether each node that the withdrawn instance leaves has reported
+// that its processes have ended. Reports without the instance, or about an earlier
+// placement, do not count.
 func (c *Core) nothingRuns(in *instance) bool {
 	for _, v := range in.Vacancies {
 		n := c.nodes[v.Node]

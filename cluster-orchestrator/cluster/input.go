@@ -62,7 +62,7 @@ type (
 		Caps api.Caps
 	}
 	// Drain cordons a node and moves its instances elsewhere, as far as there is room.
-	// With Force, what fits nowhere else is stopped. Refused with ErrNotFound.
+	// With Force, instances that fit nowhere else are stopped. Refused with ErrNotFound.
 	Drain struct {
 		Node  api.NodeID
 		Force bool
@@ -70,17 +70,17 @@ type (
 	// RemoveNode forgets a node. Refused with ErrNotFound, and with ErrConflict
 	// while it is heard and holds instances.
 	RemoveNode struct{ Node api.NodeID }
-	// PurgeNode has a node stop and delete all that it has. Its instances go elsewhere, or
-	// wait for room. Refused with ErrNotFound.
+	// PurgeNode orders a node to stop and delete its workloads, keys and data. Its instances
+	// go elsewhere or wait for room. Refused with ErrNotFound.
 	PurgeNode struct{ Node api.NodeID }
-	// NodePurging is a node that asks whether it is to purge itself. Its certificate was
-	// checked outside. Refused with ErrNotFound.
+	// NodePurging is the question of a node whether it is to purge itself. Its certificate
+	// was checked outside. Refused with ErrNotFound.
 	NodePurging struct {
 		Node api.NodeID
 		api.NodePurging
 	}
-	// NodeLeft is a node that has deleted all that it had and is removed, whether it was
-	// ordered to or its provider did it. Its certificate was checked outside.
+	// NodeLeft removes a node that has deleted its workloads, keys and data, by an order or
+	// by its provider. Its certificate was checked outside.
 	NodeLeft struct{ Node api.NodeID }
 	// LocalScale sets how many instances of a service this cluster has, while the
 	// root is away. Refused with ErrConflict while the root is reachable, ErrNotFound

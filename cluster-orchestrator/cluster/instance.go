@@ -40,14 +40,14 @@ type instance struct {
 	Before    claim          `json:"before,omitzero"`    // what an earlier placement may still take on its node
 
 	demand    demand           // of Want
-	limits    api.Resources    // on its node, where its SLA says nothing
-	given     api.Generation   // of its node's desired set, in which it came there
+	limits    api.Resources    // on its node, for what its SLA leaves out
+	given     api.Generation   // of its node's desired set that placed it there
 	asked     string           // the open question to the scheduler outside about it
 	cause     api.Reason       // why it lost its last place
 	until     time.Time        // placing it may search; zero: it has not begun to
 	since     time.Time        // its SLA is violated; zero: it is not
 	looks     looks            // the last checks of that
-	stilled   bool             // it is leaving, and none of its processes runs any more
+	stilled   bool             // it is leaving, and all its processes have ended
 	saidAt    time.Time        // when Violated was said, and
 	estimated bool             // by coordinates
 	told      *api.Position    // of where it is, to the root

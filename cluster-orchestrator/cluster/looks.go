@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// looks are the last periodic checks of an instance, a bit each that is set where
-// its SLA was violated; the latest is the lowest. A share of recent requests, as an
-// SLA's rigidness is, is counted in them.
+// looks has a bit for each of the last periodic checks of an instance, the latest in the
+// lowest bit. A bit is set if the SLA was violated. The rigidness of an SLA, a share, is
+// measured over these checks.
 type looks uint64
 
-// lookBack is how far back looks go.
+// lookBack is the time that looks cover.
 const lookBack = 5 * time.Minute
 
 const lookCount = int(lookBack / checkEvery)
 
-// note enters a check.
+// note adds a check.
 func (l *looks) note(violated bool) {
 	*l = *l << 1 & (1<<lookCount - 1)
 	if violated {
@@ -23,8 +23,8 @@ func (l *looks) note(violated bool) {
 	}
 }
 
-// earlier returns for how long the SLA was violated within lookBack, before the
-// violation that lasts.
+// earlier returns for how long the SLA was violated within lookBack, without the
+// violation that still lasts.
 func (l looks) earlier() time.Duration {
 	lasting := bits.TrailingZeros64(^uint64(l))
 	return time.Duration(bits.OnesCount64(uint64(l)>>lasting)) * checkEvery

@@ -20,8 +20,8 @@ import (
 
 // node is what the cluster knows of one node.
 type node struct {
-	info     api.NodeInfo // what counts of claims
-	claims   api.NodeInfo // what it says of itself
+	info     api.NodeInfo // claims, limited by its caps
+	claims   api.NodeInfo // as reported
 	caps     capping
 	traits   traits          // of info
 	coord    *api.Coordinate // in the latency space, as the candidate has it; nil: not known
@@ -29,12 +29,12 @@ type node struct {
 	joined   time.Time
 	cordoned bool
 	draining bool
-	purging  bool   // it is to delete all that it has, and is removed when it says that it has
-	failing  string // why it could not yet
+	purging  bool   // it is ordered to delete its workloads, keys and data
+	failing  string // why its last attempt to purge failed
 
 	heard     bool // in this life
 	silent    bool
-	suspect   bool      // its connection ended without a goodbye, or a sign of life is missing
+	suspect   bool      // its connection broke, or a sign of life is missing
 	answers   bool      // it answers a roll call
 	silentAt  time.Time // when it was last declared silent
 	lastAlive time.Time
@@ -91,15 +91,15 @@ type node struct {
 }
 
 type nodeRecord struct {
-	Info     api.NodeInfo `json:"info"` // what it claims: caps may change
+	Info     api.NodeInfo `json:"info"` // as reported, since caps may change
 	Joined   time.Time    `json:"joined"`
 	Cordoned bool         `json:"cordoned,omitempty"`
 	Draining bool         `json:"draining,omitempty"`
 	Purging  bool         `json:"purging,omitempty"`
 	Subnet   netip.Prefix `json:"subnet,omitzero"`
 	Net      *api.NetSelf `json:"net,omitempty"` // so that routes are whole before it speaks again
-	// Existing says whether the node offered to run privileged workloads before there
-	// were caps of nodes. nil: an earlier release saved the record, and Info says it.
+	// Existing is whether the node accepted privileged workloads before node caps existed.
+	// nil: an earlier release saved the record, and Info.Privileged is the value.
 	Existing *bool `json:"existing_privileged,omitempty"`
 	// Must is the generation of the desired set that the node must hold before its
 	// report counts, see mustHold.
@@ -126,7 +126,7 @@ func (c *Core) newNode(claims api.NodeInfo, existing bool, caps api.Caps) *node 
 	return n
 }
 
-// takeClaims notes what a node says of itself, and what counts of it.
+// takeClaims stores what a node reports, and the values limited by its caps.
 func (c *Core) takeClaims(n *node, claims api.NodeInfo) {
 	n.claims, n.said = claims, claims.Digest()
 	n.info, n.caps.above = c.cfg.Caps.Of(claims.ID).With(n.caps.ordered).Limit(claims, n.caps.existing)
@@ -265,8 +265,8 @@ const (
 	removedDetail = "its node was removed"
 )
 
-// removeNode forgets a node. gone says that it has deleted all that it had, so that
-// nothing of it can run twice.
+// removeNode removes a node. With gone, the node has deleted its workloads, so that none
+// of them can run twice.
 func (c *Core) removeNode(id api.NodeID, gone bool) error {
 	n := c.nodes[id]
 	if n == nil {

@@ -15,7 +15,7 @@ func (c *Core) cordon(id api.NodeID, on bool) error {
 		return c.noNode(id)
 	}
 	n.cordoned = on
-	if !on && n.purging { // one that was told already may go on all the same
+	if !on && n.purging { // a node that has received the order already may still purge itself
 		n.purging, n.failing = false, ""
 		c.touch(n)
 	}

@@ -5,8 +5,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// purgeNode drains a node by force and says in its desired set that it is to delete
-// all that it has. The order is kept for a node that is silent.
+// purgeNode drains a node by force and sets Purge in its desired set. The order is kept
+// for a node that is silent.
 func (c *Core) purgeNode(id api.NodeID) error {
 	n := c.nodes[id]
 	if n == nil {
@@ -23,11 +23,11 @@ func (c *Core) purgeNode(id api.NodeID) error {
 	return nil
 }
 
-// vacate takes everything off a node that is being purged: what has ended, for good
-// too, has its logs there.
+// vacate takes all instances off a node that is being purged, including those that have
+// ended: their logs are there.
 func (c *Core) vacate(n *node) {
 	if n.silent {
-		return // what it runs is on its way already, and it is vacated when it is back
+		return // its instances are being placed elsewhere, and it is vacated when it is back
 	}
 	for _, in := range n.sorted() {
 		switch {
@@ -57,7 +57,8 @@ func (c *Core) nodePurging(id api.NodeID, p api.NodePurging) error {
 	})
 }
 
-// nodeLeft removes a node that has deleted all that it had. It may be told twice.
+// nodeLeft removes a node that has deleted its workloads, keys and data. It may be called
+// twice.
 func (c *Core) nodeLeft(id api.NodeID) error {
 	if c.nodes[id] == nil {
 		return nil

@@ -104,9 +104,9 @@ func (c *Core) checkSilence(n *node) {
 	c.lost(n, overdue)
 }
 
-// callRoll asks every node that could take work for a sign of life at once: what
-// silences one node may have silenced others, and they look alive until their next
-// beat is overdue.
+// callRoll asks every node that could take work for an immediate sign of life: the fault
+// that silenced one node may have cut off others, which look alive until their next beat
+// is overdue.
 func (c *Core) callRoll() {
 	if !c.roll.Call(c.now) {
 		return
@@ -123,10 +123,9 @@ func (c *Core) overdueNode(n *node) bool {
 	return n.lastAlive.Before(c.now.Add(-c.timing().Beat * 3 / 2))
 }
 
-// suspectLate gives no new work to nodes whose sign of life is overdue, or that did
-// not answer the roll call: what silenced one node may have silenced them too, and
-// they are only not known as dead yet. The next sign of life clears them. It returns
-// how many are overdue.
+// suspectLate gives no new work to nodes whose sign of life is overdue, or that did not
+// answer the roll call: they may be cut off as well. The next sign of life clears them.
+// It returns how many are overdue.
 func (c *Core) suspectLate() int {
 	overdue := 0
 	for _, id := range step.Keys(c.nodes) {
@@ -145,7 +144,7 @@ func (c *Core) suspectLate() int {
 	return overdue
 }
 
-// doubtNode gives the node no new work until it is heard.
+// doubtNode gives the node no new work until its next sign of life.
 func (c *Core) doubtNode(n *node) {
 	if !n.suspect {
 		n.suspect = true
@@ -153,8 +152,8 @@ func (c *Core) doubtNode(n *node) {
 	}
 }
 
-// answersSoon reports whether a node takes no work only because it did not answer
-// the roll call in time: its next sign of life is not even due.
+// answersSoon reports whether there is a node that takes no work only because it did not
+// answer the roll call in time, while its next beat is not overdue.
 func (c *Core) answersSoon() bool {
 	for _, n := range c.nodes {
 		if n.suspect && n.heard && !n.silent && n.answers && !c.overdueNode(n) {
@@ -164,13 +163,12 @@ func (c *Core) answersSoon() bool {
 	return false
 }
 
-// acceptWithin is how long a node has to say that it holds the desired set with an
-// instance that was lost elsewhere. One that does not may be cut off as well.
+// acceptWithin is the time in which a node must acknowledge the desired set with an
+// instance that was lost elsewhere. A node that does not may be cut off as well.
 const acceptWithin = 500 * time.Millisecond
 
-// awaitAcceptance has a placement after a node's loss looked at again soon. An
-// exclusive instance is not offered to another node before its node is dead: it may
-// have taken the order all the same.
+// awaitAcceptance sets a timer to check a placement after a node's loss. An exclusive
+// instance is not placed elsewhere before its node is dead: the node may have accepted it.
 func (c *Core) awaitAcceptance(in *instance, reason api.Reason) {
 	key := timerKey{what: timerAccept, instance: in.id()}
 	if reason == api.ReasonNodeLost && !in.exclusive() {
@@ -180,9 +178,8 @@ func (c *Core) awaitAcceptance(in *instance, reason api.Reason) {
 	}
 }
 
-// unaccepted offers an instance to another node if its own did not take it in time.
-// The first keeps the placement for as long as it does not answer: should it live,
-// it is told to drop it.
+// unaccepted places an instance on another node if its own did not acknowledge it in
+// time. The first node drops the instance if it turns out to be alive.
 func (c *Core) unaccepted(in *instance) {
 	n := c.nodes[in.Node]
 	if n == nil || n.silent || n.ack >= in.given || in.State != api.NodeScheduled || in.Leaving || in.Withdrawn {

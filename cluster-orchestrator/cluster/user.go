@@ -163,8 +163,8 @@ func (c *Core) round(t string) {
 	c.ask(t, nodes)
 }
 
-// holderOf returns the tenant whose share of the rounds a user's round takes: of
-// those whose SLAs name it the one with fewest rounds under way.
+// holderOf returns the tenant to whose share a user's round counts: of the tenants whose
+// SLAs name the user, the one with the fewest rounds under way.
 func (c *Core) holderOf(u *user) string {
 	best, least := "", -1
 	for _, id := range step.Keys(u.of) {
@@ -176,8 +176,7 @@ func (c *Core) holderOf(u *user) string {
 	return best
 }
 
-// shareOf names a tenant towards nodes, which divide their probes by it and need not
-// know who it is.
+// shareOf returns an opaque name of a tenant, by which nodes divide their probes.
 func shareOf(tenant string) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(tenant))
@@ -344,7 +343,7 @@ func (c *Core) concluded(t string) {
 	c.nextRounds()
 }
 
-// nextRounds begins the rounds that waited for those that have ended.
+// nextRounds starts waiting rounds while there is room.
 func (c *Core) nextRounds() {
 	for {
 		more, ok := c.rounds.Next()

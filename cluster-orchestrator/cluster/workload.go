@@ -6,18 +6,18 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Workload is what the operator says of the memory and the processor of one instance.
-// Of each part zero says nothing.
+// Workload is the operator's policy on the memory and processor of one instance. A part
+// of 0 is not set.
 type Workload struct {
-	Reserve api.Resources // counts as taken where the SLA says nothing
-	Limit   api.Resources // bounds it on its node where the SLA says nothing
-	Most    api.Resources // an SLA that asks for more is refused
+	Reserve api.Resources // reserved if the SLA names none
+	Limit   api.Resources // the limit on its node if the SLA names none
+	Most    api.Resources // the most that an SLA may name
 }
 
-// ConstraintWorkload rules out an instance that asks for more than Workload.Most.
+// ConstraintWorkload rejects an instance that asks for more than Workload.Most.
 const ConstraintWorkload = "workload"
 
-// filled returns the SLA with what r says where it asks for no memory or no processor.
+// filled returns the SLA with the memory and processor of r where it names none.
 func filled(m api.Microservice, r api.Resources) api.Microservice {
 	if m.Memory == 0 {
 		m.Memory = r.MemoryMB
@@ -28,14 +28,14 @@ func filled(m api.Microservice, r api.Resources) api.Microservice {
 	return m
 }
 
-// demandOf is what an SLA asks of a place in this cluster.
+// demandOf returns the demand of an SLA in this cluster.
 func (c *Core) demandOf(id api.InstanceID, m *api.Microservice) demand {
 	spec := filled(*m, c.cfg.Workload.Reserve)
 	return demandOf(id, &spec)
 }
 
-// tooLarge says by what the instance asks for more than the operator allows one
-// workload, or nil. What has a node stays there: it was placed under another limit.
+// tooLarge returns the rejection of an instance that asks for more than Workload.Most,
+// else nil. It does not apply to an instance that is placed already.
 func (c *Core) tooLarge(in *instance) *api.Rejection {
 	most := c.cfg.Workload.Most
 	if m := in.Want.Spec.Memory; most.MemoryMB > 0 && m > most.MemoryMB {
@@ -53,7 +53,7 @@ func (c *Core) tooLarge(in *instance) *api.Rejection {
 	return nil
 }
 
-// refusal explains that the operator refuses an instance, whatever its nodes have.
+// refusal explains a rejection that does not depend on the nodes.
 func (c *Core) refusal(r *api.Rejection) *api.Explanation {
 	return &api.Explanation{
 		Considered: len(c.nodes), Nearest: r,

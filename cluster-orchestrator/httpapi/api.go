@@ -77,11 +77,12 @@ type Options struct {
 	Nodes Nodes
 	Desk  *jointoken.Desk
 	Info  func() api.ClusterInfo // of this cluster, as it is now
-	// Authenticate finds out who shows a bearer token at the cluster's own port
-	// (ErrUnauthenticated).
+	// Authenticate returns the holder of a bearer token that is presented at the cluster's
+	// own port (ErrUnauthenticated).
 	Authenticate func(token string) (Caller, error)
-	// Spend finds out in whose name the root makes the request that the token was
-	// delegated for. It counts once (ErrUnauthenticated, ErrForbidden).
+	// Spend returns the person on whose behalf the root sends the request object, by the
+	// token that it delegated for it. A token is valid once (ErrUnauthenticated,
+	// ErrForbidden).
 	Spend   func(token, object string) (Caller, error)
 	Version string
 	Rate    float64          // requests a second of one person: 100, and 400 at once
@@ -89,11 +90,11 @@ type Options struct {
 	Log     *slog.Logger     // slog.Default
 }
 
-// Caller is who asks, and for how long.
+// Caller is the holder of a token.
 type Caller struct {
 	rights.Principal
 	Life time.Duration // after which the token expires; 0: never
-	Good func() error  // reports whether the token still counts
+	Good func() error  // returns an error once the token is revoked
 }
 
 // API serves /v1. It is safe for concurrent use.
@@ -186,7 +187,7 @@ func (a *API) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// serveAs serves the request of a caller, until its right ends.
+// serveAs serves the request of a caller. Its context ends with the token.
 func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err error, next http.Handler) {
 	if err != nil {
 		problem.Write(w, problemOf(err))
@@ -202,9 +203,8 @@ func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err erro
 	next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, callerKey{}, c)))
 }
 
-// FromRoot serves one request that the root makes in somebody's name: r, whose
-// token counts once and for r alone. Tokens in the request's headers count for
-// nothing here.
+// FromRoot serves the request r, which the root sends on behalf of a person. The token of
+// r is valid once and for r alone. Tokens in the request's headers are ignored.
 func (a *API) FromRoot(r api.StreamRequest) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		req.Header.Del("Authorization")
@@ -213,12 +213,11 @@ func (a *API) FromRoot(r api.StreamRequest) http.Handler {
 	})
 }
 
-// Recheck ends the requests whose right has ended. It is called whenever tokens
-// were revoked.
+// Recheck ends the requests whose tokens are revoked. It is called after revocations.
 func (a *API) Recheck() { a.grants.Recheck() }
 
-// Guard serves what is for this machine without a token, and else for the
-// operator and Admins of the system: metrics, which name nodes and services.
+// Guard protects the metrics, which name nodes and services: they are served to this
+// machine without a token, else to the operator and Admins of the system.
 func (a *API) Guard(next http.Handler) http.Handler {
 	return a.recovered(a.authenticate(a.shares.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)

@@ -225,8 +225,8 @@ func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r api.StreamRequ
 	return from, nil
 }
 
-// LogsFromRoot is OpenLogs for a request of the root, whose token counts once and
-// for r alone. The stream ends when the right of the one in whose name it is ends.
+// LogsFromRoot is OpenLogs for a request of the root, whose token is valid once and for r
+// alone. The stream ends when the token is revoked.
 func (a *API) LogsFromRoot(ctx context.Context, r api.StreamRequest) (io.ReadCloser, error) {
 	c, err := a.opt.Spend(r.Token, r.CallObject())
 	if err != nil {
@@ -245,7 +245,7 @@ func (a *API) LogsFromRoot(ctx context.Context, r api.StreamRequest) (io.ReadClo
 	return &granted{from, ctx, func() { stop(); release() }}, nil
 }
 
-// granted is a stream that breaks off when its right ends.
+// granted is a stream that ends with an error when its token is revoked.
 type granted struct {
 	io.ReadCloser
 	ctx  context.Context
@@ -256,7 +256,7 @@ type granted struct {
 func (g *granted) Read(b []byte) (int, error) {
 	n, err := g.ReadCloser.Read(b)
 	if cause := context.Cause(g.ctx); err != nil && errors.Is(cause, grant.ErrEnded) {
-		err = cause // not io.EOF: the log goes on
+		err = cause // not io.EOF: the log has not ended
 	}
 	return n, err
 }

@@ -84,7 +84,7 @@ func (a *API) trace(ctx context.Context, p rights.Principal, in *traceIn) (*body
 	return out, a.askNet(ctx, i.Node, "/v1/trace?"+q.Encode(), &out.Body)
 }
 
-// onBehalf marks who asks, for fair shares at the node.
+// onBehalf identifies the holder of the token, for fair shares at the node.
 func onBehalf(ctx context.Context) string {
 	p := principalOf(ctx)
 	return streams.For(p.Tenant, p.User)

@@ -40,9 +40,8 @@ type DoorOptions struct {
 	Members   *Members
 	Streams   *streams.Registry
 	Admit     func(context.Context, cluster.Input) error // hands in cluster.JoinNode, durably
-	// Purging hands in that a node asks whether it is to purge itself, and reports
-	// whether it is. Left removes a node that has deleted all that it had; it may be
-	// called twice.
+	// Purging records the question of a node whether it is to purge itself, and returns the
+	// answer. Left removes a node that has deleted its data; it may be called twice.
 	Purging func(context.Context, api.NodeID, api.NodePurging) (bool, error)
 	Left    func(context.Context, api.NodeID) error
 	MQTT    string           // the broker's URL for nodes; empty: this port
@@ -194,9 +193,9 @@ func (d *Door) renew(w http.ResponseWriter, r *http.Request, n api.NodeID) error
 	return nil
 }
 
-// purge answers whether the node that shows its certificate is to delete all that it
-// has. The order goes by this alone, and not over the broker: a message that was kept
-// or repeated there, and a certificate from before the node's latest join, purge nothing.
+// purge answers whether the node of the client certificate is to delete its workloads,
+// keys and data. The order is given here alone, not over the broker, which may retain or
+// repeat messages. Certificates from before the node's latest join are refused.
 func (d *Door) purge(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
 	var req api.NodePurging
 	if err := readJSON(w, r, &req); err != nil {
@@ -210,8 +209,8 @@ func (d *Door) purge(w http.ResponseWriter, r *http.Request, n api.NodeID) error
 	return nil
 }
 
-// left takes a node's word that it has deleted all that it had. A node can only
-// remove itself.
+// left removes the node of the client certificate, which reports that it has deleted its
+// data.
 func (d *Door) left(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
 	if err := d.opt.Left(r.Context(), n); err != nil {
 		return err

@@ -69,7 +69,7 @@ func (o *outbox) put(n api.NodeID, msg any) {
 		}
 	case api.Lease:
 		if old := l.lease; old != nil {
-			if m.Seq == 0 { // a call for a sign of life says nothing of the lease
+			if m.Seq == 0 { // a request for a sign of life does not renew the lease
 				m = *old
 				m.Answer = true
 			}

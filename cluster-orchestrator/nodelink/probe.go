@@ -34,7 +34,7 @@ func (l *letters) putProbe(o api.ProbeOrder) bool {
 	return true
 }
 
-// probed reads a node's answer. The core judges what it says (internal/bounds).
+// probed decodes a node's answer. The core checks its values (internal/bounds).
 func probed(id api.NodeID, payload []byte) (cluster.Input, error) {
 	var p api.Probed
 	if len(payload) > maxProbed {

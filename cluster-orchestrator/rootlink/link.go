@@ -43,12 +43,12 @@ type Options struct {
 	Post    func(cluster.Input)                        // hands in what may be lost
 	Deliver func(context.Context, cluster.Input) error // hands in what may not
 
-	// Logs and API serve what the root asks for in somebody's name, by the token that
-	// it delegated for the request.
+	// Logs and API serve requests that the root sends on behalf of a person, with the token
+	// that it delegated for the request.
 	Logs func(context.Context, api.StreamRequest) (io.ReadCloser, error) // of an instance
 	API  func(api.StreamRequest) http.Handler                            // the cluster's own API
 
-	Revoked func(api.Revocations) // takes the delegated tokens that no longer count
+	Revoked func(api.Revocations) // is called with revocations of delegated tokens
 	Log     *slog.Logger          // slog.Default
 }
 

@@ -71,9 +71,8 @@ func (l *Link) stream(ctx context.Context, r api.StreamRequest) {
 	})
 }
 
-// ask runs a request on the cluster's own API, which checks its token and the
-// rights of the one it was delegated by, and yields the answer as HTTP/1.1 writes
-// it.
+// ask runs a request on the cluster's own API, which checks the token and the rights of
+// its holder, and returns the answer in HTTP/1.1 format.
 func ask(ctx context.Context, h http.Handler, r api.StreamRequest) (io.ReadCloser, error) {
 	if !strings.HasPrefix(r.Path, "/v1/") || strings.HasPrefix(r.Path, "/v1/node/") || strings.HasPrefix(r.Path, "/v1/join/") {
 		return nil, fmt.Errorf("path %q is not for people: %w", r.Path, api.ErrForbidden)

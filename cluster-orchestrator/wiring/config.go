@@ -68,7 +68,7 @@ type BrokerConfig struct {
 	Next  string `yaml:"next" usage:"where nodes will find the broker after a switch that is planned: mqtts://host:port, or embedded for the one within. They learn it now and say so; see docs/operator.md"`
 }
 
-// known are the brokers that nodes are told of: the present one, and the next.
+// known returns the brokers that nodes receive: the current one, and the next.
 func (b BrokerConfig) known() []string {
 	now := cmp.Or(b.Nodes, b.URL, api.EmbeddedBroker)
 	if b.Next == "" || b.Next == now {
@@ -77,7 +77,8 @@ func (b BrokerConfig) known() []string {
 	return []string{now, b.Next}
 }
 
-// external reports whether the broker is elsewhere, or will be: it needs files then.
+// external reports whether the current or the next broker is an external one, which needs
+// certificates in files.
 func (b BrokerConfig) external() bool {
 	return b.URL != "" || b.Next != "" && b.Next != api.EmbeddedBroker
 }

@@ -34,7 +34,7 @@ import (
 // the cluster's key beside it.
 const OperatorFile = "operator-token"
 
-// minOperatorToken is how short the operator's token may be.
+// minOperatorToken is the least length of the operator's token.
 const minOperatorToken = 20
 
 const (
@@ -176,9 +176,9 @@ func (id *identities) key(kid string) (ed25519.PublicKey, bool) {
 	return k, ok
 }
 
-// authenticate finds out who shows a bearer token at the cluster's own port: the
-// operator of this cluster, or a person whose token the root exchanged for this
-// cluster. The root's own access tokens and personal tokens have another audience.
+// authenticate returns the holder of a bearer token at the cluster's own port: the
+// operator of this cluster, or a person with a token that the root exchanged for this
+// cluster. Access tokens and personal tokens of the root have another audience.
 func (id *identities) authenticate(token string) (httpapi.Caller, error) {
 	sum := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sum[:], id.operator[:]) == 1 {
@@ -192,9 +192,9 @@ func (id *identities) authenticate(token string) (httpapi.Caller, error) {
 	return id.caller(c, max(1, time.Until(c.Expires)))
 }
 
-// spend finds out in whose name the root asks for the object. The token counts
-// once. What it opens lasts as long as the root keeps the stream open, which
-// knows when the right ends; revocations end it here, too.
+// spend returns the person on whose behalf the root sends the request object. A token is
+// valid once. A stream that it opens has no expiry here: the root closes it when the
+// person's own token expires, and revocations end it here too.
 func (id *identities) spend(token, object string) (httpapi.Caller, error) {
 	c, err := id.tokens.Spend(token, jwt.UseCall)
 	if err != nil {
@@ -277,8 +277,8 @@ func (id *identities) fetchKeys(ctx context.Context, client *http.Client) error 
 	return id.keep(now)
 }
 
-// operatorToken returns the token in the data directory, which it makes at the
-// first start. It is printed nowhere: a daemon's output is kept in logs.
+// operatorToken returns the token in the data directory, which it creates at the first
+// start. It is not printed, because a daemon's output is kept in logs.
 func operatorToken(dir *os.Root, log *slog.Logger) (string, error) {
 	text, err := dir.ReadFile(OperatorFile)
 	if err == nil {

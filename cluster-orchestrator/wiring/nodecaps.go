@@ -11,8 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/nodecaps"
 )
 
-// NodeCapsConfig is the most that each node counts for, whatever it claims. Of each
-// number 0 means no limit.
+// NodeCapsConfig has the caps of nodes. A number of 0 is no limit.
 type NodeCapsConfig struct {
 	VCPUs        float64             `yaml:"vcpus" usage:"the most vCPUs that a node counts for, whatever it claims; 0: what it claims"`
 	Memory       int64               `yaml:"memory" usage:"the most MiB of memory that a node counts for; 0: what it claims"`
@@ -51,7 +50,7 @@ var privileged = map[string]nodecaps.Privileged{
 // maxNamedNodes bounds NodeCapsConfig.Nodes.
 const maxNamedNodes = 10_000
 
-// of returns c with what a node's own caps say in its place.
+// of returns c with the values that a node's own caps replace.
 func (c NodeCapsConfig) of(n NodeCaps) NodeCapsConfig {
 	c.Nodes = nil
 	if n.VCPUs != nil {
@@ -106,7 +105,7 @@ func (c NodeCapsConfig) core() nodecaps.Policy {
 	return p
 }
 
-// caps reads c, but not Nodes. at is where it stands in the configuration.
+// caps validates and converts c without Nodes. at is its key in the configuration.
 func (c NodeCapsConfig) caps(at string) (out nodecaps.Caps, err error) {
 	bad := func(key, format string, args ...any) (nodecaps.Caps, error) {
 		return out, fmt.Errorf("%s.%s: %s: %w", at, key, fmt.Sprintf(format, args...), api.ErrInvalid)

@@ -20,8 +20,8 @@ type OfferConfig struct {
 	Round  float64 `yaml:"round" usage:"tell amounts in steps of this part of a mean node, and places in whole degrees; 0: exactly"`
 }
 
-// WorkloadConfig is what one instance gets whose SLA says nothing of memory or vcpus,
-// and the most that an SLA may ask for.
+// WorkloadConfig has the defaults of an instance whose SLA names no memory or vcpus, and
+// the most that an SLA may name.
 type WorkloadConfig struct {
 	Memory      int64   `yaml:"memory" usage:"MiB that are reserved for an instance whose SLA names no memory"`
 	VCPUs       float64 `yaml:"vcpus" usage:"vCPUs that are reserved for an instance whose SLA names no vcpus"`

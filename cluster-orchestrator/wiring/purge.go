@@ -16,7 +16,8 @@ func (o *orchestrator) purging(ctx context.Context, id api.NodeID, p api.NodePur
 	return ordered, err
 }
 
-// left is nodelink.DoorOptions.Left. What a crash cuts in two is completed by expel.
+// left is nodelink.DoorOptions.Left. After a crash between its two steps, expel completes
+// it.
 func (o *orchestrator) left(ctx context.Context, id api.NodeID) error {
 	if err := o.loop.Do(ctx, cluster.NodeLeft{Node: id}, nil); err != nil {
 		return err

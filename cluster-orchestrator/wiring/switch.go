@@ -8,14 +8,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// switchEvery is how often it is looked which nodes know the brokers, while a switch
-// is planned or has just been made.
+// switchEvery is the interval at which the nodes' brokers are checked during a switch.
 const switchEvery = 2 * time.Second
 
-// watchSwitch tells the operator, in the log, which nodes do not know the cluster's
-// brokers yet, until all do: while a switch is planned those that were not told of the
-// next broker, and later those that were told of others only. A node that never learns the next one is lost until it
-// asks over HTTPS, which takes it half a minute or more.
+// watchSwitch logs the nodes that do not know the cluster's brokers yet, until all do:
+// before a switch those that have not received the next broker, after it those that have
+// received only others. Such a node reconnects once it has asked over HTTPS, after half a
+// minute or more.
 func (o *orchestrator) watchSwitch(ctx context.Context) error {
 	all := o.cfg.Broker.known()
 	told := -1
@@ -24,7 +23,7 @@ func (o *orchestrator) watchSwitch(ctx context.Context) error {
 	for {
 		var nodes []api.Node
 		if err := o.loop.Read(ctx, func() { nodes = o.core.Nodes() }); err != nil {
-			return nil // the loop ends, and so does everything
+			return nil // the daemon stops
 		}
 		unaware := unawareOf(nodes, o.cfg.Broker)
 		switch {
@@ -46,7 +45,7 @@ func (o *orchestrator) watchSwitch(ctx context.Context) error {
 	}
 }
 
-// unawareOf are the nodes that do not know what they have to.
+// unawareOf returns the nodes that do not know the brokers that they need.
 func unawareOf(nodes []api.Node, b BrokerConfig) []api.NodeID {
 	all := b.known()
 	var out []api.NodeID

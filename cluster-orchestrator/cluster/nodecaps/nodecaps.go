@@ -1,5 +1,5 @@
-// Package nodecaps limits what a node counts for, whatever it claims of itself. The
-// limits are the cluster's operator's.
+// Package nodecaps limits the capacity and features that nodes report to the caps that
+// the cluster's operator sets.
 //
 //	counts, capped := policy.Of(info.ID).Limit(info, false)
 package nodecaps
@@ -13,25 +13,25 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Caps limit what one node counts for. The zero Caps limit nothing.
+// Caps limit what one node reports. The zero Caps limit nothing.
 type Caps struct {
-	Most       api.Resources  // of each part zero means no limit
-	Devices    map[string]int // by kind; of kinds that are not named, any number
-	Runtimes   []string       // that count; empty: all
+	Most       api.Resources  // a part of 0 is no limit
+	Devices    map[string]int // by kind; kinds that are absent have no limit
+	Runtimes   []string       // that are accepted; empty: all
 	Privileged Privileged
 }
 
-// Privileged says when a node that offers to run privileged workloads gets them.
+// Privileged is when a node that accepts privileged workloads gets them.
 type Privileged int
 
 // The values of Privileged.
 const (
-	Allow    Privileged = iota // when it offers to
-	Existing                   // when it offered to before its cluster had caps of nodes
+	Allow    Privileged = iota // always
+	Existing                   // if it accepted them before its cluster had node caps
 	Deny                       // never
 )
 
-// Policy is what the operator says of all nodes.
+// Policy has the caps of all nodes.
 type Policy struct {
 	Default Caps
 	Nodes   map[api.NodeID]Caps // in place of Default
@@ -70,9 +70,9 @@ func (c Caps) With(order api.Caps) Caps {
 	return c
 }
 
-// Limit returns what counts of what a node claims, and by what that differs, in a
-// fixed order. claims stays as it is. existing reports whether the node offered to run
-// privileged workloads before its cluster had caps of nodes.
+// Limit returns claims limited by c, and the values that exceeded c in a fixed order. It
+// does not change claims. existing is whether the node accepted privileged workloads
+// before its cluster had node caps.
 func (c Caps) Limit(claims api.NodeInfo, existing bool) (counts api.NodeInfo, capped []api.Capped) {
 	counts = claims
 	above := func(what, claimed, count string) {
@@ -110,8 +110,8 @@ func (c Caps) Limit(claims api.NodeInfo, existing bool) (counts api.NodeInfo, ca
 	return counts, capped
 }
 
-// limitDevices returns the devices that count: in their order, those of which no kind
-// is used up. A device of several kinds counts against the cap of each.
+// limitDevices returns the first devices within the caps of all their kinds, in order. A
+// device of several kinds counts against the cap of each.
 func (c Caps) limitDevices(claims []api.NodeDevice, capped []api.Capped) ([]api.NodeDevice, []api.Capped) {
 	if len(c.Devices) == 0 {
 		return claims, capped
@@ -121,7 +121,7 @@ func (c Caps) limitDevices(claims []api.NodeDevice, capped []api.Capped) ([]api.
 	seen := map[string]bool{}
 	for _, d := range claims {
 		if seen[d.ID] {
-			continue // the cluster counts a device once, however often it is named
+			continue // a device that is listed twice counts once
 		}
 		seen[d.ID] = true
 		kinds := slices.Compact(slices.Sorted(slices.Values(d.Kinds)))

@@ -1,26 +1,25 @@
-// Package rollcall decides when a cluster asks its nodes for a sign of life out of
-// turn, and which of them did not answer. A node that is about to be declared dead
-// may not be the only one that is cut off: between two beats the others look alive
-// for up to a beat longer than they are.
+// Package rollcall decides when a cluster asks its nodes for an extra sign of life, and
+// which of them did not answer. A node that is about to be declared dead may not be the
+// only one that is cut off: nodes that were cut off since their last beat still look
+// alive.
 package rollcall
 
 import "time"
 
 const (
-	// Lead is how long before a node is declared dead the others are asked.
+	// Lead is the time before a node is declared dead at which the others are asked.
 	Lead = 500 * time.Millisecond
-	// answerWithin is how long a node has to answer; it is less than Lead, so that a
-	// call that another node's silence began just before counts too.
+	// answerWithin is the time to answer. It is less than Lead, so that a recent call for
+	// another silent node can be used too.
 	answerWithin = Lead / 2
-	// counts is for how long a call tells who is there.
+	// counts is the time for which the result of a call is valid.
 	counts = 4 * Lead
 )
 
-// Roll remembers the last two calls. The zero value has made none.
+// Roll has the times of the last two calls. The zero value has none.
 type Roll struct{ last, before time.Time }
 
-// Call reports whether to ask now, and notes it: at most once in half a Lead,
-// however many nodes fall silent.
+// Call reports whether to ask now, at most once in half a Lead, and records the call.
 func (r *Roll) Call(now time.Time) bool {
 	if !r.last.IsZero() && now.Sub(r.last) < answerWithin {
 		return false
@@ -29,8 +28,8 @@ func (r *Roll) Call(now time.Time) bool {
 	return true
 }
 
-// Missed reports whether a node that was asked and heard last at heard did not
-// answer in time.
+// Missed reports whether a node that was asked did not answer in time; heard is the time
+// of its last sign of life.
 func (r *Roll) Missed(heard, now time.Time) bool {
 	for _, at := range []time.Time{r.last, r.before} {
 		if !at.IsZero() && now.Sub(at) >= answerWithin && now.Sub(at) < counts {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -136,15 +135,15 @@ type Verifier struct {
 
 	mu     sync.Mutex // guards the maps
 	cached map[[sha256.Size]byte]entry
-	spent  map[string]once // tokens for one use, by id
-	count  map[string]int  // of spent, by topmost tenant
-	forgot time.Time       // when expired ones were dropped last
+	spent  map[string]once    // tokens for one use, by id
+	count  map[api.Tenant]int // of spent, by topmost tenant
+	forgot time.Time          // when expired ones were dropped last
 }
 
 // once is a used token for one use.
 type once struct {
-	until time.Time // when it expires and may be forgotten
-	top   string    // the topmost tenant of its subject
+	until time.Time  // when it expires and may be forgotten
+	top   api.Tenant // the topmost tenant of its subject
 }
 
 type entry struct {
@@ -171,7 +170,7 @@ func NewVerifier(o VerifierOptions) *Verifier {
 		),
 		cached: map[[sha256.Size]byte]entry{},
 		spent:  map[string]once{},
-		count:  map[string]int{},
+		count:  map[api.Tenant]int{},
 	}
 }
 
@@ -200,7 +199,7 @@ func (v *Verifier) Spend(text string, use Use) (Claims, error) {
 	if _, ok := v.spent[c.ID]; ok {
 		return Claims{}, fmt.Errorf("token was used before: %w", api.ErrUnauthenticated)
 	}
-	top, _, _ := strings.Cut(string(c.Tenant), "/")
+	top := c.Tenant.Top()
 	if len(v.spent) >= maxSpent || v.count[top] >= maxSpentOf {
 		v.forget(now)
 		if len(v.spent) >= maxSpent || v.count[top] >= maxSpentOf {
