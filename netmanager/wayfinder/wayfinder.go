@@ -89,8 +89,6 @@ const (
 	told = 5 * time.Second
 	// often is the least time between two round trips of a peer that are told.
 	often = time.Second
-	// maxQueue is how many messages of peers may wait.
-	maxQueue = 1024
 	// noticeRate and noticeBurst bound the notices and agreements of one peer that are
 	// taken, a second and at once. Those beyond are repeated by who told them.
 	noticeRate, noticeBurst = 20, 100
@@ -98,11 +96,8 @@ const (
 
 // Finder finds ways. Its methods are safe for concurrent use and do not block.
 type Finder struct {
-	opt    Options
-	filled chan struct{}
-
-	mu    sync.Mutex // guards queue
-	queue []func()
+	opt   Options
+	inbox *inbox
 
 	// Run's alone.
 	ctx    context.Context
@@ -154,25 +149,14 @@ func New(o Options) *Finder {
 		o.Notice = func(overlay.Input) {}
 	}
 	return &Finder{
-		opt: o, filled: make(chan struct{}, 1), peers: map[api.PeerKey]*peer{},
+		opt: o, inbox: newInbox(), peers: map[api.PeerKey]*peer{},
 		relays: map[string][]netip.AddrPort{}, asking: map[string]bool{},
-	}
-}
-
-// do has Run carry fn out.
-func (f *Finder) do(fn func()) {
-	f.mu.Lock()
-	f.queue = append(f.queue, fn)
-	f.mu.Unlock()
-	select {
-	case f.filled <- struct{}{}:
-	default:
 	}
 }
 
 // SetSelf says where this node is.
 func (f *Finder) SetSelf(s Self) {
-	f.do(func() {
+	f.inbox.put(slot{kind: selfSet}, func() {
 		f.self = s
 		for _, p := range f.peers {
 			f.step(p, s.Self)
@@ -183,7 +167,7 @@ func (f *Finder) SetSelf(s Self) {
 
 // SetPeer makes a peer known, or renews what is known of it.
 func (f *Finder) SetPeer(r api.Peer) {
-	f.do(func() {
+	f.inbox.put(slot{kind: peerSet, peer: r.Key}, func() {
 		p := f.peers[r.Key]
 		if p == nil {
 			var seed [32]byte
@@ -204,7 +188,7 @@ func (f *Finder) SetPeer(r api.Peer) {
 
 // DropPeer forgets a peer; its session ends.
 func (f *Finder) DropPeer(k api.PeerKey) {
-	f.do(func() {
+	f.inbox.drop(k, func() {
 		delete(f.peers, k)
 		f.reasons.Delete(k)
 		f.t.DropPeer(k)
@@ -217,7 +201,7 @@ func (f *Finder) SetCoord(c api.Coordinate) { f.coord.Store(&c) }
 // Measure has the round trip to a peer measured, in a session that begins for
 // that where there is none.
 func (f *Finder) Measure(k api.PeerKey) {
-	f.about(k, func(p *peer) {
+	f.about(measure, k, func(p *peer) {
 		f.t.Connect(k)
 		f.step(p, paths.Measure{})
 	})
@@ -226,7 +210,7 @@ func (f *Finder) Measure(k api.PeerKey) {
 // Tell tells a peer, in a session that begins for that where there is none. Before
 // there is one it is lost.
 func (f *Finder) Tell(k api.PeerKey, m Message) {
-	f.about(k, func(p *peer) {
+	f.message(k, func(p *peer) {
 		f.t.Connect(k)
 		f.say(p, m)
 	})
@@ -234,7 +218,7 @@ func (f *Finder) Tell(k api.PeerKey, m Message) {
 
 // Say tells a peer, in the session that there is. Without one it is lost.
 func (f *Finder) Say(k api.PeerKey, m Message) {
-	f.about(k, func(p *peer) { f.say(p, m) })
+	f.message(k, func(p *peer) { f.say(p, m) })
 }
 
 func (f *Finder) say(p *peer, m Message) {
@@ -271,29 +255,25 @@ func (f *Finder) notice(p *peer, m Message) {
 
 // Control is tunnel.Hooks'. Of a flood some is lost, as on the network.
 func (f *Finder) Control(k api.PeerKey, from tunnel.Path, payload []byte) {
-	f.mu.Lock()
-	full := len(f.queue) >= maxQueue
-	f.mu.Unlock()
-	if full {
-		return
-	}
-	if m, err := notice.Parse(payload); err == nil {
-		f.about(k, func(p *peer) { f.notice(p, m) })
-		return
-	}
-	if m, err := agree.Parse(payload); err == nil {
-		f.about(k, func(p *peer) { f.notice(p, m) })
-		return
-	}
-	payload = slices.Clone(payload)
-	f.about(k, func(p *peer) { f.step(p, paths.Received{From: found(from), Body: payload}) })
+	f.inbox.message(k, func() func() {
+		var m Message
+		var err error
+		if m, err = notice.Parse(payload); err != nil {
+			m, err = agree.Parse(payload)
+		}
+		if err == nil {
+			return f.with(k, func(p *peer) { f.notice(p, m) })
+		}
+		body := slices.Clone(payload)
+		return f.with(k, func(p *peer) { f.step(p, paths.Received{From: found(from), Body: body}) })
+	})
 }
 
 // Event is tunnel.Hooks', but for UnknownPeer, which is the core's.
 func (f *Finder) Event(e tunnel.Event) {
 	switch e := e.(type) {
 	case tunnel.Established:
-		f.about(e.Peer, func(p *peer) {
+		f.about(established, e.Peer, func(p *peer) {
 			p.silent = false
 			if p.session.IsZero() {
 				p.session = time.Now()
@@ -303,25 +283,35 @@ func (f *Finder) Event(e tunnel.Event) {
 			f.opt.Notice(overlay.Session{Key: e.Peer})
 		})
 	case tunnel.Traffic:
-		f.about(e.Peer, func(p *peer) {
+		f.about(traffic, e.Peer, func(p *peer) {
 			f.step(p, paths.Traffic{Sent: true})
 			f.watch(p)
 		})
 	case tunnel.Heard:
-		f.about(e.Peer, func(p *peer) { p.silent = false })
+		f.about(silence, e.Peer, func(p *peer) { p.silent = false })
 	case tunnel.Silent:
-		f.about(e.Peer, func(p *peer) { p.silent = true })
+		f.about(silence, e.Peer, func(p *peer) { p.silent = true })
 	}
 }
 
-// about has fn done with a peer, if it is still known, and its results carried out.
-func (f *Finder) about(k api.PeerKey, fn func(*peer)) {
-	f.do(func() {
+// about has fn done with a peer, in place of what waits of the kind.
+func (f *Finder) about(of kind, k api.PeerKey, fn func(*peer)) {
+	f.inbox.put(slot{kind: of, peer: k}, f.with(k, fn))
+}
+
+// message has fn done with a peer, unless too many messages wait.
+func (f *Finder) message(k api.PeerKey, fn func(*peer)) {
+	f.inbox.message(k, func() func() { return f.with(k, fn) })
+}
+
+// with does fn with a peer, if it is still known, and carries its results out.
+func (f *Finder) with(k api.PeerKey, fn func(*peer)) func() {
+	return func() {
 		if p := f.peers[k]; p != nil {
 			fn(p)
 			f.apply(p, false)
 		}
-	})
+	}
 }
 
 // Reason is why the way to a peer is no better one, "" if it is the best or the
@@ -342,13 +332,9 @@ func (f *Finder) Run(ctx context.Context, t Tunnel) error {
 	defer timer.Stop()
 	for {
 		select {
-		case <-f.filled:
-			f.mu.Lock()
-			all := f.queue
-			f.queue = nil
-			f.mu.Unlock()
-			for _, fn := range all {
-				fn()
+		case <-f.inbox.filled:
+			for _, t := range f.inbox.take() {
+				t.carryOut()
 			}
 		case <-timer.C:
 			f.tick()
@@ -578,7 +564,7 @@ func (f *Finder) lookup(addr string) {
 		if err != nil || err2 != nil {
 			f.opt.Log.Warn("a peer's relay is not found", "relay", addr, "err", err)
 		}
-		f.do(func() {
+		f.inbox.put(slot{kind: relayFound, relay: addr}, func() {
 			delete(f.asking, addr)
 			if len(list) == 0 && len(f.relays[addr]) > 0 {
 				return // what was true is the best guess
