@@ -228,11 +228,11 @@ func TestNothingWaitsForLong(t *testing.T) {
 	k.add(epoch, client, web, make([]byte, 100))
 	k.add(epoch.Add(600*time.Millisecond), client, web, make([]byte, 50))
 	k.expire(epoch.Add(longest))
-	if k.count != 1 || k.bytes != 50 || k.locals[client] != 1 {
+	if k.count != 1 || k.bytes != 50 || k.locals[client] != (load{1, 50}) {
 		t.Fatalf("%+v", k)
 	}
 	k.expire(k.next())
-	if k.count+k.bytes+len(k.held)+len(k.locals)+len(k.asked)+len(k.queue) != 0 || !k.next().IsZero() {
+	if k.count+k.bytes+len(k.held)+len(k.locals)+len(k.pairs)+len(k.asked)+len(k.queue) != 0 || !k.next().IsZero() {
 		t.Fatalf("%+v", k)
 	}
 }
@@ -248,10 +248,10 @@ func TestAFloodTakesBoundedMemoryAndStarvesNobody(t *testing.T) {
 			asks++
 		}
 	}
-	if k.count > perLocal || k.bytes > bytesMax || len(k.held) > perLocal || len(k.asked) > 2*inAll || cap(k.queue) > 8*inAll {
+	if k.count > places.Share[0] || k.bytes > bytesMax || len(k.held) > places.Share[0] || len(k.asked) > 2*places.Total || cap(k.queue) > 8*places.Total {
 		t.Fatalf("%d packets, %d bytes, %d remotes, %d asked, queue %d", k.count, k.bytes, len(k.held), len(k.asked), cap(k.queue))
 	}
-	if asks > 4*perLocal {
+	if asks > 4*places.Share[0] {
 		t.Fatalf("the core was told of %d misses in a second", asks)
 	}
 	for n := range 20 {
@@ -263,7 +263,7 @@ func TestAFloodTakesBoundedMemoryAndStarvesNobody(t *testing.T) {
 	for n := range 100 {
 		k.add(now, netip.AddrFrom4([4]byte{10, 16, 1, byte(n)}), netip.AddrFrom4([4]byte{10, 30, 77, byte(n)}), make([]byte, 65000))
 	}
-	if k.count > inAll || k.bytes > bytesMax {
+	if k.count > places.Total || k.bytes > bytesMax {
 		t.Fatalf("%d packets, %d bytes", k.count, k.bytes)
 	}
 }

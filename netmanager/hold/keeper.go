@@ -3,13 +3,22 @@ package hold
 import (
 	"net/netip"
 	"time"
+
+	"github.com/treeline-edge/treeline/internal/fairshare"
 )
+
+// places are shared by endpoints as fairshare.Policy.Fixed shares: each has a further
+// packet wait only while more are free than it has, in packets and in bytes.
+var places = fairshare.Declare(fairshare.Bound{
+	Resource: "packets that wait for a route at a node", Total: 1024, Share: []int{256}, Per: "instance",
+	Beyond: "the packet is dropped; 16 of an instance wait for one address, all together have at most 1 MiB, and none waits longer than 1 s. " +
+		"An instance gets a further place only while more are free than it holds",
+	Attack: "TestPacketsOfOneInstanceLeaveRoomForOthers",
+})
 
 // The bounds of what is held.
 const (
-	perRemote = 16   // packets
-	perLocal  = 256  // packets
-	inAll     = 1024 // packets
+	perRemote = 16 // packets of one endpoint to one remote address
 	bytesMax  = 1 << 20
 	longest   = time.Second
 	// askEvery is how often a miss is told while its packets wait: the core asks the
@@ -29,13 +38,17 @@ const (
 // bounded whatever comes.
 type keeper struct {
 	held   map[netip.Addr][]waiter
-	locals map[netip.Addr]int // packets by the endpoint that they are of
-	asked  map[pair]time.Time // misses that were told, of packets that wait
+	locals map[netip.Addr]load // what waits, by the endpoint that it is of
+	pairs  map[pair]int        // packets
+	asked  map[pair]time.Time  // misses that were told, of packets that wait
 	askers map[netip.Addr]*asker
 	queue  []due // oldest first
 	count  int
 	bytes  int
 }
+
+// load is how much waits.
+type load struct{ packets, bytes int }
 
 // asker is an endpoint whose misses are told.
 type asker struct {
@@ -60,7 +73,7 @@ type due struct {
 
 func newKeeper() keeper {
 	return keeper{
-		held: map[netip.Addr][]waiter{}, locals: map[netip.Addr]int{}, asked: map[pair]time.Time{},
+		held: map[netip.Addr][]waiter{}, locals: map[netip.Addr]load{}, pairs: map[pair]int{}, asked: map[pair]time.Time{},
 		askers: map[netip.Addr]*asker{},
 	}
 }
@@ -71,7 +84,8 @@ func (k *keeper) add(now time.Time, local, remote netip.Addr, frame []byte) (kep
 	k.expire(now)
 	p := pair{local, remote}
 	at, told := k.asked[p]
-	full := len(k.held[remote]) >= perRemote || k.locals[local] >= perLocal || k.count >= inAll || k.bytes+len(frame) > bytesMax
+	own := k.locals[local]
+	full := k.pairs[p] >= perRemote || own.packets >= min(places.Share[0], places.Total-k.count) || own.bytes+len(frame) > bytesMax-k.bytes
 	if full && !told {
 		return false, len(k.held[remote]) > 0 && k.askBeside(now, p) // else nobody's can wait
 	}
@@ -84,7 +98,8 @@ func (k *keeper) add(now time.Time, local, remote netip.Addr, frame []byte) (kep
 	until := now.Add(longest)
 	k.held[remote] = append(k.held[remote], waiter{append([]byte(nil), frame...), local, until})
 	k.queue = append(k.queue, due{remote, until})
-	k.locals[local]++
+	k.locals[local] = load{own.packets + 1, own.bytes + len(frame)}
+	k.pairs[p]++
 	k.count++
 	k.bytes += len(frame)
 	return true, ask
@@ -158,10 +173,17 @@ func (k *keeper) keep(remote netip.Addr, rest []waiter) {
 func (k *keeper) forget(w waiter, remote netip.Addr) {
 	k.count--
 	k.bytes -= len(w.frame)
-	if k.locals[w.local]--; k.locals[w.local] == 0 {
+	p := pair{w.local, remote}
+	own := k.locals[w.local]
+	if own = (load{own.packets - 1, own.bytes - len(w.frame)}); own.packets == 0 {
 		delete(k.locals, w.local)
+	} else {
+		k.locals[w.local] = own
 	}
-	delete(k.asked, pair{w.local, remote})
+	if k.pairs[p]--; k.pairs[p] == 0 {
+		delete(k.pairs, p)
+	}
+	delete(k.asked, p)
 }
 
 // next is when expire has something to do; the zero time where nothing waits.

@@ -9,7 +9,22 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/treeline-edge/treeline/internal/fairshare"
 )
+
+var queries = fairshare.Declare(fairshare.Bound{
+	Resource: "DNS queries under way at a node", Total: 512, Share: []int{64}, Per: "instance",
+	Beyond: "the query is dropped, over TCP refused; so is what is beyond 200 queries/s and 400 at once per instance. " +
+		"An instance gets a further place only while more are free than it holds",
+	Attack: "TestClientsWithSlowServersLeaveRoomForOthers",
+})
+
+var connections = fairshare.Declare(fairshare.Bound{
+	Resource: "DNS connections over TCP at a node", Total: 256, Share: []int{8}, Per: "instance",
+	Beyond: "the new connection is closed; when all are taken, the newest of the instance with most is",
+	Attack: "TestDNSConnectionsOfOneInstanceAreBounded",
+})
 
 // gate bounds what clients may ask: all of them together, each at the same time,
 // and each over time.
@@ -27,7 +42,6 @@ type client struct {
 	left   float64 // queries that it may ask at once
 	at     time.Time
 	asking int
-	conns  int
 }
 
 // maxClients is when those that are quiet are forgotten; a node has fewer instances.
@@ -72,7 +86,7 @@ func (g *gate) client(a netip.Addr, now time.Time) *client {
 	if c == nil {
 		if len(g.clients) >= maxClients {
 			for k, o := range g.clients {
-				if o.asking == 0 && o.conns == 0 {
+				if o.asking == 0 {
 					delete(g.clients, k)
 				}
 			}
@@ -109,7 +123,7 @@ func (p packetReader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte,
 
 // listener bounds connections, and takes those of instances of this node alone.
 func (g *gate) listener(ln net.Listener, local func(netip.Addr) bool) net.Listener {
-	l := &listener{Listener: ln, gate: g, local: local, room: make(chan struct{}, tcpMax), closed: make(chan struct{})}
+	l := &listener{Listener: ln, gate: g, local: local, room: fairshare.NewPool(connections, fairshare.Keep), closed: make(chan struct{})}
 	l.close = sync.OnceFunc(func() { close(l.closed) })
 	return l
 }
@@ -118,7 +132,7 @@ type listener struct {
 	net.Listener
 	gate  *gate
 	local func(netip.Addr) bool
-	room  chan struct{}
+	room  *fairshare.Pool
 
 	close  func()
 	closed chan struct{}
@@ -148,11 +162,16 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		a, err := netip.ParseAddrPort(c.RemoteAddr().String())
 		from := a.Addr().Unmap()
-		if err != nil || !l.local(from) || !l.admit(from) {
+		if err != nil || !l.local(from) {
 			c.Close()
 			continue
 		}
-		return &conn{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+		place, err := l.room.Take(time.Now(), []string{from.String()}, func() { go c.Close() })
+		if err != nil {
+			c.Close()
+			continue
+		}
+		return &conn{Conn: c, place: place}, nil
 	}
 }
 
@@ -166,37 +185,12 @@ func (l *listener) Close() error {
 	return l.Listener.Close()
 }
 
-func (l *listener) admit(a netip.Addr) bool {
-	l.gate.mu.Lock()
-	defer l.gate.mu.Unlock()
-	c := l.gate.client(a, time.Now())
-	if c.conns >= tcpClient {
-		return false
-	}
-	select {
-	case l.room <- struct{}{}:
-		c.conns++
-		return true
-	default:
-		return false
-	}
-}
-
-func (l *listener) leave(a netip.Addr) {
-	l.gate.mu.Lock()
-	defer l.gate.mu.Unlock()
-	<-l.room
-	if c := l.gate.clients[a]; c != nil {
-		c.conns--
-	}
-}
-
 type conn struct {
 	net.Conn
-	leave func()
+	place *fairshare.Place
 }
 
 func (c *conn) Close() error {
-	defer c.leave()
+	defer c.place.Release()
 	return c.Conn.Close()
 }

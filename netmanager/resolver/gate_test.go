@@ -85,3 +85,74 @@ func TestWithoutFileDescriptorsAcceptPauses(t *testing.T) {
 		t.Errorf("closed: %v", err)
 	}
 }
+
+// TestDNSConnectionsOfOneInstanceAreBounded: an instance has few connections, and
+// instances that take all there are make way.
+func TestDNSConnectionsOfOneInstanceAreBounded(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGate(New(Config{Overlay: newBook()}).cfg)
+	l := g.listener(tcp, func(netip.Addr) bool { return true }).(*listener)
+	accepted := make(chan struct{})
+	go func() {
+		defer close(accepted)
+		var all []net.Conn
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				break
+			}
+			all = append(all, c)
+			_, _ = c.Write([]byte{1}) // it is accepted
+		}
+		for _, c := range all {
+			c.Close()
+		}
+	}()
+	var all []net.Conn
+	defer func() {
+		for _, c := range all {
+			c.Close()
+		}
+		l.Close()
+		<-accepted
+	}()
+	// open makes connections of a client; the last of them was accepted or closed.
+	open := func(client byte, n int) {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, client)}}
+		for range n {
+			c, err := d.Dial("tcp", tcp.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, c)
+		}
+	}
+	held := func(client byte) int { return l.room.Held(netip.AddrFrom4([4]byte{127, 0, 1, client}).String()) }
+	// accepts reports whether the newest connection was accepted, and so all before.
+	accepts := func() bool {
+		c := all[len(all)-1]
+		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+		_, err := c.Read(make([]byte, 1))
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("a connection is neither accepted nor closed")
+		}
+		return err == nil
+	}
+	open(1, 20)
+	if ok, n := accepts(), held(1); ok || n != 8 {
+		t.Errorf("one instance has %d connections and its twentieth is accepted: %v, want 8", n, ok)
+	}
+	for client := byte(2); client < 60; client++ {
+		open(client, 8)
+	}
+	open(100, 1)
+	if !accepts() || held(100) != 1 {
+		t.Error("beside 59 instances that take all connections there is none for another")
+	}
+	if n := l.room.Size(); n > 256 {
+		t.Errorf("%d connections are open, want at most 256", n)
+	}
+}

@@ -69,10 +69,8 @@ const (
 	maxTTL = 5
 	// udpRead is for how long one read waits for a question: the library's own two
 	// seconds would wake an idle node as often.
-	udpRead   = time.Hour
-	tcpIdle   = 5 * time.Second
-	tcpMax    = 256 // connections
-	tcpClient = 8   // of one client
+	udpRead = time.Hour
+	tcpIdle = 5 * time.Second
 )
 
 // Resolver answers. Its methods are safe for concurrent use.
@@ -93,8 +91,8 @@ func New(c Config) *Resolver {
 		}
 	}
 	def(&c.Rate, 200)
-	def(&c.PerClient, 64)
-	def(&c.InFlight, 512)
+	def(&c.PerClient, queries.Share[0])
+	def(&c.InFlight, queries.Total)
 	if c.ResolvConf == "" {
 		c.ResolvConf = "/etc/resolv.conf"
 	}

@@ -99,7 +99,6 @@ func TestTheTableOfBoundsIsTheCodes(t *testing.T) {
 var slots = map[string]string{
 	"node-engine/clusterlink/link.go":         "probes that the cluster asked for, one round at a time; the pinger does few and refuses what is beyond",
 	"node-engine/runtime/containerd/slots.go": "stops; it has a share per shim itself",
-	"netmanager/resolver/gate.go":             "TCP questions; the gate grants each client its own rate before",
 	"scheduler-plugins/outside/outside.go":    "the core asks one question after the other",
 	"root-orchestrator/httpapi/why.go":        "parts of one request",
 	"root-orchestrator/httpapi/plan.go":       "parts of one request",
