@@ -23,6 +23,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/parts"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/jsonsize"
 )
 
@@ -42,11 +43,19 @@ type Options struct {
 	Log  *slog.Logger        // slog.Default
 }
 
+var messageRates = fairshare.Declare(fairshare.Bound{
+	Resource: "rates of nodes' messages that are remembered", Total: 65536, Per: "node",
+	Beyond: "100 messages/s and 1000 at once per node, then they are dropped; the node's next sign of life says what is missing",
+	Attack: "TestMessagesOfOneNodeLeaveRoomForOthers",
+})
+
 // Link carries messages between the core and its nodes.
 type Link struct {
 	opt        Options
 	out        *outbox
+	rates      *fairshare.Rates // of messages, by node
 	unreadable atomic.Uint64
+	limited    atomic.Uint64
 }
 
 // New is a link that carries nothing before Run.
@@ -54,7 +63,7 @@ func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Link{opt: o, out: newOutbox()}
+	return &Link{opt: o, out: newOutbox(), rates: fairshare.NewRates(messageRates, 100, 1000)}
 }
 
 // Send takes one envelope of the core to its node and never blocks. What cannot
@@ -74,6 +83,9 @@ func (l *Link) Forget(n api.NodeID) { l.out.put(n, forget{}) }
 // Unreadable counts messages of nodes that could not be read; Lost those to
 // nodes that found no room.
 func (l *Link) Unreadable() uint64 { return l.unreadable.Load() }
+
+// Limited counts messages of nodes that were dropped because their node sent too many.
+func (l *Link) Limited() uint64 { return l.limited.Load() }
 
 // Lost counts messages to nodes that were dropped because too many waited.
 func (l *Link) Lost() uint64 { return l.out.lost() }
@@ -108,6 +120,13 @@ func (l *Link) Run(ctx context.Context) error {
 func (l *Link) take(m bus.Message, halves map[api.NodeID]*parts.Joiner, read func(api.NodeID, []byte) (cluster.Input, error)) {
 	id, leaf, ok := topic.Parse(m.Topic)
 	if !ok {
+		return
+	}
+	// The core's queue is for all nodes: one that floods must not fill it.
+	if l.rates.Allow(time.Now(), string(id), string(id)) != nil {
+		if l.limited.Add(1) == 1 {
+			l.opt.Log.Warn("node sends too many messages; what is beyond is only counted", "node", id, "topic", m.Topic)
+		}
 		return
 	}
 	if leaf == topic.Observed || leaf == topic.Interest {

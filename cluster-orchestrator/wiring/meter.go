@@ -56,6 +56,7 @@ func (m *meter) register(reg *prometheus.Registry, core *cluster.Core, l *loop.L
 	}
 	reg.MustRegister(m.steps, m.docs, m.failed, m.saving, m.waiting,
 		count("treeline_core_inputs_dropped_total", "Inputs that found the queue full.", func() float64 { return float64(l.Dropped()) }),
+		count("treeline_node_messages_limited_total", "Messages of nodes that were dropped because their node sent too many.", func() float64 { return float64(link.Limited()) }),
 		count("treeline_node_messages_unreadable_total", "Messages of nodes that could not be read.", func() float64 { return float64(link.Unreadable()) }),
 		count("treeline_node_messages_lost_total", "Messages to nodes that found no room.", func() float64 { return float64(link.Lost()) }),
 		&objects{core: core, loop: l},
