@@ -55,8 +55,9 @@ type cluster struct {
 	cappedAt      string     // and of what
 	refusedValues uint64
 	telling       telling
-	hosted        int       // the most instances that it had lately
-	hostedAt      time.Time // and when
+	tenants       map[api.Tenant]*tenantEvents // of the topmost tenants that it has or had lately
+	hosted        int                          // the most instances that it had lately
+	hostedAt      time.Time                    // and when
 
 	net clusterNet
 }
@@ -78,6 +79,7 @@ func newCluster(info api.ClusterInfo) *cluster {
 		drop:     map[api.InstanceID]bool{},
 		pending:  map[api.InstanceID]reservation{},
 		observed: map[api.InstanceID]api.Digest{},
+		tenants:  map[api.Tenant]*tenantEvents{},
 
 		byRuntime: map[string]taken{},
 	}

@@ -99,20 +99,22 @@ type timerKey struct {
 	cluster  api.ClusterID
 	instance api.InstanceID
 	service  api.ServiceID
+	tenant   api.Tenant
 }
 
 type timerKind uint8
 
 const (
-	timerDead      timerKind = iota // look whether the cluster is silent
-	timerRetry                      // try to place the instance again
-	timerAge                        // what is known of the cluster is older by a step
-	timerAsk                        // the scheduler outside has not answered about the instance
-	timerProbe                      // ask the cluster again that refused what the service asks
-	timerTell                       // clusters are to be told where a service's links lead
-	timerTellOfOne                  // there is room for an event about the instance
-	timerTellOfAll                  // there is room for an event by the cluster
-	timerSearch                     // the search for a place that keeps the instance's links is over
+	timerDead         timerKind = iota // look whether the cluster is silent
+	timerRetry                         // try to place the instance again
+	timerAge                           // what is known of the cluster is older by a step
+	timerAsk                           // the scheduler outside has not answered about the instance
+	timerProbe                         // ask the cluster again that refused what the service asks
+	timerTell                          // clusters are to be told where a service's links lead
+	timerTellOfOne                     // there is room for an event about the instance
+	timerTellOfTenant                  // there is room for an event about the topmost tenant's instances by the cluster
+	timerTellOfAll                     // there is room for an event by the cluster
+	timerSearch                        // the search for a place that keeps the instance's links is over
 )
 
 // dirty is what a step changed and its end saves and shows, once each and in
@@ -142,7 +144,7 @@ func (d *dirty) first(kind, id string) bool {
 func New(cfg Config) *Core {
 	return &Core{
 		cfg:       cfg.withDefaults(),
-		events:    events{of: map[api.ClusterID][]keptEvent{}},
+		events:    events{of: map[api.ClusterID]*clusterEvents{}},
 		apps:      map[api.AppID]*app{},
 		services:  map[api.ServiceID]*service{},
 		instances: map[api.InstanceID]*instance{},
@@ -277,6 +279,10 @@ func (c *Core) expire() {
 		case timerTellOfOne:
 			if in := c.instances[k.instance]; in != nil {
 				c.tellOfOne(in)
+			}
+		case timerTellOfTenant:
+			if cl := c.clusters[k.cluster]; cl != nil {
+				c.tellOfTenant(cl, k.tenant)
 			}
 		case timerTellOfAll:
 			if cl := c.clusters[k.cluster]; cl != nil {

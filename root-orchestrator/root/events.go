@@ -10,15 +10,21 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 )
 
-// events are the newest EventsKept. Where there is no room for another, the oldest
-// of the cluster that most of them are about makes way: none pushes out what is
-// told of others.
+// events are the newest EventsKept. Where there is no room for another, the cluster
+// that most of them are about loses the oldest of the tenant that has most of its:
+// neither a cluster nor a tenant pushes out what is told of others.
 type events struct {
-	all  []api.Event                   // oldest first; of those that made way the number is left
-	of   map[api.ClusterID][]keptEvent // those that are kept, by their cluster, oldest first; "": of none
+	all  []api.Event                      // oldest first; of those that made way the number is left
+	of   map[api.ClusterID]*clusterEvents // those that are kept, by their cluster; "": of none
 	kept int
 	free []int // slots in the store that were used before
 	next int   // and the first that was not
+}
+
+// clusterEvents are the events about one cluster.
+type clusterEvents struct {
+	kept int
+	by   map[api.Tenant][]keptEvent // the topmost tenant whose they are, oldest first; "": nobody's
 }
 
 type keptEvent struct {
@@ -64,22 +70,28 @@ func (c *Core) freeSlot() int {
 
 func (es *events) keep(e api.Event, slot int) {
 	es.all = append(es.all, e)
-	es.of[e.Cluster] = append(es.of[e.Cluster], keptEvent{e.Seq, slot})
+	of := es.of[e.Cluster]
+	if of == nil {
+		of = &clusterEvents{by: map[api.Tenant][]keptEvent{}}
+		es.of[e.Cluster] = of
+	}
+	of.kept++
+	of.by[e.Tenant.Top()] = append(of.by[e.Tenant.Top()], keptEvent{e.Seq, slot})
 	es.kept++
 }
 
 // makeWay forgets the oldest event of whom most are about.
 func (c *Core) makeWay() {
 	es := &c.events
-	var most api.ClusterID
-	for id, of := range es.of {
-		if n := cmp.Compare(len(of), len(es.of[most])); n > 0 || n == 0 && id < most {
-			most = id
-		}
+	id := most(es.of, func(of *clusterEvents) int { return of.kept })
+	of := es.of[id]
+	tenant := most(of.by, func(by []keptEvent) int { return len(by) })
+	oldest := of.by[tenant][0]
+	if of.by[tenant] = of.by[tenant][1:]; len(of.by[tenant]) == 0 {
+		delete(of.by, tenant)
 	}
-	oldest := es.of[most][0]
-	if es.of[most] = es.of[most][1:]; len(es.of[most]) == 0 {
-		delete(es.of, most)
+	if of.kept--; of.kept == 0 {
+		delete(es.of, id)
 	}
 	es.kept--
 	if i, ok := slices.BinarySearchFunc(es.all, oldest.seq, bySeq); ok {
@@ -93,6 +105,17 @@ func (c *Core) makeWay() {
 	if len(es.all) > 2*c.cfg.EventsKept {
 		es.all = slices.DeleteFunc(slices.Clone(es.all), madeWay)
 	}
+}
+
+// most is the key whose value has the largest size, of several the least.
+func most[K cmp.Ordered, V any](of map[K]V, size func(V) int) (key K) {
+	largest := -1
+	for k, v := range of {
+		if n := size(v); n > largest || n == largest && k < key {
+			key, largest = k, n
+		}
+	}
+	return key
 }
 
 func bySeq(e api.Event, seq api.Revision) int { return cmp.Compare(e.Seq, seq) }
@@ -118,7 +141,9 @@ func (c *Core) orderEvents() {
 	es := &c.events
 	slices.SortFunc(es.all, func(a, b api.Event) int { return cmp.Compare(a.Seq, b.Seq) })
 	for _, of := range es.of {
-		slices.SortFunc(of, func(a, b keptEvent) int { return cmp.Compare(a.seq, b.seq) })
+		for _, by := range of.by {
+			slices.SortFunc(by, func(a, b keptEvent) int { return cmp.Compare(a.seq, b.seq) })
+		}
 	}
 	for es.kept > c.cfg.EventsKept {
 		c.makeWay()
@@ -128,8 +153,10 @@ func (c *Core) orderEvents() {
 	}
 	taken := map[int]bool{}
 	for _, of := range es.of {
-		for _, k := range of {
-			taken[k.slot] = true
+		for _, by := range of.by {
+			for _, k := range by {
+				taken[k.slot] = true
+			}
 		}
 	}
 	es.free, es.next = nil, c.cfg.EventsKept

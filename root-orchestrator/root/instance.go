@@ -136,6 +136,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 // assigned counts the instance as the cluster's.
 func (c *Core) assigned(in *instance, cl *cluster) {
 	cl.assigned[in.ID] = in
+	cl.hosts(in.ID.Tenant(), 1, c.now)
 	cl.wanted = cl.wanted.Toggle(in.assignment(cl).Digest())
 	c.service(in.ID.Service()).peers[string(cl.Info.ID)]++
 	in.putAt(cl)

@@ -266,6 +266,7 @@ func (c *Core) unassign(in *instance, cl *cluster) {
 	c.linkedMoved(in.ID.Service())
 	c.unasked(in, cl)
 	delete(cl.assigned, in.ID)
+	cl.hosts(in.ID.Tenant(), -1, c.now)
 	delete(cl.put, in.ID)
 	cl.drop[in.ID] = true
 	cl.wanted = cl.wanted.Toggle(in.assignment(cl).Digest())

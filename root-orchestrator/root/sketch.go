@@ -43,6 +43,7 @@ func (cl *cluster) sketch() *cluster {
 	n.assigned, n.others = map[api.InstanceID]*instance{}, len(cl.assigned)
 	n.leaving, n.put, n.drop = map[api.InstanceID]api.Generation{}, map[api.InstanceID]bool{}, map[api.InstanceID]bool{}
 	n.pending, n.byRuntime = map[api.InstanceID]reservation{}, maps.Clone(cl.byRuntime)
+	n.tenants = map[api.Tenant]*tenantEvents{} // nothing is told of a sketch
 	n.observed, n.log, n.net = map[api.InstanceID]api.Digest{}, nil, clusterNet{}
 	return &n
 }

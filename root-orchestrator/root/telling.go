@@ -42,9 +42,50 @@ type telling struct {
 
 func (t *telling) leave(by api.ClusterID, e api.Event, n int) { t.by, t.last, t.left = by, e, t.left+n }
 
+// tenantEvents is the telling of what a cluster says about one tenant's instances.
+type tenantEvents struct {
+	telling
+	now      int       // instances that the cluster has
+	hosted   int       // the most that it had lately
+	hostedAt time.Time // and when
+}
+
+// note notes how many there are, and were lately.
+func (t *tenantEvents) note(now time.Time) {
+	if t.now >= t.hosted || now.Sub(t.hostedAt) > 2*eventSpan {
+		t.hosted, t.hostedAt = t.now, now
+	}
+}
+
+// hosts counts instances of the tenant that the cluster gets (1) or loses (-1).
+func (cl *cluster) hosts(of api.Tenant, n int, now time.Time) {
+	top := of.Top()
+	t := cl.tenants[top]
+	if t == nil {
+		for id, o := range cl.tenants { // those that are gone for long make room
+			if o.now <= 0 && o.left == 0 && now.Sub(o.hostedAt) > 2*eventSpan {
+				delete(cl.tenants, id)
+			}
+		}
+		t = &tenantEvents{}
+		cl.tenants[top] = t
+	}
+	t.note(now)
+	t.now += n
+	t.note(now)
+}
+
+// mostEventsOf is how many events the cluster may make about the tenant in a span.
+// Those of all tenants are together what the cluster may make.
+func (c *Core) mostEventsOf(cl *cluster, t *tenantEvents) int {
+	t.note(c.now)
+	return max(1, min(eventsOfAll/len(cl.tenants)+eventsOfEach*t.hosted, c.cfg.EventsKept))
+}
+
 // mayTell reports whether an event, which stands for n, may be told now; where not,
 // it is kept in mind. What a cluster says may make no more of them than its pace
-// allows, and of each instance no more than the instance's.
+// allows, of each tenant no more than the tenant's, and of each instance no more than
+// the instance's.
 func (c *Core) mayTell(cl *cluster, e api.Event, n int) bool {
 	one, all := new(telling), &cl.telling
 	if in := c.instances[e.Instance]; in != nil {
@@ -58,6 +99,15 @@ func (c *Core) mayTell(cl *cluster, e api.Event, n int) bool {
 			return false
 		}
 	}
+	of, share := cl.tenants[e.Tenant.Top()], 0
+	if of != nil && e.Instance != "" {
+		share = c.mostEventsOf(cl, of)
+		if at := of.next(share); of.left > 0 || at.After(c.now) {
+			of.leave(cl.Info.ID, e, n)
+			c.timers.Set(timerKey{what: timerTellOfTenant, cluster: cl.Info.ID, tenant: e.Tenant.Top()}, at)
+			return false
+		}
+	}
 	most := c.mostEvents(cl)
 	if at := all.next(most); all.left > 0 || at.After(c.now) {
 		all.leave(cl.Info.ID, e, n)
@@ -65,6 +115,9 @@ func (c *Core) mayTell(cl *cluster, e api.Event, n int) bool {
 		return false
 	}
 	one.take(c.now, eventsOfOne)
+	if share > 0 {
+		of.take(c.now, share)
+	}
 	all.take(c.now, most)
 	return true
 }
@@ -94,6 +147,27 @@ func (c *Core) tellOfOne(in *instance) {
 		e.Detail = fmt.Sprintf("%s … and %d more like this", e.Detail, n-1)
 	}
 	if cl := c.clusters[t.by]; cl == nil || c.mayTell(cl, e, n) {
+		c.tellEvent(e)
+	}
+}
+
+// tellOfTenant tells the last of the events about a tenant's instances that were left
+// out because the cluster made too many.
+func (c *Core) tellOfTenant(cl *cluster, tenant api.Tenant) {
+	t := cl.tenants[tenant]
+	if t == nil || t.left == 0 {
+		return
+	}
+	if at := t.next(c.mostEventsOf(cl, t)); at.After(c.now) {
+		c.timers.Set(timerKey{what: timerTellOfTenant, cluster: cl.Info.ID, tenant: tenant}, at)
+		return
+	}
+	e, n := t.last, t.left
+	t.last, t.left = api.Event{}, 0
+	if n > 1 {
+		e.Detail = fmt.Sprintf("%s … and %d more events of instances of tenant %s on cluster %s", e.Detail, n-1, tenant, cl.Info.ID)
+	}
+	if c.mayTell(cl, e, n) {
 		c.tellEvent(e)
 	}
 }

@@ -196,3 +196,79 @@ func TestHonestBurstsAreToldWhole(t *testing.T) {
 		t.Errorf("the ends of %d are told, of %d", n, many)
 	}
 }
+
+// A tenant whose instances crash all the time, on the cluster where another's run too,
+// pushes out none of the other's events, neither those that are kept nor new ones.
+func TestEventsOfOneTenantLeaveRoomForOthers(t *testing.T) {
+	w := newWorld(t)
+	tw := w.join("a", 100)
+	w.cfg.EventsKept = 300
+	w.restart()
+	w.settle()
+	w.must(Apply{Tenant: "quiet", Spec: application(2), By: "ann"})
+	w.apply(20)
+	w.settle()
+	var loud, quiet []api.InstanceID
+	for _, id := range w.hosted("a") {
+		if id.Tenant() == "quiet" {
+			quiet = append(quiet, id)
+		} else {
+			loud = append(loud, id)
+		}
+	}
+	if len(loud) != 20 || len(quiet) != 2 {
+		t.Fatalf("%d and %d instances are placed, want 20 and 2", len(loud), len(quiet))
+	}
+	of := func(tenant api.Tenant) (out []api.Event) {
+		for _, e := range w.c.Events(EventFilter{}) {
+			if e.Tenant == tenant {
+				out = append(out, e)
+			}
+		}
+		return out
+	}
+	kept := len(of("quiet"))
+	before := fmt.Sprint(of("quiet"))
+	flood := func(steps int) (wrote int) {
+		for i := range steps {
+			w.now = w.now.Add(100 * time.Millisecond)
+			w.must(tw.says([]api.State{api.Failed, api.Running}[i%2], loud...))
+			wrote += w.written()
+		}
+		return wrote
+	}
+	if n, most := flood(3*600), 4*(eventsOfAll+eventsOfEach*22); n > most || n < w.cfg.EventsKept {
+		t.Errorf("a flood wrote %d events, want at most %d and more than are kept", n, most)
+	}
+	if got := fmt.Sprint(of("quiet")); got != before {
+		t.Fatalf("of the other tenant there is left\n%s of\n%s", got, before)
+	}
+	for _, s := range []api.State{api.Failed, api.NodeScheduled, api.Created, api.Running} {
+		flood(20)
+		w.must(tw.says(s, quiet...))
+	}
+	told := map[api.State]int{}
+	for _, e := range of("quiet")[kept:] {
+		told[e.State]++
+		if strings.Contains(e.Detail, "more") {
+			t.Errorf("an event of the other tenant is left out: %+v", e)
+		}
+	}
+	for _, s := range []api.State{api.Failed, api.Running} {
+		if told[s] < 2 {
+			t.Errorf("%d events tell that the other tenant's 2 instances are %s", told[s], s)
+		}
+	}
+	// What is left out of the loud tenant's is summed up for it.
+	w.now = w.now.Add(eventSpan)
+	w.must(Tick{})
+	summed := 0
+	for _, e := range of("acme") {
+		if strings.Contains(e.Detail, "more events of instances of tenant acme on cluster a") {
+			summed++
+		}
+	}
+	if summed == 0 {
+		t.Error("the loud tenant is not told that events were left out")
+	}
+}
