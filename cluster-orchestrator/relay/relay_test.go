@@ -374,6 +374,25 @@ func TestNodeWithoutUDP(t *testing.T) {
 	}
 }
 
+// TestNewConnectionsDoNotRenewARate: a node that connects again and again sends no
+// more than its rate.
+func TestNewConnectionsDoNotRenewARate(t *testing.T) {
+	r := start(t, Options{Rate: 1}) // leastBurst at once
+	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
+	const connections, messages, size = 5, 4, 60_000
+	for range connections {
+		conn, in := connect(t, r, "n7")
+		for range messages {
+			say(t, conn, frame(8, 98, string(make([]byte, size))))
+		}
+		say(t, conn, nil) // answered when all before is taken in
+		hear(t, conn, in)
+	}
+	if got, want := r.Stats().Limited, uint64(connections*messages-leastBurst/size); got != want {
+		t.Errorf("%d of %d messages over %d connections were refused, want %d", got, connections*messages, connections, want)
+	}
+}
+
 func TestSecondConnectionReplacesTheFirst(t *testing.T) {
 	r := start(t, Options{})
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})

@@ -21,7 +21,8 @@ type slot struct {
 	addr   netip.AddrPort // where it is, unless conn is set; zero: not known
 	conn   *stream        // its TLS connection, if that came after its last binding
 	late   *time.Timer    // the late answer that it waits for
-	rate   bucket
+	rate   bucket         // of what comes for it
+	sent   bucket         // of what it sends by TLS, over all its connections
 }
 
 // Set gives a node its slot, or changes its ticket and secret. Where the node is
@@ -34,7 +35,7 @@ func (r *Relay) Set(id uint32, in Slot) {
 		if s != nil {
 			r.remove(s)
 		}
-		s = &slot{id: id, rate: newBucket(r.opt.Rate)}
+		s = &slot{id: id, rate: newBucket(r.opt.Rate), sent: newBucket(r.opt.Rate)}
 		r.slots[id] = s
 	}
 	if old := r.nodes[in.Node]; old != nil && old != s {
@@ -112,6 +113,13 @@ func (s *slot) target(ticket uint64, n int) (netip.AddrPort, *stream, cause) {
 		return netip.AddrPort{}, nil, limited
 	}
 	return s.addr, s.conn, forwarded
+}
+
+// maySend reports whether the node may send n bytes more by TLS.
+func (s *slot) maySend(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent.take(time.Now(), n)
 }
 
 // bucket bounds a rate in bytes a second.

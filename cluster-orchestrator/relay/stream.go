@@ -92,7 +92,6 @@ func (s *slot) detach(st *stream) {
 // read takes in what a node sends.
 func (r *Relay) read(st *stream, from *slot) error {
 	in, out := bufio.NewReaderSize(st.conn, 16<<10), r.main.NewSender()
-	rate := newBucket(r.opt.Rate)
 	var buf []byte
 	for {
 		_ = st.conn.SetReadDeadline(time.Now().Add(quiet))
@@ -108,7 +107,7 @@ func (r *Relay) read(st *stream, from *slot) error {
 			st.out.Put()
 			continue
 		}
-		if !rate.take(time.Now(), len(msg)) {
+		if !from.maySend(len(msg)) {
 			r.n.limited.Add(1)
 			continue
 		}
