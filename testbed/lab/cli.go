@@ -9,6 +9,16 @@ import (
 // CLI runs the real treeline as the admin and returns what it prints.
 func (l *Lab) CLI(args ...string) string {
 	l.t.Helper()
+	out, err := l.TryCLI(args...)
+	if err != nil {
+		l.t.Fatalf("treeline %v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// TryCLI is CLI that may fail: the error is an *exec.ExitError then.
+func (l *Lab) TryCLI(args ...string) (string, error) {
+	l.t.Helper()
 	program, ca := filepath.Join(l.Dir, "treeline"), filepath.Join(l.rootData, "ca.pem")
 	if _, err := os.Stat(program); err != nil {
 		cmd := exec.Command("go", "build", "-trimpath", "-o", program, module+"/cli")
@@ -23,10 +33,7 @@ func (l *Lab) CLI(args ...string) string {
 		"TREELINE_TOKEN=" + l.Access(), "TREELINE_TENANT=" + string(l.Tenant),
 	}
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		l.t.Fatalf("%v: %v\n%s", cmd.Args[1:], err, out)
-	}
-	return string(out)
+	return string(out), err
 }
 
 // DescribeNode is what treeline shows of a node.

@@ -5,11 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 
 	"github.com/treeline-edge/treeline/testbed/ociimage/image"
 )
@@ -91,4 +97,29 @@ func (l *Lab) Tasks(n *Node) []string {
 		out = append(out, e.Name())
 	}
 	return out
+}
+
+// Held is how much of each kind containerd has for the node, but for kinds of which it
+// has nothing.
+func (l *Lab) Held(n *Node) map[string]int {
+	l.t.Helper()
+	c, err := client.New(l.Containerd().Address)
+	if err != nil {
+		l.t.Fatalf("dial containerd: %v", err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(l.ctx, filepath.Base(l.Dir)+"-"+n.Name), patience)
+	defer cancel()
+	held := map[string]int{"task": len(l.Tasks(n))}
+	containers, err := c.ContainerService().List(ctx)
+	images, ierr := c.ImageService().List(ctx)
+	leases, lerr := c.LeasesService().List(ctx)
+	held["container"], held["image"], held["lease"] = len(containers), len(images), len(leases)
+	serr := c.SnapshotService("overlayfs").Walk(ctx, func(context.Context, snapshots.Info) error { held["snapshot"]++; return nil })
+	cerr := c.ContentStore().Walk(ctx, func(content.Info) error { held["content"]++; return nil })
+	if err := errors.Join(err, ierr, lerr, serr, cerr); err != nil {
+		l.t.Fatalf("ask containerd what it has for %s: %v", n.Name, err)
+	}
+	maps.DeleteFunc(held, func(_ string, n int) bool { return n == 0 })
+	return held
 }

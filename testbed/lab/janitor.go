@@ -75,8 +75,9 @@ func (j *janitor) close() error {
 }
 
 // sweep ends every process of the lab and removes its mounts, cgroups and files.
-// What belongs to it carries the lab's directory in its command line, or an
-// instance of the lab's tenant in its environment.
+// What belongs to it carries the lab's directory in its command line, an instance of
+// the lab's tenant in its environment, or is in a cgroup of one of its nodes, as is a
+// container that was created and not started.
 func sweep(dir, tenant string) error {
 	var errs []error
 	// A process may start another while we look, so look until there is none.
@@ -132,7 +133,8 @@ func processesOf(dir, tenant string) []int {
 		if bytes.HasPrefix(cmdline, []byte(janitorName)) {
 			continue
 		}
-		if bytes.Contains(cmdline, []byte(dir)) || strings.HasPrefix(instanceOf(pid), tenant+"/") {
+		cgroup, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+		if bytes.Contains(cmdline, []byte(dir)) || bytes.Contains(cgroup, []byte("/"+filepath.Base(dir)+"-")) || strings.HasPrefix(instanceOf(pid), tenant+"/") {
 			out = append(out, pid)
 		}
 	}

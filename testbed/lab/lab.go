@@ -10,7 +10,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -426,6 +428,17 @@ func (n *Node) KillAll() {
 			w.Kill9()
 		}
 	}
+}
+
+// Purge runs node-engine purge on the node's machine, while the engine does not run, and
+// returns what it prints.
+func (n *Node) Purge() (string, error) {
+	at := slices.Index(n.args, filepath.Join(n.lab.bin, "node-engine")) + 1
+	args := slices.Concat(n.args[:at], []string{"purge", "--yes"}, n.args[at:])
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env, cmd.Dir = n.env, "/"
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // Apply applies an SLA for the lab's tenant.

@@ -507,3 +507,29 @@ func TestANodeGetsNoCredential(t *testing.T) {
 		t.Error("the node is asked for nothing")
 	}
 }
+
+// TestAClientExchangesItsTokenForACluster: with what the root exchanges, a client uses a
+// cluster's own API, and a token that the cluster refuses is exchanged anew.
+func TestAClientExchangesItsTokenForACluster(t *testing.T) {
+	r := startRoot(t, func(*root.Config) {})
+	ctx := t.Context()
+	tok, err := r.admin.CreateToken(ctx, api.TokenRequest{Kind: "cluster"})
+	check(t, err)
+	c := newCluster(t, r.anchor(t), tok.Token)
+	c.run(t)
+	tokens := r.admin.TokensFor("munich")
+	direct, err := client.New(client.Options{URL: c.url, HTTP: c.http, Tokens: tokens})
+	check(t, err)
+	eventually(t, "the exchanged token counts", func() bool { _, err := direct.OwnNodes().List(ctx); return err == nil })
+	first, err := tokens.Token(ctx, "")
+	check(t, err)
+	if again, err := tokens.Token(ctx, ""); again != first || err != nil {
+		t.Errorf("a token that counts is exchanged again: %v", err)
+	}
+	if fresh, err := tokens.Token(ctx, first); fresh == first || err != nil {
+		t.Errorf("a token that was refused is shown again: %v", err)
+	}
+	if _, err := r.admin.TokensFor("oslo").Token(ctx, ""); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a cluster that is not there: %v", err)
+	}
+}

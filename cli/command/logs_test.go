@@ -1,0 +1,44 @@
+package command_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// TestFollowedLogsSayThatTheTokenExpired: a followed log whose token expires, with no
+// fresher one, is no log that has ended, nor one whose server is away.
+func TestFollowedLogsSayThatTheTokenExpired(t *testing.T) {
+	const life = 300 * time.Millisecond
+	for _, instances := range []int{1, 2} {
+		var all []api.Instance
+		for n := range instances {
+			all = append(all, api.Instance{ID: api.ServiceID("acme/shop.prod.web.v1").Instance(n), Service: "acme/shop.prod.web.v1", Number: n})
+		}
+		r := canned(t, func(w http.ResponseWriter, req *http.Request) {
+			switch path := req.URL.Path; {
+			case path == "/v1/instances":
+				say(t, w, api.Page[api.Instance]{Items: all})
+			case strings.HasSuffix(path, "/logs"):
+				w.Header().Set("Treeline-Stream", "name")
+				w.Header().Set("Treeline-Stream-Life", fmt.Sprint(life.Seconds()))
+				_, _ = w.Write([]byte("line 1\n"))
+				_ = http.NewResponseController(w).Flush()
+				<-time.After(life) // of the token: the server ends the stream with it
+				panic(http.ErrAbortHandler)
+			case path == "/v1/auth/streams/name":
+				w.WriteHeader(http.StatusUnauthorized)
+			default:
+				t.Errorf("%s", path)
+			}
+		})
+		out, said, code := r.run("", "logs", "shop/web", "--follow")
+		if code != 5 || strings.Count(out, "line 1\n") != instances || !strings.Contains(said, "broke off: the token expired") || !strings.Contains(said, "acme/shop.prod.web.v1#0") {
+			t.Errorf("of %d: exit %d, prints %q, says %s", instances, code, out, said)
+		}
+	}
+}
