@@ -183,6 +183,7 @@ func (c *Core) emptied(n *node, id api.InstanceID) {
 		if v := &in.Vacancies[i]; v.Node == n.info.ID && !v.claim.equal(v.claim.ended(at)) {
 			v.claim = v.claim.ended(at)
 			c.save(in)
+			c.freed(in)
 		}
 	}
 }
@@ -301,6 +302,9 @@ func (c *Core) observed(n *node, in *instance, o api.Observed) {
 	// Whether it is ready is not the root's concern, but a restart must know.
 	if now := in.view(); grew || wasReady != in.Ready || now.Digest() != before.Digest() || now.Detail != before.Detail {
 		c.changed(in)
+		if grew || ended {
+			c.freed(in)
+		}
 	}
 	c.refresh(n)
 	if o.State != api.Failed {

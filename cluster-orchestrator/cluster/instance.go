@@ -342,8 +342,16 @@ func (c *Core) dropVacancy(in *instance, id api.NodeID) {
 		return
 	}
 	c.changed(in)
-	c.finish(in)
+	if c.finish(in); c.instances[in.id()] != in {
+		return
+	}
+	c.freed(in)
 	if c.waiting.Has(in.id()) && in.Node == "" {
 		c.vacated[in.id()] = true
 	}
 }
+
+// freed has what was saved of the instance last, which takes less room than before, stay
+// before what is saved of others later in the step: they may take that room, and a crash
+// between two saves must not leave it with both.
+func (c *Core) freed(in *instance) { c.journal.Pin(kindInstance, string(in.id())) }

@@ -10,7 +10,7 @@ import (
 
 // Journal turns a core's records into documents and counts their versions. One
 // step collects the saves of one input; a record that is put twice in a step is
-// saved once, where it was put last.
+// saved once, where it was put last, unless it is pinned.
 type Journal struct {
 	versions map[docKey]uint64 // of what is stored, or pending
 	at       map[docKey]int    // where it is pending
@@ -37,6 +37,13 @@ func encode(kind, key string, record any) []byte {
 		panic(fmt.Sprintf("encode %s %s: %v", kind, key, err))
 	}
 	return b
+}
+
+// Pin keeps what is pending of a record where it is: a later Put of the step saves
+// another version after it. It is for what the saves between the two rely on, such as
+// that something was freed which another record takes then.
+func (j *Journal) Pin(kind, key string) {
+	delete(j.at, docKey{kind, key})
 }
 
 // Delete removes the document kind/key, if there is one.

@@ -102,6 +102,22 @@ func (d disk) restore() *Journal {
 	return j
 }
 
+// TestPinnedSaveStaysBeforeWhatReliesOnIt puts a record again after another one.
+func TestPinnedSaveStaysBeforeWhatReliesOnIt(t *testing.T) {
+	j := new(Journal)
+	j.Put("k", "giver", "free")
+	j.Pin("k", "giver")
+	j.Put("k", "taker", "taken")
+	j.Put("k", "giver", "elsewhere")
+	var got []string
+	for _, d := range j.Take() {
+		got = append(got, fmt.Sprintf("%s %d %s", d.Key, d.Version, d.Data))
+	}
+	if want := []string{`giver 1 "free"`, `taker 1 "taken"`, `giver 2 "elsewhere"`}; !slices.Equal(got, want) {
+		t.Errorf("%q is saved, want %q", got, want)
+	}
+}
+
 // TestStoreAcceptsEveryJournal puts and deletes at random, crashes after a
 // prefix of a step's saves, and repeats whole saves.
 func TestStoreAcceptsEveryJournal(t *testing.T) {
@@ -119,6 +135,9 @@ func TestStoreAcceptsEveryJournal(t *testing.T) {
 					v := fmt.Sprint(n, rng.IntN(3))
 					j.Put("k", key, v)
 					want[key] = v
+				}
+				if rng.IntN(4) == 0 {
+					j.Pin("k", key)
 				}
 			}
 			docs := j.Take()
