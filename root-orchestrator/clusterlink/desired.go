@@ -16,7 +16,7 @@ import (
 // conn is one cluster's open stream.
 type conn struct {
 	queue   chan message
-	revoked chan struct{} // there are new revocations; however many, one signal
+	revoked chan struct{} // signals new revocations; holds at most one signal
 	done    chan struct{}
 	once    sync.Once
 }
@@ -80,13 +80,13 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	}
 	beat := time.NewTicker(keepAlive)
 	defer beat.Stop()
-	var told int64 // the mark up to which the cluster knows what is revoked
+	var told int64 // the revocations up to this mark have been sent to the cluster
 	revoked := func() ([]byte, error) {
 		r := l.opt.Revoked.Since(told)
 		told = r.Mark
 		return message{event: "revoked", data: r}.encode()
 	}
-	// Until the cluster has heard this once it takes no delegated token.
+	// A cluster refuses all delegated tokens until this message has arrived once.
 	if text, err := revoked(); err != nil || write(text) != nil {
 		return err
 	}
@@ -115,14 +115,14 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	}
 }
 
-// tellRevoked has every open stream say what is revoked now.
+// tellRevoked makes every open stream send the new revocations.
 func (l *Link) tellRevoked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {
 		select {
 		case c.revoked <- struct{}{}:
-		default: // it has not said the last yet
+		default: // the stream has not yet handled the last signal
 		}
 	}
 }

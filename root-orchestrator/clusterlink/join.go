@@ -59,8 +59,8 @@ func NewIssued(st store.Store, loaded []store.Doc) (*Issued, error) {
 	return i, nil
 }
 
-// maxCerts is how many certificates of one cluster may count: each is remembered until
-// it ends, to be revoked.
+// maxCerts bounds the valid certificates of one cluster. Each is stored until it
+// expires, so that it can be revoked.
 const maxCerts = 256
 
 // Revoked is for trust.Verifier.
@@ -83,9 +83,9 @@ func (i *Issued) key(c api.ClusterID) string {
 	return d.Key
 }
 
-// add remembers a certificate for the cluster's key. The cluster has no key yet,
-// this one, or the one that it replaces (ErrConflict): of two keys that ask for a
-// name at once, one gets it.
+// add stores a certificate for the cluster's key. It returns ErrConflict if the
+// cluster's stored key is neither key nor replaces: if two keys ask for the same
+// name at the same time, one of them gets it.
 func (i *Issued) add(ctx context.Context, now time.Time, c api.ClusterID, key, replaces string, cert *x509.Certificate) error {
 	return i.table.Update(ctx, string(c), func(d issued, _ bool) (issued, error) {
 		if d.Key != "" && d.Key != key && d.Key != replaces {
@@ -94,7 +94,7 @@ func (i *Issued) add(ctx context.Context, now time.Time, c api.ClusterID, key, r
 		d.Cluster, d.Key = c, key
 		d.Certs = slices.DeleteFunc(slices.Clone(d.Certs), func(o issuedCert) bool { return o.Ends.Before(now) })
 		if len(d.Certs) >= maxCerts {
-			return d, fmt.Errorf("cluster %s has %d certificates that have not ended, at most %d; it has to use one of them: %w", c, len(d.Certs), maxCerts, api.ErrTooMany)
+			return d, fmt.Errorf("cluster %s has %d certificates that have not expired, at most %d; it has to use one of them: %w", c, len(d.Certs), maxCerts, api.ErrTooMany)
 		}
 		d.Certs = append(d.Certs, issuedCert{Serial: cert.SerialNumber.Text(16), Ends: cert.NotAfter})
 		return d, nil
@@ -121,9 +121,9 @@ func (i *Issued) revoke(ctx context.Context, c api.ClusterID) error {
 	return nil
 }
 
-// Revoke refuses the cluster's certificates from now on and ends its streams.
+// Revoke revokes all certificates of the cluster and ends its streams.
 func (l *Link) Revoke(ctx context.Context, c api.ClusterID) error {
-	// The token first: between the two the cluster could join again.
+	// The token first, so that the cluster cannot join again between the two steps.
 	if err := l.opt.Desk.Retire(ctx, jointoken.ForCluster, string(c)); err != nil {
 		return fmt.Errorf("end the join token of cluster %s: %w", c, err)
 	}

@@ -45,7 +45,7 @@ import (
 const (
 	streamBuffer = 64               // messages that may wait for a cluster to read them
 	keepAlive    = 15 * time.Second // between two signs of life on a quiet stream
-	writeWait    = 30 * time.Second // for a body to arrive
+	writeWait    = 30 * time.Second // for reading a request's body
 	askWait      = 10 * time.Second // for a cluster to dial a stream out
 	maxJoin      = 64 << 10
 )
@@ -53,8 +53,8 @@ const (
 // maxReport bounds a report: each object in it takes up to 312 bytes once decoded.
 var maxReport = jsonsize.Limit{Bytes: 16 << 20, Objects: 1 << 18, Values: 3 << 19}
 
-// smallReport is the size of a report up to which it takes no turn: most do not, and
-// the core then saves many together.
+// Reports of at most smallReport bytes are decoded without a turn. Most reports are
+// that small, and the core saves many of them in one write.
 const smallReport = 64 << 10
 
 var (
@@ -90,7 +90,7 @@ type Options struct {
 	Issued    *Issued
 	Desk      *jointoken.Desk
 	Keys      func() jwt.PublicKeys // with which people's tokens are checked
-	Revoked   *revoke.Log           // the delegated tokens that no longer count; an empty log
+	Revoked   *revoke.Log           // revocations of delegated tokens; nil: an empty log
 	Now       func() time.Time      // time.Now
 	Log       *slog.Logger          // slog.Default
 }
@@ -284,7 +284,7 @@ func (l *Link) report(w http.ResponseWriter, r *http.Request, c api.ClusterID) e
 		if err != nil {
 			return fmt.Errorf("wait to decode a report of cluster %s: %w", c, err)
 		}
-		defer leave() // when the core has it: until then it takes memory
+		defer leave() // after the core has taken the report, which needs memory until then
 	}
 	var rep api.Report
 	if err := decode(r, text, &rep); err != nil {

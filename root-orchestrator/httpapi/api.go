@@ -85,8 +85,8 @@ type Options struct {
 	Clusters Clusters
 	Version  string
 
-	Store  store.Store // for answers to Idempotency-Keys
-	Loaded []store.Doc // what the store holds; other kinds are passed over
+	Store  store.Store // stores the answers to requests with an Idempotency-Key
+	Loaded []store.Doc // the documents in the store; other kinds are ignored
 
 	FeedSize int              // changes kept for watchers: 10,000
 	Rate     float64          // requests a second of one principal: 100, and 400 at once
@@ -111,7 +111,7 @@ type API struct {
 	closing  chan struct{}
 	closeOne sync.Once
 	grants   grant.Set // of the requests under way
-	streams  sync.Map  // name of a stream that may be renewed → account.Authenticated who opened it
+	streams  sync.Map  // name of a renewable stream → account.Authenticated of the user who opened it
 
 	mu     sync.RWMutex // guards owners
 	owners map[api.ClusterID]api.Tenant
@@ -236,7 +236,7 @@ func principal(ctx context.Context) rights.Principal {
 	return p.Principal
 }
 
-// asker is who asks, with what it takes to delegate a token.
+// asker is the authenticated user of the request, as needed to delegate a token.
 func asker(ctx context.Context) account.Authenticated {
 	p, _ := ctx.Value(principalKey{}).(who)
 	return p.Authenticated
@@ -244,12 +244,13 @@ func asker(ctx context.Context) account.Authenticated {
 
 type who struct {
 	account.Authenticated
-	token string // to be checked again here; it is handed to nobody
+	token string // kept to check it again when a stream is renewed; never sent on
 }
 
-// authenticate finds out who asks. A token that does not hold is refused
-// everywhere; none at all is for the operations to judge. The request's context
-// ends when the token expires or is revoked, or its user may do less than now.
+// authenticate checks the request's token. A request with an invalid token is
+// refused; whether a request without a token is allowed is decided by each
+// operation. The request's context is cancelled when the token expires or is
+// revoked, or when its user loses a right.
 func (a *API) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := r.Header.Get("Authorization")

@@ -94,8 +94,8 @@ func (a *API) renewStream(ctx context.Context, p rights.Principal, in *struct {
 	})
 }
 
-// renewable says in the answer's header how the stream may be renewed. The caller
-// calls over when it has ended.
+// renewable sets the answer's header that says how the stream may be renewed. The
+// caller must call over when the stream has ended.
 func (a *API) renewable(ctx context.Context, h http.Header) (over func()) {
 	name := grant.Offer(ctx, h)
 	if name == "" {

@@ -137,7 +137,7 @@ func (a *API) setGrant(ctx context.Context, p rights.Principal, in *grantIn) (*o
 		return nil, err
 	}
 	if rev == 0 {
-		rev = c.Revision // what was judged is what is changed
+		rev = c.Revision // fails if the cluster has changed since the check
 	}
 	err = a.owner.Do(ctx, root.SetGrant{ID: id, Grant: in.Body, IfMatch: rev, By: p.User}, func() { c, _ = a.core.Cluster(id) })
 	if err != nil {
@@ -146,10 +146,10 @@ func (a *API) setGrant(ctx context.Context, p rights.Principal, in *grantIn) (*o
 	return object(c, c.Revision, ""), nil
 }
 
-// mayGrant reports whether p may change a cluster's grant from was to is. Who runs a
-// cluster must not draw other tenants' services to it: the installation's admins
-// open it to all and change its caps, and a tenant is added by who manages that
-// tenant.
+// mayGrant reports whether p may change a cluster's grant from was to is. The
+// operator of a cluster must not be able to attract the services of other tenants.
+// Only the installation's admins can open a cluster to all tenants and change its
+// caps, and only those who manage a tenant can add that tenant.
 func (a *API) mayGrant(p rights.Principal, was, is api.Grant) error {
 	if is.Open && !was.Open || !reflect.DeepEqual(is.Caps, was.Caps) {
 		if err := rights.Allowed(p, rights.SystemWrite, rights.System); err != nil {
@@ -287,7 +287,7 @@ func (a *API) ask(request context.Context, id api.ClusterID, method, path string
 		err = json.Unmarshal(text, out)
 	}
 	if err != nil {
-		// Of ErrTooLarge, too, only the text: the cluster's answer is large, not the request.
+		// ErrTooLarge is not wrapped either: the cluster's answer is too large, not the request.
 		return fmt.Errorf("read the answer of cluster %s: %s: %w", id, err.Error(), api.ErrUnavailable)
 	}
 	return nil
@@ -314,9 +314,9 @@ func (a *API) holdAnswer(request context.Context, text []byte) error {
 	return nil
 }
 
-// dial has the cluster dial a stream out. It is the only place where the root
-// hands a cluster anything of the asker's: a token that is delegated for this one
-// request. The asker's own token never leaves the root.
+// dial asks the cluster to open a stream to the root. It is the only place where
+// the root sends a cluster a credential of the user: a token that is delegated for
+// this one request. The user's own token never leaves the root.
 func (a *API) dial(ctx context.Context, id api.ClusterID, r api.StreamRequest) (io.ReadCloser, error) {
 	p := principal(ctx)
 	r.For = streams.For(p.Tenant, p.User)

@@ -45,10 +45,10 @@ var answerPlaces = fairshare.Declare(fairshare.Bound{
 // KindAnswer is the kind of the documents with answers.
 const KindAnswer = "answer"
 
-// answers remembers what POSTs with an Idempotency-Key were answered, per person, so
-// that a client whose answer was lost may ask again. The store has them, so that
-// this holds across a restart. An answer may have a secret in it: it is encrypted
-// with a key made of the Idempotency-Key, which the store does not have.
+// answers keeps the answers to POSTs with an Idempotency-Key, per person, so that a
+// client that lost the answer can repeat the request. They are stored, so that this
+// works across a restart. An answer can contain a secret, so it is encrypted with a
+// key derived from the Idempotency-Key, which is not stored.
 type answers struct {
 	now   func() time.Time
 	log   *slog.Logger
@@ -57,11 +57,11 @@ type answers struct {
 
 	mu   sync.Mutex // guards the fields below; not held while the table is written
 	kept map[string]*answer
-	dead []string // ids that are no longer kept and still in the table
+	dead []string // ids of dropped answers whose documents are not deleted yet
 }
 
-// answerDoc is an answer as stored. It is written before the request takes effect,
-// and again with the answer.
+// answerDoc is an answer as stored. It is written once before the request takes
+// effect and once with the answer.
 type answerDoc struct {
 	Tenant  string    `json:"tenant"`
 	User    string    `json:"user"`
@@ -71,14 +71,14 @@ type answerDoc struct {
 	Sealed  []byte    `json:"sealed,omitempty"` // an encrypted answered
 }
 
-// answered is what the client got.
+// answered is the answer that was sent to the client.
 type answered struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header"`
 	Body   []byte      `json:"body"`
 }
 
-// answer is one that is kept. Its fields are guarded by answers.mu.
+// answer is a kept answer. Its fields are guarded by answers.mu.
 type answer struct {
 	id     string
 	doc    answerDoc
@@ -150,7 +150,7 @@ func (a *answers) wrap(next http.Handler) http.Handler {
 		}
 		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
 		finished := false
-		defer func() { a.end(r.Context(), mine, p.User, key, rec, finished) }() // after a panic too: the key is free again
+		defer func() { a.end(r.Context(), mine, p.User, key, rec, finished) }() // also after a panic, so that the key is free again
 		if err := a.save(r.Context(), mine); err != nil {
 			a.log.Error("request refused: its Idempotency-Key was not saved", "user", p.User, "err", err)
 			problem.Write(rec, problem.New(http.StatusServiceUnavailable, "the Idempotency-Key was not saved; try again"))
@@ -220,7 +220,7 @@ func (a *answers) drop(n *answer) {
 
 var errStays = errors.New("the answer stays")
 
-// save makes what is kept of the answer durable, and deletes what is not kept.
+// save stores the answer, and deletes the documents of dropped answers.
 func (a *answers) save(ctx context.Context, n *answer) error {
 	err := a.table.Update(ctx, n.id, func(old answerDoc, _ bool) (answerDoc, error) {
 		a.mu.Lock()
@@ -319,7 +319,7 @@ func (a *answers) replay(w http.ResponseWriter, user, key string, sealed []byte)
 	}
 	w.Header().Set("Idempotency-Replayed", "true")
 	w.WriteHeader(cmp.Or(m.Status, http.StatusOK))
-	_, _ = w.Write(m.Body) // who asked is gone
+	_, _ = w.Write(m.Body) // fails only if the client is gone
 }
 
 // sealer encrypts with a key made of the user's Idempotency-Key.

@@ -156,9 +156,9 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 	}}, nil
 }
 
-// pour copies the stream to the asker as it comes, until either ends. A stream
-// that breaks, or whose right ends, aborts the answer, so that it is not taken
-// for whole.
+// pour copies the stream to the client as it arrives, until either side ends. If
+// the stream breaks or the user loses the right to read it, the answer is aborted,
+// so that the client does not take it for complete.
 func (a *API) pour(ctx context.Context, w http.ResponseWriter, body io.ReadCloser) {
 	fairshare.Endures(ctx)
 	rc := http.NewResponseController(w)

@@ -19,8 +19,8 @@ const bodyWait = 30 * time.Second
 const maxSmallBody = 64 << 10
 
 // bodyLimit returns the most bytes that a request's body may have. Only SLA
-// documents are large. Bodies of other operations are parsed as they come, some
-// of them before anybody has signed in.
+// documents are large. The bodies of other operations are parsed without a
+// queue, some of them before the user has signed in.
 func bodyLimit(r *http.Request) int64 {
 	if r.URL.Path == "/v1/apps" || r.URL.Path == "/v1/apps:plan" {
 		return maxBody

@@ -18,8 +18,8 @@ import (
 const (
 	parseAll    = 4                // of all tenants
 	parseTenant = 2                // of one tenant
-	parseQueue  = 64               // of one tenant that wait
-	parseWait   = 10 * time.Second // how long one waits
+	parseQueue  = 64               // waiting documents of one tenant
+	parseWait   = 10 * time.Second // the longest that one waits
 )
 
 var parseTurns = fairshare.Declare(fairshare.Bound{

@@ -111,7 +111,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 			}
 		}
 		select {
-		case <-ctx.Done(): // the client has gone, or others need the place
+		case <-ctx.Done(): // the client is gone, or its place was given to another
 			return nil
 		case <-a.closing:
 			return nil

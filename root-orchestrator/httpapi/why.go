@@ -130,9 +130,8 @@ func nearestHelps(w *api.Why) {
 	}
 }
 
-// shownClusters is an explanation without the names and owners of clusters that are
-// not open to the instance's tenant, where the principal may not see them: to others
-// they do not exist.
+// shownClusters removes from an explanation the names and owners of clusters that
+// are not open to the instance's tenant, unless the principal may see them.
 func (a *API) shownClusters(p rights.Principal, ex api.Explanation) api.Explanation {
 	hidden := func(r api.Rejection) bool {
 		return r.Constraint == sched.ConstraintTrust && !a.sees(p, api.ClusterID(r.Candidate))

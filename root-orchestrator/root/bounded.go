@@ -6,8 +6,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// refuseValues records that a cluster sent values that are out of bounds: each counts,
-// and at most one event a minute says which, and who sent them.
+// refuseValues records that a cluster sent values that are out of bounds: each is
+// counted, and at most one event a minute names them and the sender.
 func (c *Core) refuseValues(id api.ClusterID, v bounds.Violations) {
 	cl := c.clusters[id]
 	if cl == nil || v.Total == 0 {
@@ -19,8 +19,8 @@ func (c *Core) refuseValues(id api.ClusterID, v bounds.Violations) {
 	}
 }
 
-// RefusedValues returns how many values of each cluster's messages were refused in
-// this life of the root, because they were out of bounds.
+// RefusedValues returns how many values of each cluster's messages were refused
+// since the root started, because they were out of bounds.
 func (c *Core) RefusedValues() map[api.ClusterID]uint64 {
 	out := make(map[api.ClusterID]uint64, len(c.clusters))
 	for id, cl := range c.clusters {

@@ -10,9 +10,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// grant is what the cluster is granted. A cluster of a store from before there were
-// grants is open if the installation owns it, and serves its owner alone if a tenant
-// does.
+// grant returns the cluster's grant. A cluster that was stored before grants existed
+// is open to all tenants if the installation owns it, and otherwise to its owner
+// only.
 func (cl *cluster) grant() api.Grant {
 	if cl.Grant == nil {
 		return api.Grant{Open: cl.Info.Tenant == ""}
@@ -20,7 +20,7 @@ func (cl *cluster) grant() api.Grant {
 	return *cl.Grant
 }
 
-// admits reports whether the cluster gets instances of the tenant.
+// admits reports whether the cluster's grant includes the tenant.
 func (cl *cluster) admits(t api.Tenant) bool { return cl.grant().Admits(cl.Info.Tenant, t) }
 
 func (c *Core) setGrant(in SetGrant) error {
@@ -37,7 +37,7 @@ func (c *Core) setGrant(in SetGrant) error {
 	g := in.Grant
 	g.Tenants = slices.Clone(g.Tenants)
 	cl.Grant = &g
-	cl.Agg = c.limit(cl, cl.Agg) // what a higher cap lets count comes with the next report
+	cl.Agg = c.limit(cl, cl.Agg) // after a cap is raised, the next report brings the higher values
 	c.changedCluster(cl)
 	c.event(api.Event{
 		Kind: "cluster", Object: string(in.ID), Cluster: in.ID, Detail: step.Clip(in.By + " set the grant: " + audience(cl)),
@@ -48,7 +48,7 @@ func (c *Core) setGrant(in SetGrant) error {
 	return nil
 }
 
-// audience says for people whose services the cluster gets.
+// audience returns the text for people that says which tenants the cluster is open to.
 func audience(cl *cluster) string {
 	g := cl.grant()
 	if g.Open {
@@ -64,9 +64,10 @@ func audience(cl *cluster) string {
 	return fmt.Sprintf("open to %s", to)
 }
 
-// turnOut takes off the cluster the instances of tenants that it admits no more, and
-// places them elsewhere. They are stopped first: the cluster is not trusted with them.
-// An exclusive one waits until the cluster has confirmed that it stopped.
+// turnOut removes from the cluster the instances of tenants that it no longer admits,
+// and places them elsewhere. They are stopped first, because the cluster is not
+// trusted to run them. An exclusive one is placed only after the cluster has
+// confirmed that it stopped.
 func (c *Core) turnOut(cl *cluster) {
 	var out []*instance
 	for _, id := range c.byUrgency(cl.assigned) {
@@ -78,7 +79,7 @@ func (c *Core) turnOut(cl *cluster) {
 		case in.trialAt(cl) != nil:
 			c.endTrial(in)
 		case in.ended():
-			continue // nothing of it runs, and it is not placed again
+			continue // it does not run and is not placed again
 		case in.Next != nil:
 			c.promote(in, api.ClusterScheduled)
 		default:
@@ -102,12 +103,12 @@ func (c *Core) turnOut(cl *cluster) {
 	}
 }
 
-// capEvery is the least time between two events that say that a cluster claims more
-// than its caps, and capAgain until the same is said again.
+// capEvery is the least time between two events about values of a cluster above its
+// caps, and capAgain the time after which an unchanged event is repeated.
 const capEvery, capAgain = time.Minute, time.Hour
 
-// limit returns the aggregate with what counts of it under the cluster's caps. What is
-// above a cap counts as the cap, and an event says so.
+// limit returns the aggregate with values above the cluster's caps replaced by the
+// caps, and records an event about them.
 func (c *Core) limit(cl *cluster, a api.Aggregate) api.Aggregate {
 	caps := cl.grant().Caps
 	var above []string

@@ -109,7 +109,7 @@ func detail(r *api.Rejection) string {
 	case r == nil:
 		return ""
 	case r.Constraint == ConstraintTrust:
-		return "not " + r.Need // whose the clusters are is not told to all who read this
+		return "not " + r.Need // not every reader may know who owns the clusters
 	case r.Constraint == ConstraintOut || r.Constraint == ConstraintAvoid:
 		return r.Have
 	case r.Constraint == ConstraintGeo || r.Constraint == ConstraintLatency:

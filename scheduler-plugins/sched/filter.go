@@ -10,7 +10,7 @@ import (
 // The constraints that rule a candidate out, as a Rejection names them. Fits is
 // the name under which an Explanation counts candidates that none ruled out.
 const (
-	ConstraintTrust          = "trust"          // it is not open to the instance's tenant
+	ConstraintTrust          = "trust"          // the cluster is not open to the instance's tenant
 	ConstraintOut            = "out"            // it takes no work now
 	ConstraintAvoid          = "avoid"          // it refused or failed this instance just now
 	ConstraintCluster        = "cluster"        // the SLA names other clusters

@@ -10,7 +10,7 @@ import (
 
 // position is where a node is.
 type position struct {
-	node    api.NodeID // empty: no node, or it is not known which
+	node    api.NodeID // empty: no node, or an unknown one
 	latent  latent
 	point   point
 	geo     api.Geo // that point was made of
@@ -28,7 +28,7 @@ func (p *position) read(c *Candidate) {
 	}
 }
 
-// nodeOf is the node that a candidate is.
+// nodeOf returns the node of a candidate that is a node.
 func nodeOf(c *Candidate) api.NodeID {
 	if c.Level != Nodes {
 		return ""

@@ -20,7 +20,7 @@ type Link struct {
 	Km      float64       // the most, on the earth
 
 	Rigidness   time.Duration // how long it may be violated before the instance moves
-	Shared      bool          // that long in the last five minutes, not at a stretch
+	Shared      bool          // in total over the last five minutes, not without interruption
 	Convergence time.Duration // how long placement may measure for it
 }
 

@@ -13,8 +13,8 @@ import (
 // Places is empty. It is not for concurrent use, but by one Table.
 type Places struct {
 	at   map[string]int32       // in all
-	on   map[api.NodeID][]int32 // in all: those that are a node, by the node
-	all  []place                // those that left stay until they are many
+	on   map[api.NodeID][]int32 // in all: those that are nodes, by node
+	all  []place                // includes removed ones until they are too many
 	gone int
 	life uint64   // of all; another begins when those that left are cleared away
 	in   [2]*tree // the first of all, by what they are measured with; nil: not yet
@@ -52,7 +52,7 @@ func (p *Places) Put(name string, at api.Position) {
 	p.all = append(p.all, k)
 }
 
-// enter notes that a place is a node.
+// enter records which node a place is.
 func (p *Places) enter(i int32, node api.NodeID) {
 	if node == "" {
 		return

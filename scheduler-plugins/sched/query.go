@@ -32,8 +32,8 @@ type bound struct {
 	geo   []point
 	coord []latent
 	chord float64      // of Km
-	on    []api.NodeID // the nodes that points are
-	vague bool         // a point misses what the bound is measured by
+	on    []api.NodeID // the nodes among the points
+	vague bool         // a point lacks the value that the bound is measured by
 	near  []*nearby    // parallel to Places, where a table is asked
 }
 
@@ -130,7 +130,7 @@ func (b *bound) nearest(q *query, id string, at *position) (rtt time.Duration, w
 	return rtt, wrong, ok
 }
 
-// beside reports whether the position is a node that one of the bound's points is.
+// beside reports whether the position is the same node as one of the bound's points.
 // Those of its Places are found with the nearest.
 func (b *bound) beside(at *position) bool { return at.node != "" && slices.Contains(b.on, at.node) }
 

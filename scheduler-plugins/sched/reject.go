@@ -122,7 +122,7 @@ func (q *query) bandwidthUnknown(c *Candidate, s stage) (nodes int) {
 	return nodes
 }
 
-// unknownBandwidth is what a candidate has whose bandwidth is unknown, with the fix.
+// unknownBandwidth is the text for a candidate whose bandwidth is unknown, with the fix.
 func unknownBandwidth(level Level, nodes int) string {
 	const fix = "; its operator states it with the key bandwidth in the node's configuration, such as 100/20"
 	if level == Clusters {

@@ -7,16 +7,17 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Some bounds may be broken rather than leave an instance without a place: those of its
-// connectivity, and those of other services' links to it. A core searches for a place that
-// keeps them for as long as the links say (Request.SearchTime); then Request.Relax finds
-// the place that breaks them least. Both tiers search by this rule.
+// Two kinds of bounds may be broken if an instance would have no place otherwise: those
+// of its connectivity, and those of other services' links to it. A core first searches
+// for a place that keeps them, for as long as the links specify (Request.SearchTime);
+// then Request.Relax finds the place that breaks them least. Both tiers use this rule.
 
-// mostStretch is how far bounds are widened, by steps of two, before any place will do.
+// mostStretch is the largest factor by which bounds are widened, by doubling. After that
+// the bounds are dropped.
 const mostStretch = 256
 
-// SearchTime returns for how long a place is searched that keeps all bounds: the least
-// time that one of them says. 0: none of them may be broken.
+// SearchTime returns how long to search for a place that keeps all bounds: the least
+// search time of the bounds. 0: none of them may be broken.
 func (r *Request) SearchTime() time.Duration {
 	least := r.Search
 	for i := range r.Bounds {
@@ -28,7 +29,7 @@ func (r *Request) SearchTime() time.Duration {
 // SearchFor adds a link to those that cannot be measured at this level.
 func (r *Request) SearchFor(d time.Duration) { r.Search = sooner(r.Search, d) }
 
-// sooner is the least of two durations of which 0 is none.
+// sooner returns the smaller of two durations, where 0 means none.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
@@ -63,7 +64,7 @@ func (r Request) Loosest(own bool) Request {
 	return r
 }
 
-// widened is the request with the bounds of its connectivity so many times as wide.
+// widened returns the request with the bounds of its connectivity multiplied by a factor.
 func (r Request) widened(by int) Request {
 	r.Bounds = slices.Clone(r.Bounds)
 	for i := range r.Bounds {
@@ -74,13 +75,13 @@ func (r Request) widened(by int) Request {
 	return r
 }
 
-// Searching returns the text for people about a search that goes on until a time.
+// Searching returns the text for people about a search that continues until a time.
 func Searching(until time.Time) string {
 	return "searching until " + until.UTC().Format("15:04:05 UTC") + " for a place that keeps the links between services; then the nearest place is taken"
 }
 
-// SaySearching adds to the rejections of res which a search delays until when it goes on:
-// those by distance that are none for the loosest form of the request.
+// SaySearching adds the end of the search to those rejections of res that the search
+// causes: rejections by distance that the loosest form of the request does not have.
 func SaySearching(res, loosest Result, until time.Time) Result {
 	far := func(r *api.Rejection) bool { return r.Constraint == ConstraintLatency || r.Constraint == ConstraintGeo }
 	stays := map[string]bool{}

@@ -16,7 +16,7 @@ import (
 // of it, as JSON.
 type Request struct {
 	ID             string        `json:"id"`
-	Tenant         api.Tenant    `json:"tenant,omitempty"` // whose the instance is. Checked where Level is Clusters
+	Tenant         api.Tenant    `json:"tenant,omitempty"` // the instance's owner; checked if Level is Clusters
 	Needs          api.Resources `json:"needs"`
 	Devices        []api.Device  `json:"devices,omitempty"` // to itself; each kind once
 	Virtualization string        `json:"virtualization"`
@@ -40,8 +40,8 @@ type Request struct {
 	// Convergence is how long a scheduler may search; what it has then counts.
 	Convergence time.Duration `json:"convergence,omitempty"`
 
-	// Search is Bound.Search of links that cannot be measured at this level: those below may
-	// find that they are broken. The least counts; 0: there is none.
+	// Search is the least Bound.Search of the links that cannot be measured at this level;
+	// a lower level may find them broken. 0: there are none.
 	Search time.Duration `json:"-"`
 }
 
@@ -79,8 +79,8 @@ type Bound struct {
 	// passes then.
 	Unknown string `json:"unknown,omitempty"`
 
-	// Search is for how long a place is searched that keeps the bound. After that it may
-	// be broken rather than leave the instance without a place; see Request.Relax. 0: never.
+	// Search is how long to search for a place that keeps the bound. After that time the
+	// instance may be placed where the bound is broken; see Request.Relax. 0: never.
 	Search time.Duration `json:"-"`
 	Wanted bool          `json:"-"` // another service's link to the instance's own asks for it
 }
@@ -112,8 +112,8 @@ type Room struct {
 	Runtimes   []string      `json:"runtimes"`
 	Arch       string        `json:"arch"`
 	Privileged bool          `json:"privileged,omitempty"`
-	Network    bool          `json:"network,omitempty"` // an overlay network is there
-	Full       bool          `json:"full,omitempty"`    // of nodes: it has no address left
+	Network    bool          `json:"network,omitempty"` // it has an overlay network
+	Full       bool          `json:"full,omitempty"`    // of nodes: the network has no free address
 	Areas      []string      `json:"areas,omitempty"`   // lower case
 	Addons     []string      `json:"addons,omitempty"`
 	Free       api.Resources `json:"free"`    // at a cluster Σ over the nodes of this kind
@@ -133,7 +133,7 @@ type Candidate struct {
 	Capacity api.Resources     `json:"capacity"`
 	Free     api.Resources     `json:"free"`
 	Rooms    []Room            `json:"rooms"`
-	Grant    *Grant            `json:"-"`    // of a cluster: whose instances it gets; nil: everybody's
+	Grant    *Grant            `json:"-"`    // of a cluster; nil: it is open to all tenants
 	Ports    map[Port]int      `json:"-"`    // that instances publish on the node, and how many do
 	Own      *api.NodePorts    `json:"-"`    // what may be published there at all; nil: everything
 	Load     int               `json:"load"` // instances that it has
@@ -154,7 +154,7 @@ type Candidate struct {
 	Nodes  int           `json:"nodes,omitempty"`
 }
 
-// Grant is whose instances a cluster gets.
+// Grant says which tenants a cluster is open to.
 type Grant struct {
 	Owner api.Tenant // "": the installation
 	api.Grant
@@ -162,7 +162,7 @@ type Grant struct {
 
 func (g *Grant) admits(t api.Tenant) bool { return g == nil || g.Admits(g.Owner, t) }
 
-// owner is the owner for people.
+// owner returns the owner as text for people.
 func (g *Grant) owner() string {
 	if g.Owner == "" {
 		return "the installation"
