@@ -39,6 +39,7 @@ func (c *Client) Trace(ctx context.Context, from api.InstanceID, to string) (out
 // Capture streams the packets of an instance as pcap, for at most that long and
 // that many bytes. The caller closes it.
 func (c *Client) Capture(ctx context.Context, id api.InstanceID, most time.Duration, bytes int) (io.ReadCloser, error) {
+	began := time.Now()
 	resp, err := c.send(ctx, Request{
 		Method: http.MethodGet, Path: string(Instances) + "/" + api.PathOf(id) + "/capture",
 		Query: url.Values{"seconds": {strconv.Itoa(int((most + time.Second - 1) / time.Second))}, "bytes": {strconv.Itoa(bytes)}},
@@ -46,5 +47,5 @@ func (c *Client) Capture(ctx context.Context, id api.InstanceID, most time.Durat
 	if err != nil {
 		return nil, err
 	}
-	return c.renewed(ctx, resp), nil
+	return c.renewed(ctx, began, resp), nil
 }

@@ -18,13 +18,13 @@ import (
 // time before expiry at which a session renews its access token.
 const renewEarly = 15 * time.Second
 
-// renewLeast is the least time between two attempts to renew a stream. The two sides
-// measure its end apart by about a round trip, too.
+// renewLeast is the least time between two attempts to renew a stream.
 const renewLeast = 100 * time.Millisecond
 
 // renewed returns the body of a stream that renews itself with a fresh token before the
 // token that opened it expires. It ends with the last token if there is no fresher one.
-func (c *Client) renewed(ctx context.Context, resp *http.Response) io.ReadCloser {
+// began is the time of the request: counted from there, no token outlives its expiry.
+func (c *Client) renewed(ctx context.Context, began time.Time, resp *http.Response) io.ReadCloser {
 	name := resp.Header.Get("Treeline-Stream")
 	life, err := strconv.ParseFloat(resp.Header.Get("Treeline-Stream-Life"), 64)
 	if name == "" || err != nil {
@@ -33,7 +33,7 @@ func (c *Client) renewed(ctx context.Context, resp *http.Response) io.ReadCloser
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	r := &renewing{ReadCloser: resp.Body, stop: func() { cancel(); <-done }}
-	ends := time.Now().Add(seconds(life))
+	ends := began.Add(seconds(life))
 	r.ends.Store(&ends)
 	go func() {
 		defer close(done)
@@ -50,8 +50,9 @@ func (c *Client) renewed(ctx context.Context, resp *http.Response) io.ReadCloser
 			var out struct {
 				Life float64 `json:"life_seconds"`
 			}
+			began := time.Now()
 			_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/streams/" + url.PathEscape(name)}, &out)
-			later := time.Now().Add(seconds(out.Life))
+			later := began.Add(seconds(out.Life))
 			switch {
 			case err != nil && passing(err):
 				continue

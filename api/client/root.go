@@ -219,6 +219,7 @@ func (c *Client) Why(ctx context.Context, id api.InstanceID) (api.Why, error) {
 // Logs streams what the instance's workload writes: tail lines from the end, all
 // if it is less than 0, and what follows. The caller closes it.
 func (c *Client) Logs(ctx context.Context, id api.InstanceID, follow bool, tail int) (io.ReadCloser, error) {
+	began := time.Now()
 	resp, err := c.send(ctx, Request{
 		Method: http.MethodGet, Path: string(Instances) + "/" + api.PathOf(id) + "/logs",
 		Query: url.Values{"follow": {strconv.FormatBool(follow)}, "tail": {strconv.Itoa(max(tail, -1))}},
@@ -226,7 +227,7 @@ func (c *Client) Logs(ctx context.Context, id api.InstanceID, follow bool, tail 
 	if err != nil {
 		return nil, err
 	}
-	return c.renewed(ctx, resp), nil
+	return c.renewed(ctx, began, resp), nil
 }
 
 // Clusters lists clusters.

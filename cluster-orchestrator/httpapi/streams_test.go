@@ -20,7 +20,7 @@ import (
 )
 
 // life is how long the tokens of these tests count: "alice 1", "alice 2" and so on.
-const life = 400 * time.Millisecond
+const life = 2 * time.Second
 
 // shortLived takes tokens of the people of the rig that count for life from when they
 // are shown first.
@@ -99,16 +99,14 @@ func follow(t *testing.T, tokens client.Tokens) (r *rig, lines *bufio.Reader, wr
 // no line is lost, and none comes twice.
 func TestAFollowedLogOutlivesItsTokenAtACluster(t *testing.T) {
 	_, lines, write, renewals := follow(t, &numbered{who: "alice"})
-	for n := range 5 {
+	for n := range 3 {
 		want := fmt.Sprintf("line %d\n", n)
 		write(want)
 		if got, err := lines.ReadString('\n'); got != want || err != nil {
 			t.Fatalf("read %q, %v; want %q", got, err, want)
 		}
-		for range 2 { // each is within the life of the one before
-			if code := <-renewals; code != http.StatusOK {
-				t.Fatalf("renewed with status %d", code)
-			}
+		if code := <-renewals; code != http.StatusOK { // the last is later than the first token's end
+			t.Fatalf("renewed with status %d", code)
 		}
 	}
 }
