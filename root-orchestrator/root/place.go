@@ -8,6 +8,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -74,6 +75,12 @@ func (in *instance) seed() uint64 { return sched.SeedOf(in.ID, in.Epoch, in.Trie
 
 // tryPlace offers the instance to the best cluster, or lets it wait.
 func (c *Core) tryPlace(in *instance) {
+	if in.Spec.Exclusive && in.Cluster == "" && in.Vacating == "" && !in.Leaving {
+		if cl := c.stopsIn(in, nil); cl != nil {
+			in.Vacating = cl.Info.ID
+			c.changed(in)
+		}
+	}
 	switch {
 	case in.Leaving || in.ended():
 		c.stopWaiting(in)
@@ -248,7 +255,9 @@ func (in *instance) placed(at time.Time, score float64) {
 // enlist puts the instance into the cluster's desired set.
 func (c *Core) enlist(in *instance, cl *cluster) {
 	c.touch(cl)
-	delete(cl.leaving, in.ID)
+	if in.Spec.Exclusive { // else what was exclusive before may end there after this one begins
+		delete(cl.leaving, in.ID)
+	}
 	delete(cl.drop, in.ID)
 	cl.put[in.ID] = true
 	c.assigned(in, cl)
@@ -299,6 +308,20 @@ func (c *Core) awaitStop(in *instance, cl *cluster) {
 	cl.leaving[in.ID] = cl.gen
 }
 
+// stopsIn returns a cluster other than but in which an exclusive placement of the
+// instance may still be on its way to its end: the instance may have been updated and
+// moved since, while it was not exclusive. nil: there is none.
+func (c *Core) stopsIn(in *instance, but *cluster) *cluster {
+	for _, id := range step.Keys(c.clusters) {
+		if cl := c.clusters[id]; cl != but {
+			if _, stops := cl.leaving[in.ID]; stops {
+				return cl
+			}
+		}
+	}
+	return nil
+}
+
 // admits reports whether the cluster's kind of nodes could take the instance at
 // all, whatever is free now.
 func (c *Core) admits(cl *cluster, in *instance) bool {
@@ -335,6 +358,7 @@ func (c *Core) handedBack(in *instance, cl *cluster, o api.Observed) {
 		in.Fails++
 	}
 	if in.Spec.Exclusive {
+		delete(cl.leaving, in.ID)
 		c.takeBack(in, cl)
 		c.become(in, api.Requested, o.Reason, o.Detail)
 		c.tryPlace(in)
