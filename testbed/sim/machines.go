@@ -368,6 +368,7 @@ func (m *NodeMachine) join() {
 		m.w.after(time.Second, m.join)
 		return
 	}
+	m.wiped = false
 	m.start()
 }
 
@@ -375,8 +376,7 @@ func (m *NodeMachine) start() {
 	switch {
 	case m.proc.alive || m.gone:
 		return
-	case m.wiped:
-		m.wiped = false
+	case m.wiped: // it has no identity until it has joined
 		m.join()
 		return
 	}
