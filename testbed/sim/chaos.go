@@ -285,6 +285,9 @@ func (c *chaos) fault() {
 		c.netFault(n.net)
 		return
 	}
+	if w.opts.Plant == PlantHiddenStop && r >= 16 {
+		r = 31 // often, so that a quarter of the seeds find it
+	}
 	switch {
 	case r < 6:
 		l, both := c.anyLink(), w.chance.IntN(3) > 0

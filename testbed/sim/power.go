@@ -44,15 +44,18 @@ func (c *chaos) powerCut() {
 // that still run, tasks that ended, or nothing.
 func (c *chaos) runtimeEnds(n *NodeMachine) {
 	w := c.w
-	with := w.chance.IntN(3)
+	with, hides := w.chance.IntN(3), w.opts.Plant == PlantHiddenStop
+	if hides {
+		with = 0
+	}
 	w.note(n.name, "the runtime ends %s", []string{"with its tasks", "with some of its tasks", "alone"}[with])
 	n.setRuntime(true)
 	for _, v := range n.runtime.all() {
 		if with == 2 || with == 1 && w.chance.IntN(2) == 0 {
 			continue
 		}
-		v.hidden = w.opts.Plant == PlantHiddenStop && v.phase == api.WorkloadRunning
-		n.runtime.lose(v, w.chance.IntN(2) == 0)
+		v.hidden = hides && v.phase == api.WorkloadRunning
+		n.runtime.lose(v, w.chance.IntN(2) == 0 && !hides)
 	}
 	w.after(w.between(500*time.Millisecond, 15*time.Second), func() { n.setRuntime(false) })
 }

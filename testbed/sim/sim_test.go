@@ -123,7 +123,7 @@ func TestSeveralSilentNodesKeepTheBound(t *testing.T) {
 func around(s string, i int) string { return s[max(0, i-200):min(len(s), i+200)] }
 
 // A simulator that cannot fail proves nothing: bugs that were put in on purpose
-// must be found, and by the promise that they break. A third of the seeds or more
+// must be found, and by the promise that they break. A quarter of the seeds or more
 // find each, so that no change of what seeds do hides one.
 func TestPlantedBugsAreFound(t *testing.T) {
 	for plant, promises := range map[sim.Plant][]string{
