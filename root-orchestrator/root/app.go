@@ -406,7 +406,7 @@ func (c *Core) update(in *instance, s *service) {
 		in.until = c.now // no search takes it off a place that it has, though it breaks links
 	}
 	c.become(in, api.Requested, api.ReasonUpdated, "gets a new SLA")
-	if cl != nil && cl.out() == "" && c.admits(cl, in) && (!in.Spec.Exclusive || c.stopsIn(in, cl) == nil) {
+	if cl != nil && cl.out() == "" && c.admits(cl, in) && (!in.Spec.Exclusive || !in.stopsBeside(cl)) {
 		c.assign(in, cl, 0, false)
 		return
 	}

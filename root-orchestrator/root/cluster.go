@@ -172,15 +172,7 @@ func (c *Core) forgetCluster(id api.ClusterID) error {
 	c.event(api.Event{Kind: "cluster", Object: string(id), Cluster: id, Detail: "forgotten"})
 	c.show(api.Change{Kind: "cluster", ID: string(id), Revision: c.nextRev()})
 	for _, i := range leaving {
-		switch in := c.instances[i]; {
-		case in == nil:
-		case in.Leaving && in.Cluster == id:
-			c.remove(in)
-		case in.Vacating == id:
-			in.Vacating = ""
-			c.changed(in)
-			c.tryPlace(in)
-		}
+		c.nothingLeft(i, cl)
 	}
 	for _, i := range lost {
 		in := c.instances[i]

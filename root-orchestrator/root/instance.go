@@ -38,6 +38,9 @@ type instance struct {
 	// Vacating is the cluster that may still run an exclusive instance; it is placed
 	// nowhere else until that cluster has confirmed its end.
 	Vacating api.ClusterID `json:"vacating,omitempty"`
+	// Stopping are the clusters that have not confirmed the end of an exclusive placement,
+	// Vacating among them. The instance may be elsewhere while it is not exclusive.
+	Stopping []api.ClusterID `json:"stopping,omitempty"`
 	// Next is where it goes on as soon as it runs there; until then it runs in Cluster.
 	Next *trial `json:"next,omitempty"`
 	// Violated is which part of its SLA its place breaks, as its cluster says.
@@ -101,11 +104,7 @@ func (c *Core) restoreInstance(d store.Doc) error {
 		return err
 	}
 	c.enter(in)
-	if old := c.clusters[in.Vacating]; old != nil {
-		old.leaving[in.ID] = 0 // start sets the generation
-	} else {
-		in.Vacating = ""
-	}
+	c.restoreStopping(in)
 	if in.Next != nil && c.clusters[in.Next.Cluster] == nil {
 		in.Next = nil
 	}
@@ -121,6 +120,9 @@ func (c *Core) restoreInstance(d store.Doc) error {
 			if !in.ended() {
 				in.State = api.Requested
 			}
+		}
+		if in.Leaving && len(in.Stopping) > 0 {
+			in.Cluster = in.Stopping[0]
 		}
 	case in.Leaving:
 		cl.leaving[in.ID] = 0
@@ -167,8 +169,8 @@ func (c *Core) about(in *instance, s api.State, r api.Reason, detail string) api
 	}
 }
 
-// leave withdraws an instance. It is forgotten when its cluster has confirmed
-// that nothing of it is left.
+// leave withdraws an instance. It is forgotten when its cluster, and every cluster in
+// which an exclusive placement of it stops, has confirmed that nothing of it is left.
 func (c *Core) leave(in *instance, r api.Reason) {
 	if in.Leaving {
 		return
@@ -177,13 +179,12 @@ func (c *Core) leave(in *instance, r api.Reason) {
 	c.locate(in)
 	c.stopWaiting(in)
 	c.endTrial(in)
-	cl := c.clusters[in.Cluster]
-	switch old := c.clusters[in.Vacating]; {
+	switch cl := c.clusters[in.Cluster]; {
 	case cl != nil:
 		c.unassign(in, cl)
 		cl.leaving[in.ID] = cl.gen
-	case old != nil:
-		in.Cluster = in.Vacating // it knows already; what is missing is its word
+	case len(in.Stopping) > 0:
+		in.Cluster = in.Stopping[0] // it was withdrawn there already; the confirmation is missing
 	default:
 		c.remove(in)
 		return

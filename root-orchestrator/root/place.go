@@ -8,7 +8,6 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
-	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -75,11 +74,9 @@ func (in *instance) seed() uint64 { return sched.SeedOf(in.ID, in.Epoch, in.Trie
 
 // tryPlace offers the instance to the best cluster, or lets it wait.
 func (c *Core) tryPlace(in *instance) {
-	if in.Spec.Exclusive && in.Cluster == "" && in.Vacating == "" && !in.Leaving {
-		if cl := c.stopsIn(in, nil); cl != nil {
-			in.Vacating = cl.Info.ID
-			c.changed(in)
-		}
+	if in.Spec.Exclusive && in.Cluster == "" && in.Vacating == "" && !in.Leaving && len(in.Stopping) > 0 {
+		in.Vacating = in.Stopping[0]
+		c.changed(in)
 	}
 	switch {
 	case in.Leaving || in.ended():
@@ -256,7 +253,7 @@ func (in *instance) placed(at time.Time, score float64) {
 func (c *Core) enlist(in *instance, cl *cluster) {
 	c.touch(cl)
 	if in.Spec.Exclusive { // else what was exclusive before may end there after this one begins
-		delete(cl.leaving, in.ID)
+		c.stopped(in, cl)
 	}
 	delete(cl.drop, in.ID)
 	cl.put[in.ID] = true
@@ -300,28 +297,6 @@ func (c *Core) takeBack(in *instance, cl *cluster) {
 	c.locate(in)
 }
 
-// awaitStop keeps an exclusive instance from running elsewhere until the cluster
-// that it was taken off has confirmed that nothing of it is left.
-func (c *Core) awaitStop(in *instance, cl *cluster) {
-	in.Vacating = cl.Info.ID
-	c.rehosted(in.ID.Service())
-	cl.leaving[in.ID] = cl.gen
-}
-
-// stopsIn returns a cluster other than but in which an exclusive placement of the
-// instance may still be on its way to its end: the instance may have been updated and
-// moved since, while it was not exclusive. nil: there is none.
-func (c *Core) stopsIn(in *instance, but *cluster) *cluster {
-	for _, id := range step.Keys(c.clusters) {
-		if cl := c.clusters[id]; cl != but {
-			if _, stops := cl.leaving[in.ID]; stops {
-				return cl
-			}
-		}
-	}
-	return nil
-}
-
 // admits reports whether the cluster's kind of nodes could take the instance at
 // all, whatever is free now.
 func (c *Core) admits(cl *cluster, in *instance) bool {
@@ -358,7 +333,7 @@ func (c *Core) handedBack(in *instance, cl *cluster, o api.Observed) {
 		in.Fails++
 	}
 	if in.Spec.Exclusive {
-		delete(cl.leaving, in.ID)
+		c.stopped(in, cl)
 		c.takeBack(in, cl)
 		c.become(in, api.Requested, o.Reason, o.Detail)
 		c.tryPlace(in)

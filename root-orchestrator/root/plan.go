@@ -174,6 +174,7 @@ func (c *Core) replaceNow(in *instance, s *service) {
 	if in.SpecRev != s.app.SpecRevs[s.id] {
 		c.update(in, s)
 	}
+	in.Stopping = nil
 	if in.Vacating != "" {
 		in.Vacating = ""
 		c.tryPlace(in)

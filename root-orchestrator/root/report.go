@@ -160,18 +160,7 @@ func (c *Core) settleLeaving(cl *cluster, gen api.Generation) {
 		if _, still := cl.observed[id]; still || cl.leaving[id] > gen {
 			continue
 		}
-		delete(cl.leaving, id)
-		switch in := c.instances[id]; {
-		case in == nil:
-		case in.Leaving && in.Cluster == cl.Info.ID:
-			c.remove(in)
-			c.reconcileSoon(id.Service())
-		case in.Vacating == cl.Info.ID:
-			in.Vacating = ""
-			c.rehosted(id.Service())
-			c.changed(in)
-			c.tryPlace(in)
-		}
+		c.nothingLeft(id, cl)
 	}
 }
 

@@ -54,6 +54,7 @@ func (c *Core) sketchService(from *Core, s *service) {
 	for id, in := range s.instances {
 		i := *in
 		i.refusals, i.asked = maps.Clone(in.refusals), ""
+		i.Stopping = slices.Clone(in.Stopping)
 		i.Placements, i.Moves = slices.Clip(in.Placements), slices.Clip(in.Moves)
 		if in.Next != nil {
 			t := *in.Next

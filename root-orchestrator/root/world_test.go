@@ -3,6 +3,7 @@ package root
 import (
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -361,6 +362,16 @@ func (w *world) checkBooks() {
 		}
 		if in.Leaving && in.Cluster == "" {
 			w.t.Fatalf("%s is leaving nothing", id)
+		}
+		for _, at := range in.Stopping {
+			if cl := w.c.clusters[at]; cl == nil {
+				w.t.Fatalf("%s stops in %s, which is not known", id, at)
+			} else if _, ok := cl.leaving[id]; !ok {
+				w.t.Fatalf("%s stops in %s, which is not asked", id, at)
+			}
+		}
+		if in.Vacating != "" && !slices.Contains(in.Stopping, in.Vacating) {
+			w.t.Fatalf("%s waits for the word of %s and stops in %v", id, in.Vacating, in.Stopping)
 		}
 	}
 	for id, s := range w.c.services {
