@@ -238,7 +238,7 @@ func (c *Core) take(in Input) error {
 		if err := bad.Err(); err != nil {
 			return fmt.Errorf("join node: %w", err)
 		}
-		c.joinNode(info)
+		c.joinNode(info, in.Token)
 	case NodeReport:
 		return within(c, in.Node, in.NodeReport, c.nodeReport)
 	case NodeAlive:

@@ -29,8 +29,13 @@ type (
 		api.NetUp
 	}
 
-	// JoinNode makes a node known. Its credentials were checked outside.
-	JoinNode struct{ Info api.NodeInfo }
+	// JoinNode makes a node known. Its credentials were checked outside. Token is the id of
+	// its join token: a repeated request has the same one, and another one ends an order to
+	// purge the node.
+	JoinNode struct {
+		Info  api.NodeInfo
+		Token string
+	}
 	// NodeReport is what a node observed.
 	NodeReport struct{ api.NodeReport }
 	// NodeAlive is a node's sign of life.

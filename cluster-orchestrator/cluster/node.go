@@ -27,6 +27,7 @@ type node struct {
 	coord    *api.Coordinate // in the latency space, as the candidate has it; nil: not known
 	said     api.Digest      // of claims
 	joined   time.Time
+	token    string // id of the join token of its last join
 	cordoned bool
 	draining bool
 	purging  bool   // it is ordered to delete its workloads, keys and data
@@ -91,8 +92,11 @@ type node struct {
 }
 
 type nodeRecord struct {
-	Info     api.NodeInfo `json:"info"` // as reported, since caps may change
-	Joined   time.Time    `json:"joined"`
+	Info   api.NodeInfo `json:"info"` // as reported, since caps may change
+	Joined time.Time    `json:"joined"`
+	// Token is the id of the join token of the last join; empty: an earlier release saved
+	// the record.
+	Token    string       `json:"token,omitempty"`
 	Cordoned bool         `json:"cordoned,omitempty"`
 	Draining bool         `json:"draining,omitempty"`
 	Purging  bool         `json:"purging,omitempty"`
@@ -135,7 +139,7 @@ func (c *Core) takeClaims(n *node, claims api.NodeInfo) {
 
 func (c *Core) saveNode(n *node) {
 	c.journal.Put(kindNode, string(n.info.ID), nodeRecord{
-		n.claims, n.joined, n.cordoned, n.draining, n.purging, n.net.subnet, n.net.self, &n.caps.existing, n.must, n.caps.ordered,
+		n.claims, n.joined, n.token, n.cordoned, n.draining, n.purging, n.net.subnet, n.net.self, &n.caps.existing, n.must, n.caps.ordered,
 	})
 }
 
@@ -160,7 +164,7 @@ func (c *Core) restoreNode(d store.Doc) error {
 		existing = *r.Existing
 	}
 	n := c.newNode(r.Info, existing, r.Caps)
-	n.joined, n.cordoned, n.draining, n.purging, n.net.self, n.must = r.Joined, r.Cordoned, r.Draining, r.Purging, r.Net, r.Must
+	n.joined, n.token, n.cordoned, n.draining, n.purging, n.net.self, n.must = r.Joined, r.Token, r.Cordoned, r.Draining, r.Purging, r.Net, r.Must
 	c.restoreSubnet(n, r.Subnet)
 	c.addNode(n)
 	return nil
@@ -175,9 +179,15 @@ func (c *Core) addNode(n *node) {
 	c.refresh(n)
 }
 
-// joinNode takes a node in. What it says of itself later comes with its reports.
-func (c *Core) joinNode(info api.NodeInfo) {
+// joinNode takes a node in. What it says of itself later comes with its reports. token is
+// as in JoinNode.
+func (c *Core) joinNode(info api.NodeInfo, token string) {
 	if n := c.nodes[info.ID]; n != nil {
+		if n.token != token {
+			n.token = token
+			c.endPurge(n)
+			c.saveNode(n)
+		}
 		c.nodeInfo(n, info)
 		// It may have lost its store, and with it the count of its starts.
 		n.boot = 0
@@ -194,7 +204,7 @@ func (c *Core) joinNode(info api.NodeInfo) {
 		return
 	}
 	n := c.newNode(info, false, api.Caps{})
-	n.joined, n.lastAlive = c.wall, c.now
+	n.joined, n.token, n.lastAlive = c.wall, token, c.now
 	c.addNode(n)
 	c.rescale()
 	c.saveNode(n)

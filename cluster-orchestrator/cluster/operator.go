@@ -15,9 +15,8 @@ func (c *Core) cordon(id api.NodeID, on bool) error {
 		return c.noNode(id)
 	}
 	n.cordoned = on
-	if !on && n.purging { // a node that has received the order already may still purge itself
-		n.purging, n.failing = false, ""
-		c.touch(n)
+	if !on {
+		c.endPurge(n)
 	}
 	c.nodeNetChanged(n)
 	if !on {

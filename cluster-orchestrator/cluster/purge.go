@@ -45,6 +45,14 @@ func (c *Core) vacate(n *node) {
 	}
 }
 
+// endPurge takes the order back. A node that has received it already may still purge itself.
+func (c *Core) endPurge(n *node) {
+	if n.purging {
+		n.purging, n.failing = false, ""
+		c.touch(n)
+	}
+}
+
 func (c *Core) nodePurging(id api.NodeID, p api.NodePurging) error {
 	n := c.nodes[id]
 	if n == nil {

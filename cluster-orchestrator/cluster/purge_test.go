@@ -61,6 +61,55 @@ func TestNodeThatJoinsAnewIsNotPurged(t *testing.T) {
 	}
 }
 
+// A node that comes back with a new token before it has carried out the order keeps what
+// it has. A join request that is repeated because its answer was lost changes nothing.
+func TestJoinWithNewTokenEndsOrderToPurge(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		token string
+		ends  bool
+	}{
+		{"the token of the join before, again", "first", false},
+		{"a new token", "second", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			join := func(token string) {
+				t.Helper()
+				if eff := w.step(JoinNode{Info: nodeInfo("n0", api.Resources{MilliCPU: 4000, MemoryMB: 4096}), Token: token}); eff.Err != nil {
+					t.Fatal(eff.Err)
+				}
+				w.speak("n0")
+			}
+			join("first")
+			w.step(PurgeNode{Node: "n0"})
+			w.restart() // it does not forget with which token the node joined
+			w.step(NodePurging{Node: "n0", NodePurging: api.NodePurging{Failed: "disk"}})
+			for range 2 {
+				join(c.token)
+			}
+			w.pass(5 * time.Second)
+			n, _ := w.c.Node("n0")
+			if n.Purging == c.ends || w.ordered("n0") == c.ends || (n.PurgeError == "") != c.ends {
+				t.Errorf("purging: %v (%q), in its desired set: %v, want the order ended: %v", n.Purging, n.PurgeError, w.ordered("n0"), c.ends)
+			}
+			if n.Status != api.NodeDraining {
+				t.Errorf("the node is %s, want it drained until the operator uncordons it", n.Status)
+			}
+			w.restart()
+			w.speak("n0")
+			if n, _ := w.c.Node("n0"); n.Purging == c.ends {
+				t.Errorf("after a restart, purging: %v, want the order ended: %v", n.Purging, c.ends)
+			}
+			w.step(PurgeNode{Node: "n0"})
+			join(c.token) // a repeated request that comes late
+			if n, _ := w.c.Node("n0"); !n.Purging {
+				t.Error("a repeated join request has ended an order that was given after that join")
+			}
+		})
+	}
+}
+
 func TestSilentNodeIsPurgedWhenItIsBack(t *testing.T) {
 	w := newWorld(t, 1)
 	w.wants(assignment(0, 1, spec(1, 256)))

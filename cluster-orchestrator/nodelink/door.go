@@ -139,7 +139,7 @@ func (d *Door) joinNode(ctx context.Context, req api.JoinNode) (api.NodeJoined, 
 	if err := d.opt.Members.admit(ctx, info.ID, key, now); err != nil {
 		return api.NodeJoined{}, err
 	}
-	if err := d.opt.Admit(ctx, cluster.JoinNode{Info: info}); err != nil {
+	if err := d.opt.Admit(ctx, cluster.JoinNode{Info: info, Token: rec.ID}); err != nil {
 		return api.NodeJoined{}, err
 	}
 	out, err := d.sign(csr, info.ID)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/store/mem"
 )
@@ -101,5 +102,29 @@ func TestOnlyAMemberOfThisJoinIsPurged(t *testing.T) {
 				t.Errorf("%s removes %v", c.name, left)
 			}
 		}
+	}
+}
+
+// A request that is repeated because its answer was lost is the same join to the core, and
+// one with another token is not, so that it ends an order to purge the node.
+func TestJoinNamesItsToken(t *testing.T) {
+	r := newRig(t)
+	req, _ := r.join("n1")
+	first := r.last.Token
+	again := func() string {
+		t.Helper()
+		if w := r.post("/v1/join/node", nil, req); w.Code != http.StatusOK {
+			t.Fatalf("join again: %d %s", w.Code, w.Body)
+		}
+		return r.last.Token
+	}
+	if got := again(); got != first || first == "" {
+		t.Errorf("the repeated request names token %q, the first %q", got, first)
+	}
+	tok, _, err := r.desk.Create(t.Context(), jointoken.Order{Scope: jointoken.ForNode, Cluster: "munich"})
+	check(t, err)
+	req.Token = tok.Line()
+	if got := again(); got != tok.ID() || got == first {
+		t.Errorf("a join with token %s names %q", tok.ID(), got)
 	}
 }

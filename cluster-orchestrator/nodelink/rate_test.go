@@ -30,6 +30,7 @@ type rig struct {
 	desk     *jointoken.Desk
 	log      *bytes.Buffer
 	admitted int
+	last     cluster.JoinNode // that was admitted
 }
 
 func newRig(t *testing.T) *rig {
@@ -50,9 +51,13 @@ func newRig(t *testing.T) *rig {
 	check(t, err)
 	r.door = NewDoor(DoorOptions{
 		Cluster: "munich", Authority: func() *ca.Authority { return munich }, Desk: r.desk, Members: members, Streams: &streams.Registry{},
-		Admit: func(context.Context, cluster.Input) error { r.admitted++; return nil },
-		Now:   func() time.Time { return now }, // so that nobody's rate recovers
-		Log:   slog.New(slog.NewTextHandler(r.log, nil)),
+		Admit: func(_ context.Context, in cluster.Input) error {
+			r.admitted++
+			r.last = in.(cluster.JoinNode)
+			return nil
+		},
+		Now: func() time.Time { return now }, // so that nobody's rate recovers
+		Log: slog.New(slog.NewTextHandler(r.log, nil)),
 	})
 	return r
 }
