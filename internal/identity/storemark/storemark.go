@@ -48,9 +48,10 @@ type Options struct {
 }
 
 // Check compares the keys with the store, which contains docs, and returns docs without
-// the mark. It is called before anything else is written. A store of other keys is
-// ErrConflict, an empty one after another was used is ErrNotFound; both errors say what to
-// do. A store without a mark, new or from an earlier release, gets one.
+// the mark. It is called before anything else is written. A store of other keys, and one with
+// documents and no mark after a marked one was used, is ErrConflict; an empty one after
+// another was used is ErrNotFound. These errors say what to do. A store without a mark, new
+// or from an earlier release, gets one.
 func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]store.Doc, error) {
 	have := mark{Authority: fingerprint(o.Authority)}
 	i := slices.IndexFunc(docs, func(d store.Doc) bool { return d.Kind == kind && d.Key == key })
@@ -66,10 +67,12 @@ func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]
 		}
 		return slices.Delete(slices.Clone(docs), i, i+1), o.use(have)
 	}
+	unmarked := o.earlier
 	if len(docs) == 0 {
-		if err := o.empty(); err != nil {
-			return nil, err
-		}
+		unmarked = o.empty
+	}
+	if err := unmarked(); err != nil {
+		return nil, err
 	}
 	data, err := json.Marshal(have)
 	if err != nil {
@@ -96,6 +99,21 @@ func (o Options) empty() error {
 	return fmt.Errorf("open the store %s: it is empty, and the keys in %s were used with another one: "+
 		"set store to that one, or restore a backup of it; --new-store starts with the empty one, and what the old one knew is lost: %w",
 		o.place(), o.Dir.Name(), api.ErrNotFound)
+}
+
+// earlier returns an error if a store that has documents and no mark cannot be an earlier
+// release's: the directory's file is written after the mark of the store, never before it.
+func (o Options) earlier() error {
+	switch _, err := o.Dir.Stat(File); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("check whether a store was used before: %w", err)
+	}
+	return fmt.Errorf("open the store %s: it does not say to which keys it belongs, and the keys in %s were used with one that does: "+
+		"it is of another installation, or a backup from before the upgrade; set store to the one of this installation, or restore "+
+		"the keys and the store of one backup; only if it is this installation's, delete %s; nothing was changed: %w",
+		o.place(), o.Dir.Name(), filepath.Join(o.Dir.Name(), File), api.ErrConflict)
 }
 
 // place describes where the store is, without its URL, which may contain a password.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,41 @@ func TestAStoreOfAnEarlierReleaseIsAdopted(t *testing.T) {
 		}
 	}
 	refused(t, st, keys(t), api.ErrConflict, "other keys")
+}
+
+// A store without a mark is an earlier release's only where the directory has none either.
+func TestAnUnmarkedStoreAfterAMarkedOneIsRefused(t *testing.T) {
+	o, st := keys(t), mem.New()
+	if _, err := check(t, mem.New(), o); err != nil {
+		t.Fatal(err)
+	}
+	doc := store.Doc{Kind: "app", Key: "acme/shop", Version: 1, Data: []byte("{}")}
+	if err := st.Save(t.Context(), []store.Doc{doc}); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, st, o, api.ErrConflict, "delete "+filepath.Join(o.Dir.Name(), storemark.File))
+	o.New = true // is for an empty store
+	refused(t, st, o, api.ErrConflict, "another installation")
+	o.New = false
+	if err := o.Dir.Remove(storemark.File); err != nil { // as the error says
+		t.Fatal(err)
+	}
+	if docs, err := check(t, st, o); err != nil || len(docs) != 1 {
+		t.Errorf("after the fix that the error names: %v, %v", docs, err)
+	}
+
+	// An upgrade that moves the store to a URL: the embedded file is no mark.
+	o, st = keys(t), mem.New()
+	o.Elsewhere = true
+	if err := ca.WriteFile(o.Dir, o.Embedded, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Save(t.Context(), []store.Doc{doc}); err != nil {
+		t.Fatal(err)
+	}
+	if docs, err := check(t, st, o); err != nil || len(docs) != 1 {
+		t.Errorf("an earlier release's store at a URL: %v, %v", docs, err)
+	}
 }
 
 // A first start that crashes after any of its steps can be repeated.
