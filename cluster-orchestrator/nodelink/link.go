@@ -38,9 +38,10 @@ const (
 
 // Options are what a link needs.
 type Options struct {
-	Bus  bus.Bus             // the cluster's own end; the caller closes it
-	Post func(cluster.Input) // hands in what may be lost
-	Log  *slog.Logger        // slog.Default
+	Bus    bus.Bus               // the cluster's own end; the caller closes it
+	Post   func(cluster.Input)   // hands in what may be lost
+	Member func(api.NodeID) bool // whether the node has joined and was not removed
+	Log    *slog.Logger          // slog.Default
 }
 
 var messageRates = fairshare.Declare(fairshare.Bound{
@@ -54,6 +55,7 @@ type Link struct {
 	opt        Options
 	out        *outbox
 	rates      *fairshare.Rates // of messages, by node
+	unfinished *unfinished
 	unreadable atomic.Uint64
 	limited    atomic.Uint64
 }
@@ -63,7 +65,7 @@ func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Link{opt: o, out: newOutbox(), rates: fairshare.NewRates(messageRates, 100, 1000)}
+	return &Link{opt: o, out: newOutbox(), rates: fairshare.NewRates(messageRates, 100, 1000), unfinished: newUnfinished(o.Member)}
 }
 
 // Send takes one envelope of the core to its node and never blocks. What cannot
@@ -77,8 +79,12 @@ func (l *Link) Send(e api.Envelope) {
 // Stream asks the node to dial a stream out.
 func (l *Link) Stream(n api.NodeID, r api.StreamRequest) { l.out.put(n, r) }
 
-// Forget takes away what the broker retains for a node that is gone.
-func (l *Link) Forget(n api.NodeID) { l.out.put(n, forget{}) }
+// Forget takes away what the broker retains for a node that was removed, and drops what is
+// unfinished of its messages. Options.Member must report false for it by then.
+func (l *Link) Forget(n api.NodeID) {
+	l.unfinished.drop(n)
+	l.out.put(n, forget{})
+}
 
 // Unreadable counts messages of nodes that could not be read; Lost those to
 // nodes that found no room.
@@ -105,8 +111,7 @@ func (l *Link) Run(ctx context.Context) error {
 		topic.Interest: netUp,
 		topic.Probed:   probed,
 	} {
-		halves := map[api.NodeID]*parts.Joiner{} // of nodes that speak in parts; one goroutine per subscription
-		err := l.opt.Bus.Subscribe(ctx, leaf.Every(), leaf.QoS, func(m bus.Message) { l.take(m, halves, fn) })
+		err := l.opt.Bus.Subscribe(ctx, leaf.Every(), leaf.QoS, func(m bus.Message) { l.take(m, fn) })
 		if err != nil {
 			return fmt.Errorf("listen to the nodes: %w", err)
 		}
@@ -117,10 +122,13 @@ func (l *Link) Run(ctx context.Context) error {
 
 // take hands in a node's message. The topic says whose it is: the broker lets
 // nobody else write there.
-func (l *Link) take(m bus.Message, halves map[api.NodeID]*parts.Joiner, read func(api.NodeID, []byte) (cluster.Input, error)) {
+func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input, error)) {
 	id, leaf, ok := topic.Parse(m.Topic)
 	if !ok {
 		return
+	}
+	if leaf == topic.Will {
+		l.unfinished.drop(id)
 	}
 	// The core's queue is for all nodes: one that floods must not fill it.
 	if l.rates.Allow(time.Now(), string(id), string(id)) != nil {
@@ -130,7 +138,7 @@ func (l *Link) take(m bus.Message, halves map[api.NodeID]*parts.Joiner, read fun
 		return
 	}
 	if leaf == topic.Observed || leaf == topic.Interest {
-		if m.Payload, ok = join(halves, id, m.Payload); !ok {
+		if m.Payload, ok = l.unfinished.join(id, leaf, m.Payload); !ok {
 			return
 		}
 	}
@@ -142,21 +150,6 @@ func (l *Link) take(m bus.Message, halves map[api.NodeID]*parts.Joiner, read fun
 		return
 	}
 	l.opt.Post(in)
-}
-
-// join keeps a joiner only for nodes of which a message is half here.
-func join(halves map[api.NodeID]*parts.Joiner, id api.NodeID, payload []byte) ([]byte, bool) {
-	j := halves[id]
-	if j == nil {
-		j = &parts.Joiner{}
-	}
-	whole, ok := j.Add(payload)
-	if j.Waits() {
-		halves[id] = j
-	} else {
-		delete(halves, id)
-	}
-	return whole, ok
 }
 
 // maxReport bounds a node's report and its netmanager's messages: each object in them

@@ -18,7 +18,7 @@ func TestMessagesOfOneNodeLeaveRoomForOthers(t *testing.T) {
 	sign, err := api.Alive{Boot: 1, Seq: 1}.MarshalBinary()
 	check(t, err)
 	send := func(n api.NodeID) {
-		l.take(bus.Message{Topic: topic.Alive.Of(n), Payload: sign}, nil, alive)
+		l.take(bus.Message{Topic: topic.Alive.Of(n), Payload: sign}, alive)
 	}
 	const flood = 20_000
 	for i := range flood {

@@ -83,6 +83,12 @@ func taken(n api.NodeID) error {
 	return fmt.Errorf("node %s exists; choose another name, or remove that node first: %w", n, api.ErrConflict)
 }
 
+// Has reports whether the node has joined and was not removed.
+func (m *Members) Has(n api.NodeID) bool {
+	_, ok := m.holds(n)
+	return ok
+}
+
 // All are the members, in the order of their ids.
 func (m *Members) All() []api.NodeID {
 	var all []api.NodeID

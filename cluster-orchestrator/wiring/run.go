@@ -183,7 +183,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	}
 	o.nodes = &nodes{
 		members: members, desk: o.desk, end: func(api.NodeID) {},
-		link: nodelink.New(nodelink.Options{Bus: o.bus, Post: o.loop.Post, Log: o.log}),
+		link: nodelink.New(nodelink.Options{Bus: o.bus, Post: o.loop.Post, Member: members.Has, Log: o.log}),
 	}
 	if o.broker != nil {
 		o.nodes.end = o.broker.Disconnect

@@ -98,3 +98,6 @@ func (j *Joiner) Add(payload []byte) (whole []byte, ok bool) {
 
 // Waits reports whether a message is half here.
 func (j *Joiner) Waits() bool { return j.next > 0 }
+
+// Len is the number of bytes that the joiner holds of an unfinished message.
+func (j *Joiner) Len() int { return len(j.buf) }
