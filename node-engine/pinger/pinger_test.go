@@ -314,7 +314,7 @@ func TestFloodIsAnsweredByRefusals(t *testing.T) {
 				}
 			})
 		}
-		for p.Counts().Excess%497 != 0 || p.Counts().Excess == 0 {
+		for p.Counts().Excess != 497 || under.Load() != 3 {
 			runtime.Gosched()
 		}
 		close(release)
