@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/relaywire"
@@ -16,7 +17,7 @@ const mqttProto = "mqtt"
 
 // newPort is the cluster's one port: TLS, on which ALPN tells MQTT and the relay
 // from HTTP. peers is how many connections with certificates there may be.
-func newPort(ln net.Listener, v *trust.Verifier, cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), peers int,
+func newPort(ln net.Listener, own api.ClusterID, v *trust.Verifier, cert func(*tls.ClientHelloInfo) (*tls.Certificate, error), peers int,
 	mqtt, relay func(context.Context, *tls.Conn) error, log *slog.Logger,
 ) *gate.Gate {
 	web := v.Server(cert, false)
@@ -36,7 +37,7 @@ func newPort(ln net.Listener, v *trust.Verifier, cert func(*tls.ClientHelloInfo)
 		}
 		return nil, nil
 	}
-	return gate.New(ln, gate.Options{TLS: web, Peers: peers, Log: log, Protos: map[string]func(context.Context, *tls.Conn){
+	return gate.New(ln, gate.Options{TLS: web, Own: own, Peers: peers, Log: log, Protos: map[string]func(context.Context, *tls.Conn){
 		mqttProto: func(ctx context.Context, c *tls.Conn) { _ = mqtt(ctx, c) }, // counted and logged by the broker
 		relaywire.Proto: func(ctx context.Context, c *tls.Conn) {
 			if err := relay(ctx, c); err != nil {

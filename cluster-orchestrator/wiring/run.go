@@ -122,7 +122,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer o.close()
-	o.port = newPort(ln, o.id.verifier, o.id.keeper.GetCertificate, 4*cfg.MaxNodes+1000, o.serveMQTT, o.serveRelay, log)
+	o.port = newPort(ln, o.id.info().ID, o.id.verifier, o.id.keeper.GetCertificate, 4*cfg.MaxNodes+1000, o.serveMQTT, o.serveRelay, log)
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: o.loop.Run},
 		daemon.Part{Name: "certificate", Run: o.id.keeper.Run},

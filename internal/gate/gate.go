@@ -7,7 +7,7 @@
 //     costs one place, some kilobytes and nothing else.
 //   - familiar strangers: a reserve for addresses from which somebody has
 //     authenticated in the last hour.
-//   - peers, by certificate.
+//   - peers, by certificate; the nodes of another cluster together.
 //   - people, by tenant and person: connections on which a request with a valid
 //     token came (see Welcome).
 //
@@ -31,13 +31,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/identity"
 )
 
 const (
 	handshakeTime = 10 * time.Second
 	familiarFor   = time.Hour
 	renewAfter    = time.Second // when a subnet's own newcomers may replace its oldest
+	peerShare     = 32          // connections of one identity, or of all nodes of another cluster
 )
 
 var (
@@ -57,9 +60,10 @@ var (
 		Attack: "TestFamiliarAddressesHaveAReserve",
 	})
 	peerPlaces = fairshare.Declare(fairshare.Bound{
-		Resource: "connections with a certificate", Total: 65536, Share: []int{32}, Per: "certificate's identity; of each port",
-		Beyond: "the identity's oldest connection is closed; the total is lower where max_nodes is",
-		Attack: "TestConnectionsOfOneCertificateAreBounded",
+		Resource: "connections with a certificate", Total: 65536, Share: []int{peerShare, peerShare},
+		Per:    "cluster that issued it to a node, then certificate's identity; of each port. A cluster, and a node of the port's own, is counted by its identity alone",
+		Beyond: "the oldest connection of the identity is closed, or of the identity of that cluster that has most; the total is lower where max_nodes is",
+		Attack: "TestNodesOfOneClusterShareItsConnections",
 	})
 	peoplePlaces = fairshare.Declare(fairshare.Bound{
 		Resource: "connections with a person's token", Total: 4096, Share: []int{1024, 128}, Per: "tenant, then person; of each port",
@@ -80,6 +84,10 @@ type Options struct {
 	// Protos serve connections that chose a protocol of TLS's ALPN, and close them,
 	// at the latest soon after ctx ends. All others are for Accept.
 	Protos map[string]func(context.Context, *tls.Conn)
+
+	// Own is the cluster whose port this is; empty: none's. Its nodes are counted one by one,
+	// those of any other cluster together.
+	Own api.ClusterID
 
 	Peers     int           // connections with a certificate at most; default 65,536
 	Handshake time.Duration // for the TLS handshake; default 10 s
@@ -209,7 +217,7 @@ func (g *Gate) handshake(ctx context.Context, c *conn) (*tls.Conn, error) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	if certs := secure.ConnectionState().PeerCertificates; len(certs) > 0 { // verified by Options.TLS
-		if err := c.promote(g.peers, []string{nameOf(certs[0])}); err != nil {
+		if err := c.promote(g.peers, g.holder(certs[0])); err != nil {
 			return nil, err
 		}
 		g.remember(c.path)
@@ -217,12 +225,19 @@ func (g *Gate) handshake(ctx context.Context, c *conn) (*tls.Conn, error) {
 	return secure, nil
 }
 
-// nameOf is what a certificate's connections are counted by.
-func nameOf(cert *x509.Certificate) string {
-	if len(cert.URIs) == 1 {
-		return cert.URIs[0].String()
+// holder is the path that a certificate's connections are counted by. A cluster can make
+// any number of nodes, so that they share its part, except at its own port.
+func (g *Gate) holder(cert *x509.Certificate) []string {
+	id, err := identity.Of(cert)
+	if err != nil { // of a CA that is not Treeline's
+		name := cert.Issuer.String() + "/" + cert.Subject.String()
+		return []string{name, name}
 	}
-	return cert.Issuer.String() + "/" + cert.Subject.String()
+	name := id.String()
+	if id.Kind == identity.Node && id.Cluster != g.opt.Own {
+		return []string{"nodes of " + identity.OfCluster(id.Cluster).String(), name}
+	}
+	return []string{name, name}
 }
 
 func key(path []string) string { return path[len(path)-1] }

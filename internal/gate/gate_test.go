@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -21,9 +22,12 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bus/bustest"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/gate"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/leaktest"
 )
 
@@ -39,14 +43,24 @@ type port struct {
 
 func open(t *testing.T) *port {
 	t.Helper()
+	issuer := bustest.NewCA(t)
+	conf := issuer.Server(t)
+	conf.ClientAuth, conf.NextProtos = tls.VerifyClientCertIfGiven, []string{"h2", "http/1.1"}
+	p := openFor(t, gate.Options{TLS: conf})
+	p.ca = issuer
+	return p
+}
+
+// openFor opens a port with the options.
+func openFor(t *testing.T, o gate.Options) *port {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &port{t: t, ca: bustest.NewCA(t), addr: ln.Addr().String()}
-	conf := p.ca.Server(t)
-	conf.ClientAuth, conf.NextProtos = tls.VerifyClientCertIfGiven, []string{"h2", "http/1.1"}
-	g := gate.New(ln, gate.Options{TLS: conf, Log: bustest.Quiet()})
+	p := &port{t: t, addr: ln.Addr().String()}
+	o.Log = bustest.Quiet()
+	g := gate.New(ln, o)
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	all.Go(func() { _ = g.Run(ctx) })
@@ -72,15 +86,20 @@ func (p *port) dial(from string) (net.Conn, error) {
 // hello makes a TLS connection from the address, with the certificate of the name
 // unless that is empty.
 func (p *port) hello(from, name string) (*tls.Conn, error) {
-	raw, err := p.dial(from)
-	if err != nil {
-		return nil, err
-	}
 	conf := p.ca.Client(p.t, "nobody")
 	if name == "" {
 		conf.GetClientCertificate = nil
 	} else {
 		conf = p.ca.Client(p.t, name)
+	}
+	return p.secure(from, conf)
+}
+
+// secure makes a TLS connection from the address.
+func (p *port) secure(from string, conf *tls.Config) (*tls.Conn, error) {
+	raw, err := p.dial(from)
+	if err != nil {
+		return nil, err
 	}
 	c := tls.Client(raw, conf)
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
@@ -347,6 +366,134 @@ func TestConnectionsOfOneCertificateAreBounded(t *testing.T) {
 		}
 	}
 	p.asks(1, "127.0.0.1", "quiet")
+}
+
+// An installation of two clusters, one of which makes as many nodes as it likes.
+type clusters struct {
+	t     *testing.T
+	root  *ca.Authority
+	byID  map[api.ClusterID]*ca.Authority
+	own   map[api.ClusterID]ca.Pair // the clusters' own certificates
+	nodes ca.Pair                   // whose key all nodes have
+	csr   []byte
+}
+
+func newClusters(t *testing.T, ids ...api.ClusterID) *clusters {
+	t.Helper()
+	c := &clusters{t: t, byID: map[api.ClusterID]*ca.Authority{}, own: map[api.ClusterID]ca.Pair{}}
+	var err error
+	if c.root, err = ca.NewRoot(time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	c.nodes.Key, c.csr = c.request()
+	for _, id := range ids {
+		key, csr := c.request()
+		chain, err := c.root.SignCluster(time.Now().Add(-time.Hour), csr, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.byID[id], err = ca.New(ca.Pair{Key: key, Chain: chain}); err != nil {
+			t.Fatal(err)
+		}
+		c.own[id] = c.signedBy(c.byID[id])
+	}
+	return c
+}
+
+func (c *clusters) request() (crypto.Signer, []byte) {
+	c.t.Helper()
+	key, csr, err := ca.NewRequest()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return key, csr
+}
+
+// signedBy is a certificate of the authority's own.
+func (c *clusters) signedBy(a *ca.Authority) ca.Pair {
+	c.t.Helper()
+	key, csr := c.request()
+	chain, err := a.SignOwn(time.Now(), csr, "localhost")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return ca.Pair{Key: key, Chain: chain}
+}
+
+// conf is the TLS configuration of a port of the installation.
+func (c *clusters) conf() *tls.Config {
+	own := c.signedBy(c.root).TLS(false)
+	conf := trust.New(c.root.Root()).Server(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own, nil }, false)
+	conf.NextProtos = []string{"http/1.1"}
+	return conf
+}
+
+// enter makes a connection with the certificate and a request on it.
+func (c *clusters) enter(p *port, pair ca.Pair) *tls.Conn {
+	c.t.Helper()
+	conn, err := p.secure("127.0.0.1", &tls.Config{
+		MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, Certificates: []tls.Certificate{*pair.TLS(false)},
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { conn.Close() })
+	if err := ask(conn, ""); err != nil {
+		c.t.Fatal(err)
+	}
+	return conn
+}
+
+// crowd makes one connection of each of n nodes of the cluster.
+func (c *clusters) crowd(p *port, id api.ClusterID, n int) (held []*tls.Conn) {
+	c.t.Helper()
+	for i := range n {
+		chain, err := c.byID[id].SignNode(time.Now(), c.csr, api.NodeID(fmt.Sprintf("n%d", i)))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		held = append(held, c.enter(p, ca.Pair{Key: c.nodes.Key, Chain: chain}))
+	}
+	return held
+}
+
+// expect checks that the newest of the connections are open and the others closed.
+func (c *clusters) expect(who string, held []*tls.Conn, open int) {
+	c.t.Helper()
+	closed := len(held) - open
+	for i, conn := range held[closed:] {
+		if err := ask(conn, ""); err != nil {
+			c.t.Errorf("%s: connection %d of %d: %v, want the newest %d open", who, closed+i, len(held), err, open)
+		}
+	}
+	for i, conn := range held[:closed] {
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		if _, err := conn.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
+			c.t.Fatalf("%s: connection %d of %d is open: %v, want the newest %d only", who, i, len(held), err, open)
+		}
+	}
+}
+
+// Nodes share what one cluster may have, since it can make any number of them. The cluster
+// itself and the nodes of others do not pay for them.
+func TestNodesOfOneClusterShareItsConnections(t *testing.T) {
+	c := newClusters(t, "evil", "good")
+	p := openFor(t, gate.Options{TLS: c.conf()})
+	evil, other := c.enter(p, c.own["evil"]), c.crowd(p, "good", 2)
+	nodes := c.crowd(p, "evil", 40)
+	c.expect("the nodes", nodes, 32)
+	c.expect("their cluster", []*tls.Conn{evil}, 1)
+	c.expect("nodes of another cluster", other, 2)
+}
+
+// A cluster's port is for its own nodes, and each of them counts by itself.
+func TestOwnNodesOfAClustersPortAreCountedByThemselves(t *testing.T) {
+	c := newClusters(t, "evil", "good")
+	p := openFor(t, gate.Options{TLS: c.conf(), Own: "good"})
+	own := c.crowd(p, "good", 40)
+	nodes := c.crowd(p, "evil", 40)
+	c.expect("own nodes", own, 40)
+	c.expect("nodes of another cluster", nodes, 32)
 }
 
 // A person's connections do not count as strangers', and live while strangers'

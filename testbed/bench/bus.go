@@ -36,7 +36,7 @@ func busMessages(r *run) error {
 	}
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
-	b, err := broker.New(broker.Options{TLS: p.server(), Identify: p.node, Log: slog.New(slog.DiscardHandler)})
+	b, err := broker.New(broker.Options{TLS: p.server(), Cluster: "bench", Identify: p.node, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,10 @@ type Options struct {
 	// TLS is used by Serve. Client certificates are required whatever it says.
 	TLS *tls.Config
 
+	// Cluster is the cluster whose nodes Serve is for; the nodes of another have few
+	// connections together (gate.Options.Own).
+	Cluster api.ClusterID
+
 	// Identify names the node that a verified connection belongs to, or refuses
 	// it. It is asked once more after the connection is registered, so that a
 	// node revoked meanwhile (see Disconnect) cannot slip in. Required.
@@ -155,7 +159,7 @@ func (b *Broker) Serve(ctx context.Context, l net.Listener) error {
 	})
 	serve := func(ctx context.Context, c *tls.Conn) { _ = b.ServeConn(ctx, c) } // counted and logged where refused
 	g := gate.New(l, gate.Options{
-		TLS: conf, Peers: b.o.MaxClients, Handshake: b.o.HandshakeTimeout, Log: b.o.Log,
+		TLS: conf, Own: b.o.Cluster, Peers: b.o.MaxClients, Handshake: b.o.HandshakeTimeout, Log: b.o.Log,
 		Protos: map[string]func(context.Context, *tls.Conn){"": serve, "mqtt": serve},
 	})
 	if err := g.Run(ctx); err != nil {
