@@ -362,21 +362,38 @@ func (g Group) Exists() bool {
 // Remove removes the empty group and the empty groups below it. Removing what
 // does not exist succeeds.
 func (g Group) Remove() error {
-	for _, d := range g.dirs() {
-		var below []string
-		_ = filepath.WalkDir(d, func(p string, e fs.DirEntry, err error) error {
-			if err == nil && e.IsDir() {
-				below = append(below, p)
-			}
-			return nil
-		})
-		for _, p := range slices.Backward(below) {
+	dirs := g.dirs()
+	for _, d := range dirs {
+		for _, p := range below(d) {
 			if err := removeDir(p); err != nil {
 				return fmt.Errorf("remove cgroup %s: %w", g.path, err)
 			}
 		}
 	}
+	// A runtime makes the group in every hierarchy of version 1 and removes only what it
+	// made last, not the groups above it. Nothing here depends on those.
+	hierarchies, _ := os.ReadDir(root)
+	for _, h := range hierarchies {
+		if d := filepath.Join(root, h.Name(), g.path); !g.fs.V2() && !slices.Contains(dirs, d) {
+			for _, p := range below(d) {
+				_ = syscall.Rmdir(p)
+			}
+		}
+	}
 	return nil
+}
+
+// below returns the directory and all directories below it, the deepest first.
+func below(dir string) []string {
+	var out []string
+	_ = filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			out = append(out, p)
+		}
+		return nil
+	})
+	slices.Reverse(out)
+	return out
 }
 
 // removeDir retries while the kernel still clears up after the last process, which

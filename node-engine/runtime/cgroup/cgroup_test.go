@@ -229,3 +229,40 @@ func machine(t *testing.T) map[string]FS {
 	}
 	return out
 }
+
+// TestRemoveTakesEveryHierarchy has a group in each hierarchy that the machine has, as a
+// container runtime leaves it.
+func TestRemoveTakesEveryHierarchy(t *testing.T) {
+	f, err := Mounted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := f.Create(fmt.Sprintf("/treeline-test-every-%d", os.Getpid()), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parents := []string{root}
+	if !f.V2() {
+		all, err := os.ReadDir(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parents = nil
+		for _, h := range all {
+			parents = append(parents, filepath.Join(root, h.Name()))
+		}
+	}
+	for _, p := range parents {
+		if err := os.MkdirAll(filepath.Join(p, g.Path(), "leaf"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range parents {
+		if _, err := os.Stat(filepath.Join(p, g.Path())); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left behind: %v", filepath.Join(p, g.Path()), err)
+		}
+	}
+}
